@@ -1,6 +1,7 @@
-"""Train on spot GPUs as if they were never taken away.
+"""Train on spot GPUs as if they were never taken away: the public Python API.
 
-`import spotelastic` loads neither torch nor boto3: names for training scripts resolve on first use.
+Importing this package loads neither torch nor boto3. Each public name (`Checkpointer`, `launch`,
+...) imports its module on first use.
 """
 
 from importlib import import_module
@@ -30,6 +31,7 @@ _LAZY = {
     "PerRank": "spotelastic.training.state.per_rank",
     "microbatches": "spotelastic.training.data.sampler",
 }
+"""The module that defines each public name."""
 
 _OF_TRAIN = ("torch", "numpy")
 """Packages that the extra `train` brings."""

@@ -1,4 +1,4 @@
-"""`python -m spotelastic` is the `spotelastic` command."""
+"""Runs the `spotelastic` command as `python -m spotelastic`."""
 
 if __name__ == "__main__":
     from spotelastic_checkpoints.isolated import leave_working_folder

@@ -1,7 +1,7 @@
-"""Time as a value that is passed in.
+"""Defines the clocks of the product, as functions that are passed in and can be replaced.
 
-Decisions receive ``now`` (seconds since the epoch, as a float) and never read a clock; what acts
-reads it here, so that tests and simulations can replace it.
+Decisions receive `now` (seconds since the epoch, a float) and never read a clock. Code with effects
+reads one of these clocks; tests and simulations pass their own.
 """
 
 import time
@@ -10,10 +10,10 @@ from collections.abc import Callable
 Clock = Callable[[], float]
 
 wall: Clock = time.time
-"""Seconds since the epoch as this machine tells them; jumps when somebody sets its clock."""
+"""Seconds since the epoch by this machine's clock. It jumps when the clock is set."""
 
 steady: Clock = time.monotonic
-"""Seconds that never go back: what deadlines on this machine are measured with."""
+"""Seconds that never go backwards. Deadlines on this machine are measured with it."""
 
 
 def _unbroken() -> Clock:
@@ -22,8 +22,8 @@ def _unbroken() -> Clock:
 
 
 unbroken: Clock = _unbroken()
-"""Seconds since the epoch as told when this process started, counted steadily since.
+"""Seconds since the epoch, read once when this process starts and then counted steadily.
 
-What decides by the time of day and also waits (an agent) uses this one: when the clock is set, no
-deadline passes and none moves away. Times that others tell are moved to it where they come in.
+For code that uses the time of day and also waits (an agent): when the clock is set, no deadline
+passes early and none moves away. Times from other machines are converted to it on arrival.
 """

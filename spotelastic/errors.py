@@ -1,32 +1,32 @@
-"""Everything that spotelastic raises on purpose.
+"""Defines the errors that spotelastic raises on purpose, and their exit codes.
 
     SpotelasticError
-    ├── UsageError          the command or the script was given something wrong (exit code 2)
-    ├── EnvironmentFailure  this machine or account lacks what is needed (exit code 2)
+    ├── UsageError          wrong input from the command line or the script (exit code 2)
+    ├── EnvironmentFailure  this machine or account lacks something (exit code 2)
     ├── JobFailed           the user's script failed (exit code 1)
-    │   └── WorkerFailed    and this worker was the first
-    ├── Unavailable         something outside did not answer in time; a later try may succeed
-    └── LeaseLost           this process no longer owns what it was writing under
+    │   └── WorkerFailed    the same, with the worker that failed first
+    ├── Unavailable         an outside service did not answer in time; retrying may help
+    └── LeaseLost           this process lost the lease under which it writes
 
-A message says what happened, to what, and what to do next. A user sees the message alone, never a
-traceback, for each of these.
+A message says what happened, to what, and what to do next. For each of these errors the user sees
+only the message, never a traceback.
 """
 
 
 class SpotelasticError(Exception):
-    """Base of every error raised on purpose."""
+    """Base class of the errors that are raised on purpose."""
 
     exit_code = 1
 
 
 class UsageError(SpotelasticError):
-    """Wrong input; the message names the flag and the value."""
+    """Wrong input. The message names the flag and the value."""
 
     exit_code = 2
 
 
 class EnvironmentFailure(SpotelasticError):
-    """The machine or the account lacks something; the message says what and how much."""
+    """The machine or the account lacks something. The message says what, and how much of it."""
 
     exit_code = 2
 
@@ -36,25 +36,25 @@ class OtherVersion(EnvironmentFailure):
 
 
 class JobFailed(SpotelasticError):
-    """The user's script failed; the message holds the first failing rank's traceback."""
+    """The user's script failed. The message holds the traceback of the first rank that failed."""
 
 
 class WorkerFailed(JobFailed):
-    """The first failure of a job that was given up."""
+    """A job was given up. Describes the worker that failed first."""
 
     def __init__(
         self, reason: str, node: str, rank: int, message: str, traceback: str, log: str
     ) -> None:
-        told = (traceback or message).rstrip()
-        super().__init__(f"{reason}; the first was rank {rank} on {node}: {told}")
+        cause = (traceback or message).rstrip()
+        super().__init__(f"{reason}; the first was rank {rank} on {node}: {cause}")
         self.reason = reason
         self.node = node
         self.rank = rank
         self.message = message
         self.traceback = traceback
-        """As text; empty where the worker could not write one."""
+        """The traceback as text; empty if the worker could not write one."""
         self.log = log
-        """Path on that node of what the worker printed."""
+        """Path, on that node, of the file that holds the worker's output."""
 
 
 class Unavailable(SpotelasticError):
@@ -62,9 +62,10 @@ class Unavailable(SpotelasticError):
 
 
 class LeaseLost(SpotelasticError):
-    """The lease that a write depended on is gone."""
+    """The lease that a write depended on has expired."""
 
 
 def told(error: Exception) -> str:
-    """What people are told of it, whether it was raised on purpose or not."""
+    """Return the text of an error for the user, with the type's name if it was not raised on
+    purpose."""
     return str(error) if isinstance(error, SpotelasticError) else f"{type(error).__name__}: {error}"

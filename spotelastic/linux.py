@@ -1,4 +1,7 @@
-"""Small Linux process facilities: names, ties between processes. Linux only, no dependencies."""
+"""Wraps Linux process facilities: prctl, signals, /proc, waiting for processes to end.
+
+Needs Linux and the standard library only.
+"""
 
 import contextlib
 import ctypes
@@ -18,43 +21,48 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFADDR = 0x8915
 STACKS = signal.SIGRTMAX - 2
-"""Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
+"""The signal that asks a worker for the stacks of its threads. A real-time signal: training scripts
+leave these alone."""
 FAILING = signal.SIGRTMAX - 3
-"""Tells the zygote that a worker has written of its failure, and ends by itself."""
+"""The signal that tells the zygote that a worker has recorded its failure and is about to end."""
 END_WITHIN = 10.0
-"""Seconds that what gets SIGKILL may take to end; longer only where it is stuck."""
+"""Seconds within which a process that got SIGKILL ends, unless it is stuck in the kernel."""
 CLEAN_WITHIN = 5.0
-"""Seconds that cleaners may take when all that they clean up after is gone; torch's takes two."""
+"""Seconds that cleaner processes get after the processes they clean up after have ended. torch's
+takes two."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def name_process(name: str) -> None:
-    """What `ps -o comm` shows; at most 15 characters."""
+    """Set the process name that `ps -o comm` shows, cut to 15 characters."""
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def die_with_parent(parent: int, sig: int = signal.SIGKILL) -> None:
-    """Be killed when the thread that made this process ends; at once if it already has."""
+    """Have the kernel send `sig` to this process when the parent thread that created it ends.
+
+    If the parent has already ended, the signal is sent at once.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, sig, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), sig)
 
 
 def survive_parent() -> None:
-    """No longer be killed when the parent ends."""
+    """Undo `die_with_parent`: this process outlives its parent."""
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this address; "" if none has."""
+    """Return the name of the network interface that has this address, or "" if none has."""
     if ":" in address:
         return _interface_of_ipv6(address)
     if address.startswith("127."):
-        return "lo"  # which has all of these, and names one
+        return "lo"  # has every 127.* address, but reports only one of them
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 request = struct.pack("256s", name.encode())
                 answer = fcntl.ioctl(asked, _SIOCGIFADDR, request)
                 if socket.inet_ntoa(answer[20:24]) == address:
@@ -65,7 +73,7 @@ def interface_of(address: str) -> str:
 def _interface_of_ipv6(address: str) -> str:
     bare, _, scope = address.partition("%")
     wanted = socket.inet_pton(socket.AF_INET6, bare).hex()
-    with contextlib.suppress(OSError):  # no IPv6 here
+    with contextlib.suppress(OSError):  # this machine has no IPv6
         for line in Path("/proc/net/if_inet6").read_text().splitlines():
             found, *_, name = line.split()
             if found == wanted and scope in ("", name):
@@ -74,12 +82,12 @@ def _interface_of_ipv6(address: str) -> str:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends."""
+    """Make this process the parent of descendants whose own parent ends."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children(pid: int) -> list[int]:
-    """Those of all threads of `pid`, ended ones that nobody has reaped yet too."""
+    """Return the children of all threads of `pid`, including ended ones that were not reaped."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -89,15 +97,15 @@ def children(pid: int) -> list[int]:
 
 
 def family(pid: int) -> list[int]:
-    """`pid` and all that descends from it, parents first."""
+    """Return `pid` and all its descendants, parents first."""
     found = [pid]
-    for each in found:  # grows meanwhile
+    for each in found:  # the list grows while it is walked
         found += children(each)
     return found
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """Children of this process that have ended: pid and exit code, or minus the signal."""
+    """Yield the pid and exit code (or minus the signal) of each child that has ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -109,7 +117,7 @@ def reaped() -> Iterator[tuple[int, int]]:
 
 
 def send(pid: int, sig: int) -> bool:
-    """A signal, unless the process has ended or is not ours to signal; whether it was sent."""
+    """Send a signal; return False if the process has ended or belongs to another user."""
     try:
         os.kill(pid, sig)
     except (ProcessLookupError, PermissionError):
@@ -121,7 +129,10 @@ def send(pid: int, sig: int) -> bool:
 def handled(
     signals: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Handle them, but for those that whoever started this process ignores (nohup, a shell's &)."""
+    """Handle these signals inside the block, except those that this process was started to ignore.
+
+    nohup and a shell's `&` start a process with signals ignored.
+    """
     heeded = [sig for sig in signals if signal.getsignal(sig) is not signal.SIG_IGN]
     before = {sig: signal.signal(sig, handler) for sig in heeded}
     try:
@@ -132,16 +143,18 @@ def handled(
 
 
 def mark(state: Path) -> dict[str, str]:
-    """The variable by which whatever the workers of an agent start is known to be its own."""
+    """Return the environment variable that marks every process an agent's workers start."""
     return {"SPOTELASTIC_STATE": str(state)}
 
 
 def cleans(pid: int) -> bool | None:
-    """Whether it removes shared memory of processes that have ended, and then ends by itself.
+    """Tell whether a process removes the shared memory of ended processes and then ends by itself.
 
     These are torch's `torch_shm_manager` and the resource trackers of multiprocessing and loky.
-    They hear of an end by a pipe or a socket that closes. Ended sooner, they clean nothing.
-    None: nobody can tell yet, because the system is still loading its program.
+    They notice an end when a pipe or socket closes. If they are killed sooner, the memory stays.
+
+    Returns None while the system is still loading the process's program and the answer is not
+    known.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -157,7 +170,7 @@ def cleans(pid: int) -> bool | None:
 
 
 def await_end(pids: Iterable[int], within: float) -> None:
-    """Until one of them has ended, at most so many seconds."""
+    """Wait until one of these processes has ended, for at most `within` seconds."""
     with contextlib.ExitStack() as stack:
         poll = select.poll()
         for pid in pids:
@@ -165,7 +178,7 @@ def await_end(pids: Iterable[int], within: float) -> None:
                 fd = os.pidfd_open(pid)
             except ProcessLookupError:
                 return
-            except OSError:  # no descriptor is free: the caller looks again
+            except OSError:  # no file descriptor is free: return soon, the caller looks again
                 within = min(within, 0.1)
                 break
             stack.callback(os.close, fd)
@@ -174,20 +187,20 @@ def await_end(pids: Iterable[int], within: float) -> None:
 
 
 def marked(variable: Mapping[str, str]) -> Iterator[int]:
-    """Living processes that were started with it."""
+    """Yield the pids of living processes whose environment holds this variable."""
     ((name, value),) = variable.items()
     wanted = f"{name}={value}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
                     yield int(entry.name)
 
 
 def end_marked(variable: Mapping[str, str], within: float) -> list[int]:
-    """SIGKILL them until none is left; those that are still there after so many seconds.
+    """SIGKILL the marked processes until none is left; return those that outlive `within` seconds.
 
-    Cleaners are left to end by themselves.
+    Cleaners (see `cleans`) are left to end by themselves.
     """
     deadline = time.monotonic() + within
     while found := [pid for pid in marked(variable) if not cleans(pid)]:
@@ -201,7 +214,7 @@ def end_marked(variable: Mapping[str, str], within: float) -> list[int]:
 
 
 def await_cleaners(variable: Mapping[str, str], within: float) -> None:
-    """Until those that carry the mark have ended; what is left after so many seconds is killed."""
+    """Wait until the marked cleaners have ended; kill those left after `within` seconds."""
     deadline = time.monotonic() + within
     while found := [pid for pid in marked(variable) if cleans(pid)]:
         left = deadline - time.monotonic()

@@ -1,20 +1,21 @@
-"""Pure: keeps the values of secrets out of what is told."""
+"""Replaces the values of secrets in text that is logged or shown (pure)."""
 
 from collections.abc import Callable, Iterable
 
 SHORTEST = 6
-"""Characters: what is shorter would also be blotted out where it is something else."""
-BLOT = "***"
+"""Shortest secret, in characters. Shorter values would also be replaced where they stand for
+something else."""
+REPLACEMENT = "***"
 
 
 def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that replaces each secret, and each long line of one, wherever it stands."""
+    """Return a function that replaces each secret, and each long line of one, in a text."""
     parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
     longest_first = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)
 
-    def blot(text: str) -> str:
+    def redact(text: str) -> str:
         for part in longest_first:
-            text = text.replace(part, BLOT)
+            text = text.replace(part, REPLACEMENT)
         return text
 
-    return blot
+    return redact

@@ -1,4 +1,4 @@
-"""`python -m spotelastic.run` is `spotelastic run`, for commands that name a module."""
+"""Runs `spotelastic run` as `python -m spotelastic.run`, for tools that start a module by name."""
 
 import sys
 

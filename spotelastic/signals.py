@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin while a command holds things that must be undone in order."""
+"""Handles Ctrl-C, SIGTERM and SIGHUP in a command that must clean up before it ends."""
 
 import os
 import signal
@@ -10,28 +10,29 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """The first signal raises `KeyboardInterrupt`; none that follows disturbs the undoing.
+    """Turns the first signal into `KeyboardInterrupt`, and ignores later ones during the clean-up.
 
-    Children run in sessions of their own, so that a terminal's Ctrl-C reaches this process alone.
+    Child processes run in their own sessions, so a terminal's Ctrl-C reaches this process alone.
     """
 
     def __init__(self) -> None:
         self.meaning = "stopping"
-        """What the command does at a signal, in the word that it answers with."""
+        """The word printed at a signal: what the command does now."""
         self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
 
     @property
     def stopping(self) -> bool:
-        """Somebody asked for the end."""
+        """Whether a signal has arrived."""
         return self._received is not None
 
     @property
     def exit_code(self) -> int:
+        """The shell's exit code for the signal that arrived: 128 plus its number."""
         return 128 + (self._received or signal.SIGINT)
 
     def ignore(self) -> None:
-        """From now on nothing interrupts."""
+        """Ignore the stopping signals from now on."""
         for each in STOPPING:
             signal.signal(each, signal.SIG_IGN)
 
@@ -54,7 +55,8 @@ class Signals:
 
 
 def _leave_terminal() -> None:
-    """It is gone, and writing to it would fail in the middle of the undoing."""
+    """Redirect output to /dev/null: the terminal is gone, and writing to it would fail during
+    clean-up."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

@@ -1,5 +1,7 @@
-"""What is wrong with a command line, in the same words whichever parser has found it: typer's, or
-argparse, which `run` has."""
+"""Rewords the mistakes that command line parsers find, so that all commands report them alike.
+
+The parsers are typer, and argparse for `run`.
+"""
 
 import difflib
 import re
@@ -26,15 +28,16 @@ _REWORDED = (
 
 
 def reworded(message: str) -> str:
-    """A parser's own message, as all others are."""
-    told = message.strip().removesuffix(".")
+    """Return a parser's message in the words that all commands use."""
+    text = message.strip().removesuffix(".")
     for pattern, words in _REWORDED:
-        match = re.fullmatch(pattern, told, re.DOTALL)
+        match = re.fullmatch(pattern, text, re.DOTALL)
         if match is not None:
-            told = match.expand(words)
-    return re.sub(r"choose from (.*)", lambda found: found[0].replace("'", ""), told)
+            text = match.expand(words)
+    return re.sub(r"choose from (.*)", lambda found: found[0].replace("'", ""), text)
 
 
 def no_such_option(name: str, known: Iterable[str]) -> str:
+    """Return the message for an unknown option, with the nearest known one as a suggestion."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=1)
     return f"no such option: {name}" + (f"; did you mean {near[0]}?" if near else "")

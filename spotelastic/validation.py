@@ -1,4 +1,7 @@
-"""What `up` checks before anything starts: each mistake is one line that says what to do."""
+"""Checks the input of `up` before anything starts: numbers, sizes, scripts, files and free space.
+
+Each check raises `UsageError` or `EnvironmentFailure`, with one line that says what to do.
+"""
 
 import ast
 import gzip
@@ -20,23 +23,27 @@ from spotelastic.model.interval import Interval
 MIB = 2**20
 UNITS = ("", "K", "M", "G", "T")
 DISK_PER_NODE = 100 * MIB
-"""Of a local node: its copy of the code, logs, and its share of the object store."""
+"""Bytes of disk for a local node: its copy of the code, its logs, its share of the object store."""
 MEMORY_PER_NODE = 256 * MIB
-"""Of a local node: its agent, its daemon, and what its workers do not share with each other."""
+"""Bytes of memory for a local node: its agent, its checkpoint daemon, and what its workers do not
+share."""
 SHM_PER_WORKER = 64 * MIB
-"""Of a local worker: three slots of the example's state, and gloo's own needs."""
+"""Bytes of shared memory for a local worker: three slots of the example's state, and gloo's own
+needs."""
 CONTROL_NODES = 3
+"""Control nodes of a local cluster."""
 LARGEST_ARRAY = 1000
-"""Nodes: what one etcd and one group of workers are meant for."""
+"""Most nodes of a cluster: the size that one etcd and one worker group are designed for."""
 
 
 def linux(platform: str = sys.platform) -> None:
+    """Raise `EnvironmentFailure` on any system but Linux."""
     if platform != "linux":
         raise EnvironmentFailure(f"spotelastic runs on Linux only; this is {platform}")
 
 
 def sizes(*, minimum: int, maximum: int, per_node: int | None) -> None:
-    """Numbers of nodes and workers."""
+    """Check the numbers of nodes and of workers per node."""
     for flag, value in (("--min", minimum), ("--max", maximum)):
         if value < 1:
             raise UsageError(f"{flag} {value}: a job needs at least one node")
@@ -49,20 +56,21 @@ def sizes(*, minimum: int, maximum: int, per_node: int | None) -> None:
 
 
 def at_least_one(**values: int) -> None:
-    """By the name of their flag, as with the next."""
+    """Check that each value is at least 1. The keyword is the flag's name."""
     for flag, value in values.items():
         if value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} {value}: must be at least 1")
 
 
 def not_negative(**values: float) -> None:
+    """Check that no value is negative. The keyword is the flag's name."""
     for flag, value in values.items():
         if value < 0:
             raise UsageError(f"--{flag.replace('_', '-')} {value:g}: must not be negative")
 
 
 def interval(flag: str, text: str) -> Interval:
-    """How often to save, as `flag` says it."""
+    """Parse the value of a flag that says how often to save."""
     try:
         return Interval.parse(text)
     except ValueError as error:
@@ -70,7 +78,7 @@ def interval(flag: str, text: str) -> Interval:
 
 
 def linger(text: str) -> float | None:
-    """Seconds that a cluster stays after its job; None: forever."""
+    """Parse `--linger`: seconds that a cluster stays after its job; None means forever."""
     if text == "forever":
         return None
     try:
@@ -84,7 +92,7 @@ def linger(text: str) -> float | None:
 
 
 def size(flag: str, text: str) -> float:
-    """Bytes: 20GB, 500 MB, 1.5TB, 10GiB."""
+    """Parse a size such as 20GB, 500 MB, 1.5TB or 10GiB into bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if found is None or not float(found[1]):
         raise UsageError(f"{flag} {text}: expected a size, such as 20GB")
@@ -92,7 +100,7 @@ def size(flag: str, text: str) -> float:
 
 
 def gpu_memory(text: str) -> int:
-    """Bytes; a number alone is too few of them to be meant."""
+    """Parse `--gpu-memory` into bytes. Less than 1 GB is refused: the unit was forgotten."""
     found = int(size("--gpu-memory", text))
     if found < 10**9:
         raise UsageError(f"--gpu-memory {text}: expected a size of at least 1GB, such as 40GB")
@@ -100,7 +108,7 @@ def gpu_memory(text: str) -> int:
 
 
 def script(given: Path, folder: Path) -> None:
-    """That the script, relative to `folder`, is a Python file."""
+    """Check that the script, relative to `folder`, is a Python file."""
     path = folder / given
     if not path.exists():
         raise UsageError(f"there is no script {given}")
@@ -110,7 +118,7 @@ def script(given: Path, folder: Path) -> None:
 
 
 def parses(path: Path, given: Path | str) -> None:
-    """That the file is Python: said before a cluster, or a restart, is spent on it."""
+    """Check that the file is valid Python, before a cluster or a restart is spent on it."""
     try:
         ast.parse(path.read_bytes(), filename=str(given))
     except SyntaxError as error:
@@ -121,26 +129,26 @@ def parses(path: Path, given: Path | str) -> None:
 
 
 def within(given: Path, folder: Path) -> str:
-    """The script's path within the working folder that is shipped, with forward slashes."""
+    """Return the script's path inside the shipped working folder, with forward slashes."""
     path, folder = (folder / given).resolve(), folder.resolve()
     if not path.is_relative_to(folder):
         raise UsageError(
-            f"{given} lies outside of the working folder {folder}, which is what the nodes get: "
-            "run the command from a folder that holds it"
+            f"{given} is outside of the working folder {folder}, which is what the nodes get: "
+            "run the command from a folder that contains it"
         )
     return path.relative_to(folder).as_posix()
 
 
 def default_name(script: Path) -> str:
-    """A cluster's name made from the script's, e.g. "train-gpt"."""
+    """Return a cluster name made from the script's name, e.g. "train-gpt"."""
     name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")
     return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:LONGEST].rstrip("-")
 
 
 def writable(**files: Path | None) -> None:
-    """The files that are written when the job ends, by their flag.
+    """Check that the files written at the job's end can be written. The keyword is the flag's name.
 
-    By trying: a user who may do everything cannot write everywhere either, as in /proc.
+    The check tries to write: permission bits do not tell, for example in /proc or for root.
     """
     for flag, file in files.items():
         if file is None:
@@ -163,7 +171,7 @@ def writable(**files: Path | None) -> None:
 
 
 def local_parts() -> None:
-    """That everything which the local cloud runs is installed; imports nothing heavy."""
+    """Check that everything the local cloud runs is installed, without importing anything heavy."""
     for module, what in (("moto", "moto"), ("flask", "moto's server"), ("torch", "torch")):
         installed(module, f"the local cloud needs {what}", "all")
     from spotelastic.store.etcd_server.process import find_binary
@@ -172,13 +180,17 @@ def local_parts() -> None:
 
 
 def installed(module: str, needed: str, extra: str) -> None:
-    """Refuse where an optional package is missing: `needed` says what for, `extra` brings it."""
+    """Check that an optional package is installed.
+
+    `needed` begins the error: what needs the package. `extra` installs it.
+    """
     if importlib.util.find_spec(module) is None:
         raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extra}]'")
 
 
 def ports(*numbers: int, address: str = "127.95.255.254") -> None:
-    """That nobody listens at these ports on every address: no local node could listen there.
+    """Check that no process listens on these ports on all addresses, which would block every local
+    node.
 
     `address` is a loopback address that no node of a local cloud has.
     """
@@ -190,12 +202,13 @@ def ports(*numbers: int, address: str = "127.95.255.254") -> None:
             except OSError as error:
                 raise EnvironmentFailure(
                     f"port {number}, which the etcd of the local cloud needs: {error.strerror}; "
-                    f"end what listens there on all addresses (see `ss -ltnp sport = {number}`)"
+                    "end the process that listens there on all addresses (see "
+                    f"`ss -ltnp sport = {number}`)"
                 ) from None
 
 
 def local_types(types: Sequence[str]) -> None:
-    """That moto knows the instance types, read from its data without importing it."""
+    """Check that moto knows the instance types, by its data file, without importing it."""
     spec = importlib.util.find_spec("moto")
     folder = Path(spec.origin).parent if spec and spec.origin else Path()
     data = folder / "ec2/resources/instance_types.json.gz"
@@ -206,8 +219,10 @@ def local_types(types: Sequence[str]) -> None:
 
 
 def room(nodes: int, workers: int, *, folder: Path, shm: Path = Path("/dev/shm")) -> None:
-    """Disk and memory for all nodes, shared memory for all workers (`workers` per node) of a local
-    cluster."""
+    """Check that this machine has the disk, memory and shared memory that a local cluster needs.
+
+    `workers` is the number per node.
+    """
     whose = counted(nodes, "local node")
     _room(str(folder), _free(folder), (nodes + CONTROL_NODES) * DISK_PER_NODE, whose)
     _room("this machine's memory", _free_memory(), nodes * MEMORY_PER_NODE, whose)
@@ -224,7 +239,7 @@ def _free(folder: Path) -> int:
 
 
 def _free_memory() -> int:
-    """What could be had without swapping."""
+    """Return the bytes of memory that are available without swapping."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else sys.maxsize
 

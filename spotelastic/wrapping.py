@@ -1,4 +1,4 @@
-"""Lines for people: on a terminal they are broken between words, elsewhere they stay whole."""
+"""Prints messages for people: wrapped between words on a terminal, unchanged in a file or pipe."""
 
 import shutil
 import sys
@@ -6,11 +6,14 @@ import textwrap
 from typing import TextIO
 
 NARROW = 20
-"""Columns below which a terminal may do as it likes."""
+"""Columns below which a terminal is left to wrap by itself."""
 
 
 def wrapped(text: str, to: TextIO) -> str:
-    """What is to be written to `to`. Lines that begin with a blank are somebody's layout."""
+    """Return `text` as it is to be written to the stream `to`.
+
+    Lines that begin with a blank keep their layout.
+    """
     columns = shutil.get_terminal_size().columns
     if not to.isatty() or columns < NARROW:
         return text
@@ -24,10 +27,10 @@ def _broken(line: str, columns: int) -> str:
 
 
 def say(text: str) -> None:
-    """To stdout."""
+    """Print to stdout."""
     print(wrapped(text, sys.stdout), flush=True)
 
 
 def note(text: str) -> None:
-    """To stderr, beside a result that goes to stdout."""
+    """Print to stderr, beside a result on stdout."""
     print(wrapped(text, sys.stderr), file=sys.stderr, flush=True)

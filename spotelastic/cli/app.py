@@ -1,6 +1,7 @@
-"""The commands that people type, as typer shows and parses them: one file per group of commands.
+"""Assembles the `spotelastic` command line: registers every command with typer.
 
-`run` and `boot` are here for the help only: `main.py` starts them without this module.
+`run` and `boot` appear here only so that `--help` lists them; `main.py` starts them without this
+module.
 """
 
 import os
@@ -11,6 +12,7 @@ import typer
 
 from spotelastic import __version__
 from spotelastic.cli.commands import ckpt, interrupt, lifecycle, replay, shell, status, up
+from spotelastic.cli.options import up as options
 from spotelastic.client import config_file
 
 app = typer.Typer(
@@ -39,13 +41,17 @@ def _root(
 ) -> None:
     if context.invoked_subcommand == "up":
         parameters = context.command.commands["up"].params  # type: ignore[attr-defined]
-        said = config_file.defaults(parameters, context, Path.cwd(), os.environ)
-        context.default_map = {"up": said}
+        configured = config_file.defaults(parameters, context, Path.cwd(), os.environ)
+        context.default_map = {"up": configured}
 
 
-app.command("init", epilog=up.INIT_EXAMPLES)(up.init)
-# All that comes after the script is the script's.
-app.command("up", epilog=up.EXAMPLES, context_settings={"allow_interspersed_args": False})(up.up)
+app.command("init", epilog=up.INIT_EXAMPLES, context_settings=options.SINGULAR)(up.init)
+app.command(
+    "up",
+    epilog=up.EXAMPLES,
+    # Everything after the script is passed to the script.
+    context_settings={"allow_interspersed_args": False, **options.SINGULAR},
+)(up.up)
 app.command("ls", epilog=status.LS_EXAMPLES)(status.ls)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("logs", epilog=status.LOGS_EXAMPLES)(status.logs)
@@ -66,9 +72,9 @@ app.add_typer(ckpt.app, name="ckpt")
 
 @app.command("run")
 def _run() -> None:
-    """Run a script elastically on machines you already have, as torchrun does."""
+    """Run a script elastically on machines you already have, in place of torchrun."""
 
 
 @app.command("boot", hidden=True)
 def _boot() -> None:
-    """What an instance runs when it starts."""
+    """Run what an instance runs when it starts."""

@@ -1,7 +1,8 @@
-"""The command line: nothing heavy before a command runs.
+"""Runs the `spotelastic` command, and turns errors into one line and an exit code.
 
-A mistake of the user's, or of the machine, ends as one line on stderr and the exit code of its
-class (errors.py); only a defect of spotelastic's own shows a traceback.
+Nothing heavy is imported before a command needs it. A mistake of the user or a fault of the machine
+ends as one line on stderr, with the exit code of its class (errors.py). Only a defect of
+spotelastic itself shows a traceback.
 """
 
 import errno
@@ -15,8 +16,11 @@ from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.wrapping import note
 
 PROGRAMS = {"run": "spotelastic.launcher.run", "boot": "spotelastic.bootstrap.entrypoint"}
-"""Commands that parse their arguments themselves and stay for as long as their node. They do
-without typer, which would keep 10 MB of every node's memory."""
+"""Commands that parse their own arguments, with their modules.
+
+These processes live as long as their node. They do without typer, which would cost each node 10 MB
+of memory.
+"""
 
 
 def main() -> None:
@@ -27,7 +31,7 @@ def main() -> None:
         _fail(*(_told_by_the_local_cloud(error) or (str(error), error.exit_code)))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # who read our output has seen enough, as `head` does
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
@@ -40,7 +44,7 @@ def main() -> None:
 
 
 def _command(args: Sequence[str]) -> int:
-    """Carry out one command; its exit code."""
+    """Run one command and return its exit code."""
     program = PROGRAMS.get(args[0])
     if program is not None:
         return int(import_module(program).main(args[1:]))
@@ -65,11 +69,11 @@ FAULTS = {
     errno.EAGAIN: "raise the limit of processes (ulimit -u)",
     errno.ENOMEM: "this machine has no memory left",
 }
-"""Of a machine, by the number of the error: what can be done."""
+"""Advice for the faults of a machine, by errno."""
 
 
 def _told_by_machine(error: Exception) -> str | None:
-    """One line for what the machine lacks; None for anything else."""
+    """Return one line for a fault of the machine; None for any other error."""
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"this machine starts no more threads: {FAULTS[errno.EAGAIN]}"
     if isinstance(error, OSError) and error.errno in FAULTS:
@@ -79,9 +83,10 @@ def _told_by_machine(error: Exception) -> str | None:
 
 
 def _told_by_parser(error: Exception) -> str | None:
-    """One line for what the command line's parser has to say; None for anything else.
+    """Return one line for a mistake that the parser of the command line found; None for any other
+    error.
 
-    Typer does not export the base of its errors; what they have in common is this method.
+    Typer does not export the base class of its errors; they are recognized by this method.
     """
     say = getattr(error, "format_message", None)
     if say is None:
@@ -100,9 +105,9 @@ def _told_by_parser(error: Exception) -> str | None:
 
 
 def _told_by_aws(error: Exception) -> str | None:
-    """One line for what AWS, or the way to it, has to say; None for anything else.
+    """Return one line for an error of AWS, or of the connection to it; None for any other error.
 
-    Only looks at botocore's classes where something has imported them already.
+    botocore's classes are looked at only if something has imported them already.
     """
     exceptions = sys.modules.get("botocore.exceptions")
     if exceptions is None:
@@ -115,7 +120,7 @@ def _told_by_aws(error: Exception) -> str | None:
 
 
 def _told_by_the_local_cloud(error: Exception) -> tuple[str, int] | None:
-    """Line and exit code where a command found nobody there any more; None for anything else."""
+    """Return message and exit code if the local cloud has ended under this command; else None."""
     place = sys.modules.get("spotelastic.client.target")
     exceptions = sys.modules.get("botocore.exceptions")
     if place is None or exceptions is None:

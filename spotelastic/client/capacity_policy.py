@@ -1,4 +1,5 @@
-"""What may be bought for a job, as flags say it."""
+"""Parses the flags that limit what may be bought for a job: on-demand nodes, prices, cost,
+deadline."""
 
 import math
 import re
@@ -13,7 +14,7 @@ ZONES = "pack or spread"
 
 
 def seconds_left(text: str | None) -> float | None:
-    """How long a job may take; None: until it is done. Raises `UsageError`."""
+    """Parse `--deadline` into seconds; None: no deadline. Raises `UsageError`."""
     if text is None:
         return None
     try:
@@ -26,12 +27,16 @@ def seconds_left(text: str | None) -> float | None:
 
 
 def limited(capacity: Capacity, within: float | None, now: float) -> Capacity:
-    """With an end so many seconds from now; None: without one."""
+    """Return the capacity with a deadline `within` seconds from `now`; None: without a deadline."""
     return replace(capacity, deadline=None if within is None else now + within, within=within)
 
 
 def kept(asked: Capacity, known: Capacity) -> Capacity:
-    """What is asked for of a job that runs: the time that it was given already began then."""
+    """Return the requested capacity with the deadline of the running job, if the same time is given
+    again.
+
+    Repeating the command must not move the deadline: the time began when it was first given.
+    """
     if asked.within is None or asked.within != known.within:
         return asked
     return replace(asked, deadline=known.deadline)
@@ -47,7 +52,7 @@ def capacity(
     max_cost: float | None = None,
     keep_failed: bool = False,
 ) -> Capacity:
-    """Without a deadline (see `limited`). Raises `UsageError` for what contradicts itself."""
+    """Return what may be bought, without a deadline (see `limited`). Raises `UsageError`."""
     for flag, limit in (("--max-price", max_price), ("--max-cost", max_cost)):
         if limit is not None and not 0 < limit < math.inf:
             raise UsageError(f"{flag} {limit:g}: expected more than 0 US dollars")
@@ -58,7 +63,7 @@ def capacity(
         raise UsageError(f"--on-demand {on_demand}: expected {ON_DEMAND}")
     base = int(found[3] or 0)
     if base > most_nodes:
-        raise UsageError(f"--on-demand {on_demand}: is more than --max {most_nodes}")
+        raise UsageError(f"--on-demand {on_demand} is more than --max {most_nodes}")
     if zones not in ("pack", "spread"):
         raise UsageError(f"--zones {zones}: expected {ZONES}")
     return Capacity(

@@ -1,6 +1,7 @@
-"""What `stop`, `restart` and `scale` do: look, send one command, wait for the leader's answer.
+"""Sends the commands `stop`, `restart` and `scale` to a cluster's controller and waits for the
+answer.
 
-Each may be interrupted and run again at any point: what is done already is no error.
+Each can be interrupted and repeated at any point: what is already done is not an error.
 """
 
 import tempfile
@@ -42,17 +43,17 @@ Change = Callable[[JobSpec], JobSpec]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command came to."""
+    """What a command has achieved."""
 
     name: str
     command: CommandKind
     text: str
     state: str
-    """Of the job, as last seen."""
+    """State of the job, as last seen."""
 
 
 def stop(cluster: Cluster, *, wait: bool, say: Say) -> CommandResult:
-    """Returns once the job has ended, if it is to `wait`."""
+    """Stop the job. With `wait`, returns once it has ended."""
     text = _give(cluster, Command(uuid.uuid4().hex, "stop"))
     status = status_of(cluster)
     if wait and status.state not in ENDED:
@@ -73,8 +74,10 @@ def restart(
     max_cost: float | None,
     yes: bool = False,
 ) -> CommandResult:
-    """With the code in `folder`, unless it is to be the same. `yes`: also where that is another
-    folder than the job was started in."""
+    """Restart a job that has ended, with the code in `folder` unless `same_code`.
+
+    `yes`: do not ask if the job was started in another folder.
+    """
     status = status_of(cluster)
     if status.state in ENDED:
         limits = _time_and_money(cluster, deadline, max_cost)
@@ -95,16 +98,16 @@ def restart(
 def scale(
     cluster: Cluster, minimum: int | None, maximum: int | None, *, local: bool, say: Say
 ) -> CommandResult:
-    """`local`: its nodes share this machine."""
+    """Change the job's numbers of nodes. `local`: its nodes share this machine."""
     settings = cluster.spec.settings
     if minimum is None and maximum is None:
-        raise UsageError("scale: say --min, --max or both")
+        raise UsageError("scale: give --min, --max or both")
     low = settings.min_nodes if minimum is None else minimum
     high = settings.max_nodes if maximum is None else maximum
     validation.sizes(minimum=low, maximum=high, per_node=None)
     base = cluster.spec.capacity.base
     if base > high:
-        raise UsageError(f"--max {high}: is less than the {base} nodes of --on-demand base={base}")
+        raise UsageError(f"--max {high} is less than the {base} nodes of --on-demand base={base}")
     if high > settings.max_nodes:
         _check_quota(cluster, high, base, say)
         if local:
@@ -120,7 +123,10 @@ def scale(
 
 
 def _give(cluster: Cluster, command: Command) -> str:
-    """The answer's text. Raises `UsageError` where the leader refuses."""
+    """Send a command and return the answer's text.
+
+    Raises `UsageError` if the controller refuses it.
+    """
     if cluster.objects.has(STOPPING):
         raise UsageError(f"{cluster.name} is being taken down")
     command_queue.send(cluster.aws, cluster.name, command)
@@ -129,7 +135,7 @@ def _give(cluster: Cluster, command: Command) -> str:
         if steady() > give_up:
             raise EnvironmentFailure(
                 f"no controller of {cluster.name} has answered within "
-                f"{command_queue.ANSWERED_WITHIN:g} s, and the command is void now: see "
+                f"{command_queue.ANSWERED_WITHIN:g} s, and the command has expired: see "
                 f"`spotelastic status {cluster.name}`, and try again"
             )
         threading.Event().wait(LOOK_EVERY)
@@ -154,28 +160,29 @@ def _ended(cluster: Cluster) -> Status:
 
 
 def _check_meant(cluster: Cluster, folder: Path, *, yes: bool) -> None:
-    """A script of the same name may be another job's."""
+    """Ask before the code is taken from another folder, whose script may only share the name."""
     spec = cluster.spec
     if not (folder / spec.script).exists():
         raise UsageError(
-            f"there is no {spec.script} here, which {cluster.name} runs: go to its folder, or add "
-            "--same-code"
+            f"{cluster.name} runs {spec.script}, which is not in this folder: change to its "
+            "folder, or add --same-code"
         )
     validation.script(Path(spec.script), folder)
     other = confirmation.difference(spec, spec.script, str(folder.resolve()))
     if other is not None:
         confirmation.confirm_other(
-            f"{cluster.name} has run {other}",
+            f"{cluster.name} ran {other}",
             "Restart it with the code of this folder?",
-            "go to its folder, or add --same-code",
+            "change to its folder, or add --same-code",
             yes=yes,
         )
 
 
 def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | None) -> None:
+    """Upload the code of `folder`, with its environment file."""
     spec = cluster.spec
     archive = code_archive.pack(folder)
-    # Packages may be what was lacking: a file of them may have come since.
+    # Missing packages may be why the job ended: an environment file may be new.
     before = spec.environment.file if spec.environment is not None else None
     found = requirements.find(folder, environment or before, archive.sha256)
 
@@ -187,12 +194,14 @@ def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | Non
 
 
 def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Change:
-    """What limits the job from now on. Raises `UsageError` for one that is reached already."""
+    """Return the change that sets the job's new limits.
+
+    Raises `UsageError` for one already reached.
+    """
     now, capacity, within = wall(), cluster.spec.capacity, seconds_left(deadline)
     if within is None and capacity.deadline is not None and capacity.deadline <= now:
         raise UsageError(
-            f"the deadline of {cluster.name} has passed: say how long it may go on, "
-            "as --deadline 8h"
+            f"the deadline of {cluster.name} has passed: give a new one, such as --deadline 8h"
         )
     limit = capacity.max_cost if max_cost is None else max_cost
     if limit is not None:
@@ -206,20 +215,23 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
 
 
 def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
-    """That the job may train before it is stopped for its cost: with so many nodes, each for what
-    they have cost so far."""
+    """Check that the job can train before a cost limit stops it.
+
+    Assumes `nodes` nodes, each at its average cost so far.
+    """
     hours = cost.spot_hours + cost.on_demand_hours
     workers = nodes * cost.cost_usd / hours if hours else 0.0
     least = cost.total_usd + limits.needed(cost.control_usd_per_hour + workers, ControllerPolicy())
     if limit <= least:
         raise UsageError(
             f"--max-cost {limit:g}: {cost.name} has cost ${cost.total_usd:.2f} already, and would "
-            f"be stopped before it trains: say what it may cost in all, more than ${least:.2f}"
+            f"be stopped before it trains: give a limit for the whole job, above ${least:.2f}"
         )
 
 
 def _check_quota(cluster: Cluster, high: int, base: int, say: Say) -> None:
-    """Raises `UsageError` where no type of the cluster's can be had so often."""
+    """Raise `UsageError` if no instance type of the cluster fits the account's quota that many
+    times."""
     aws, spec = cluster.aws, cluster.spec
     spot = spec.worker_group != Names(cluster.name).on_demand
     wanted = high - base if spot else high

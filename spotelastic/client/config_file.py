@@ -1,8 +1,9 @@
-"""`spotelastic.toml`: what `up` would otherwise be told by its flags, kept beside the script.
+"""Reads `spotelastic.toml` and the `SPOTELASTIC_*` variables, which give default values for the
+flags of `up`.
 
-The keys are the flags' names. A flag on the command line wins over `SPOTELASTIC_<FLAG>` (with
-commas where the flag may be given several times, as a shell reads it for the script's arguments),
-and that over the file.
+The keys are the names of the flags. A flag on the command line wins over its variable, and the
+variable over the file. In a variable, a repeated flag's values are separated by commas; the
+script's arguments are split as a shell does.
 """
 
 import difflib
@@ -17,13 +18,13 @@ from spotelastic.errors import UsageError
 
 FILE = "spotelastic.toml"
 SCRIPT = "train.py"
-"""The script where nothing else is said."""
+"""The script that is used if none is given."""
 ONCE = ("fresh",)
-"""Flags that the file may not repeat with every `up`."""
+"""Flags that must not be in the file, where they would apply to every `up`."""
 
 
 class Parameter(Protocol):
-    """What is needed to know of one of a command's parameters (click's class has it)."""
+    """The attributes of a command's parameter that are needed here; click's class has them."""
 
     name: str | None
     opts: list[str]
@@ -35,14 +36,17 @@ class Parameter(Protocol):
 def defaults(
     parameters: Iterable[Parameter], context: Any, folder: Path, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """By parameter: what the variables, and then the folder's file, say. Raises `UsageError`."""
+    """Return the value for each parameter, from variables first and then the file in `folder`.
+
+    Raises `UsageError`.
+    """
     flags = {_flag(parameter): parameter for parameter in parameters}
     values = {}
     for key, value in read(folder / FILE).items():
         if key not in flags:
             raise UsageError(f"{FILE}: there is no key {key}{_nearest(key, flags)}")
         if key in ONCE:
-            raise UsageError(f"{FILE}: {key} is for one command, not for each: give it as --{key}")
+            raise UsageError(f"{FILE}: {key} is for a single command: give it as --{key}")
         values[key] = _checked(flags[key], context, f"{FILE}: {key}", value)
     for key, parameter in flags.items():
         variable = _variable(key)
@@ -53,14 +57,16 @@ def defaults(
 
 
 def told(key: str, folder: Path, environ: Mapping[str, str]) -> str | None:
-    """What the variable, or else the folder's file, says of a flag whose value is text: for
-    commands that must look where `up` was told to. Raises `UsageError`."""
+    """Return what the variable, else the file, says for one flag with a text value.
+
+    For other commands that must look where `up` does. Raises `UsageError`.
+    """
     value = environ.get(_variable(key)) or read(folder / FILE).get(key)
     return None if value in (None, "") else str(value)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Empty where there is no such file."""
+    """Return the contents of the file; empty if it does not exist."""
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -70,50 +76,50 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def template(script: str, minimum: int, maximum: int, types: Sequence[str]) -> str:
-    """What `init` writes."""
+    """Return the file that `init` writes."""
     listed = ", ".join(json.dumps(name) for name in types or ("g5.xlarge",))
     unsaid = "" if types else "# "
     return f"""\
-# What `spotelastic up` does here. Each key is one of its flags, which still win:
-# see `spotelastic up --help`.
+# Settings of `spotelastic up` in this folder. Each key is one of its flags; a flag on the command
+# line wins. See `spotelastic up --help`.
 script = {json.dumps(script)}
 # args = ["--epochs", "3"]
-# On a cloud that this machine emulates, instead of AWS:
+# Use a cloud emulated on this machine, in place of AWS:
 # local = true
 
 min = {minimum}
 max = {maximum}
-# Without these: the cheapest GPU types that the account's quota allows, or the cheapest that have
-# what is said by gpus = 8 and gpu-memory = "40GB".
+# If not set: the cheapest GPU types in the account's quota, or the cheapest that also have what
+# is given by gpus = 8 and gpu-memory = "40GB".
 {unsaid}instance-types = [{listed}]
 
-# Packages come from uv.lock, requirements.txt or environment.yml here; none: "none".
+# Packages come from uv.lock, requirements.txt or environment.yml in this folder; or "none".
 # environment = "requirements.txt"
 # setup = "python -m nltk.downloader punkt"
 # env = ["EPOCHS=3"]
 # secret = ["WANDB_API_KEY"]
 # read = ["s3://bucket/data"]
 
-# Between snapshots in memory, and between checkpoints in S3, in steps or as a time; by default as
-# often as pays, by what they cost and how often nodes are lost.
+# Intervals of snapshots in memory and of checkpoints in S3, in steps or as a time. By default they
+# are computed from what saving costs and how often nodes are lost.
 # snapshot-every = 20
 # checkpoint-every = "10m"
 # keep-last = 3
 
-# All workers side by side, in a placement group of one zone.
+# Put all worker nodes into one placement group, in one zone.
 # placement = "cluster"
 
-# A network of yours that nodes are put into: one subnet a zone.
+# Use an existing VPC, with one subnet per zone.
 # vpc = "vpc-0a1b2c3d"
 # subnets = ["subnet-0a", "subnet-0b", "subnet-0c"]
 
-# How long the cluster stays after its job where nobody takes it down.
+# How long the cluster stays after its job if it is left up.
 # linger = "10m"
 """
 
 
 def _flag(parameter: Parameter) -> str:
-    """--instance-types is `instance-types`; an argument goes by its own name."""
+    """Return a parameter's key: `instance-types` for --instance-types, an argument's own name."""
     return parameter.opts[0].lstrip("-")
 
 
@@ -122,7 +128,7 @@ def _variable(key: str) -> str:
 
 
 def _divided(parameter: Parameter, variable: str, text: str) -> str | list[str]:
-    """The words of a variable, where what it stands for takes several."""
+    """Split a variable's text if its parameter takes several values."""
     if _is_list(parameter):
         return text.split(",")
     if parameter.nargs == 1:
@@ -134,7 +140,7 @@ def _divided(parameter: Parameter, variable: str, text: str) -> str | list[str]:
 
 
 def _checked(parameter: Parameter, context: Any, where: str, value: Any) -> Any:
-    """The value as the flag's own text would be, so that lists can be written as lists."""
+    """Validate a value through its flag and return it. Lists and tables may be written as such."""
     if _is_list(parameter):
         if isinstance(value, dict):
             value = [f"{name}={each}" for name, each in value.items()]
@@ -150,7 +156,7 @@ def _checked(parameter: Parameter, context: Any, where: str, value: Any) -> Any:
 
 
 def _is_list(parameter: Parameter) -> bool:
-    """Whether the flag may be given several times; an argument has no such attribute."""
+    """Whether the flag can be repeated; an argument has no such attribute."""
     return bool(getattr(parameter, "multiple", False))
 
 

@@ -1,4 +1,4 @@
-"""Asks on a terminal before something is changed or paid for.
+"""Asks the user on the terminal before something is changed or paid for.
 
 Without a terminal the command refuses, unless `--yes` was given.
 """
@@ -11,23 +11,24 @@ from spotelastic.wrapping import wrapped
 
 YES = frozenset({"y", "yes"})
 SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
-"""What terminals make of their cursor."""
+"""Terminal sequences that show and hide the cursor."""
 
 
 def somebody_is_there() -> bool:
+    """Whether a user can be asked: stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, declined: str) -> None:
-    """On a terminal. Raises `UsageError`, which says `declined`, for any other answer than yes."""
-    # The live view colours what passes by it, and hides the cursor.
+    """Ask on the terminal. Raises `UsageError(declined)` for any answer but yes."""
+    # The live view colours text that passes through it, and hides the cursor: write past it.
     seen = getattr(sys.stderr, "rich_proxied_file", None)
     to = seen or sys.stderr
     show, hide = (SHOWN, HIDDEN) if seen else ("", "")
     print(wrapped(f"{question} [y/N]", to), end=f" {show}", file=to, flush=True)
     try:
         answer = sys.stdin.readline()
-        if not answer:  # Ctrl-D leaves the cursor where it is
+        if not answer:  # Ctrl-D leaves the cursor on the same line
             print(file=to)
     finally:
         print(hide, end="", file=to, flush=True)
@@ -36,9 +37,10 @@ def confirm(question: str, declined: str) -> None:
 
 
 def confirm_other(what: str, question: str, instead: str, *, yes: bool) -> None:
-    """For something that is somebody else's, perhaps: with nobody there only `yes` does it.
+    """Ask before changing something that may be someone else's; without a terminal only `yes`
+    allows it.
 
-    Raises `UsageError` otherwise, which says `what` it is and what to do `instead`.
+    Raises `UsageError`, which says `what` it is and what to do `instead`.
     """
     if yes:
         return
@@ -48,8 +50,11 @@ def confirm_other(what: str, question: str, instead: str, *, yes: bool) -> None:
 
 
 def difference(job: JobSpec, script: str, folder: str) -> str | None:
-    """What the job runs and what is here, where these are not the same; None where they are, or
-    where it is not known: an older version did not keep the folder."""
+    """Return how the job's script or folder differs from those given here; None if they are the
+    same.
+
+    Also None if the folder is not known: older versions did not record it.
+    """
     elsewhere = job.folder not in ("", folder)
     if job.script == script and not elsewhere:
         return None

@@ -1,12 +1,14 @@
-"""`spotelastic drill --plan FILE`: a list of interruptions, each at its time or step.
+"""Reads and carries out a plan of interruptions, for `spotelastic drill --plan FILE`.
+
+Each entry is due at a time or a step:
 
     [[interruption]]
-    after = "30s"        # from the beginning of the drill; or step = 100
+    after = "30s"        # from the beginning of the drill; or: step = 100
     kind = "notice"      # notice (the default), rebalance, loss
-    node = "any"         # any that trains (the default), "rank 0", or the name of one
+    node = "any"         # any node that trains (the default), "rank 0", or a node's name
     in = 15              # seconds of notice; a loss has none
 
-As JSON: a list of such objects, or an object that has the list as "interruption".
+In JSON: a list of such objects, or an object with the list as "interruption".
 """
 
 import json
@@ -43,18 +45,18 @@ class PlannedInterruption:
     """One interruption of the plan."""
 
     after: float | None
-    """Seconds from the beginning of the drill; None: at a step."""
+    """Seconds from the beginning of the drill; None if it is due at a step."""
     step: int
     kind: InterruptionKind
     node: str
-    """any, "rank N", or a name."""
+    """"any", "rank N", or a node's name."""
     seconds: float
-    """Of notice."""
+    """Seconds of notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caused:
-    """One that was caused."""
+    """One interruption that was caused."""
 
     kind: InterruptionKind
     node: str
@@ -67,14 +69,17 @@ class Caused:
 
 
 def read(file: Path) -> tuple[PlannedInterruption, ...]:
-    """Raises `UsageError` that names the file, the line or the entry, and what was expected."""
+    """Read and check a plan.
+
+    Raises `UsageError` that names the file, the entry, and what was expected.
+    """
     where = f"--plan {file}"
     try:
         text = file.read_text()
     except OSError as error:
         raise UsageError(f"{where}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{where}: cannot be read: it is no text") from None
+        raise UsageError(f"{where}: cannot be read: it is not a text file") from None
     try:
         parsed = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except json.JSONDecodeError as error:
@@ -104,7 +109,7 @@ def _entry(where: str, given: Any) -> PlannedInterruption:
     seconds = _number(where, given, "in", 0 if kind is InterruptionKind.LOSS else int(WARNING))
     if kind is InterruptionKind.LOSS and seconds:
         raise UsageError(
-            f"{where}: in {seconds}: a loss has no warning, the node goes at once: drop in, or say "
+            f"{where}: in {seconds}: a loss comes without notice: remove `in`, or set "
             'kind = "notice"'
         )
     return PlannedInterruption(
@@ -134,6 +139,7 @@ def _number(where: str, given: Mapping[str, Any], key: str, default: int) -> int
 
 
 def is_due(entry: PlannedInterruption, status: Status, elapsed: float) -> bool:
+    """Whether the time or step of an interruption has come."""
     if entry.after is not None:
         return elapsed >= entry.after
     return status.step >= entry.step
@@ -142,8 +148,10 @@ def is_due(entry: PlannedInterruption, status: Status, elapsed: float) -> bool:
 def victim(
     entry: PlannedInterruption, status: Status, draw: random.Random, going: Collection[str] = ()
 ) -> str | None:
-    """The node that it is for now; None: there is none at the moment. Those that are `going` are in
-    the status for a moment yet."""
+    """Return the node to interrupt now; None if there is none at the moment.
+
+    Nodes that are `going` may still be in the status for a moment.
+    """
     training = [
         node
         for node in status.nodes
@@ -164,7 +172,10 @@ def victim(
 def run(
     place: CloudTarget, cluster: Cluster, plan: Sequence[PlannedInterruption], seed: int, say: Say
 ) -> tuple[Caused, ...]:
-    """One after the other, in the plan's order. Raises `JobFailed` if the job ends before."""
+    """Cause the interruptions one after another, in the plan's order.
+
+    Raises `JobFailed` if the job ends before the plan does.
+    """
     began, draw = steady(), random.Random(seed)
     done: list[Caused] = []
     while len(done) < len(plan):
@@ -189,4 +200,4 @@ def _cause(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> s
     try:
         return interrupt(place, cluster, what)
     except UsageError as error:
-        raise SpotelasticError(f"the drill cannot go on: {error}") from None
+        raise SpotelasticError(f"the drill cannot continue: {error}") from None

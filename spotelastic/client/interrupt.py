@@ -1,4 +1,4 @@
-"""Interrupts a node as AWS would, by AWS's Fault Injection Service or by the local cloud."""
+"""Interrupts one node as AWS would, through AWS's Fault Injection Service or the local cloud."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ def kind_named(word: object) -> InterruptionKind | None:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionRequest:
-    """Of one node. `seconds` of warning are for a notice."""
+    """An interruption of one node. `seconds` of notice apply to the kind "notice"."""
 
     node: str
     kind: InterruptionKind = InterruptionKind.SPOT_INTERRUPTION
@@ -36,12 +36,13 @@ class InterruptionRequest:
     def __post_init__(self) -> None:
         if self.kind is InterruptionKind.LOSS and self.seconds not in (0, fault_injection.WARNING):
             raise UsageError(
-                f"--kind loss --in {self.seconds:g}: a loss has no warning, the node goes at once: "
-                "drop --in, or say --kind notice"
+                f"--kind loss --in {self.seconds:g}: a loss comes without notice: remove --in, or "
+                "use --kind notice"
             )
 
     @property
     def warns(self) -> bool:
+        """Whether the node is told before it goes."""
         match self.kind:
             case InterruptionKind.REBALANCE:
                 return True
@@ -52,7 +53,10 @@ class InterruptionRequest:
 
     @classmethod
     def asked(cls, node: str, kind: str, seconds: float) -> "InterruptionRequest":
-        """As it was typed; raises `UsageError` for a kind that cannot be caused."""
+        """Return the request that was typed.
+
+        Raises `UsageError` for a kind that cannot be caused.
+        """
         known = kind_named(kind)
         if known is None:
             raise UsageError(f"--kind {kind}: expected {', '.join(KINDS)}")
@@ -60,7 +64,10 @@ class InterruptionRequest:
 
 
 def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
-    """Causes it; what will happen, for people. Raises `UsageError` for what cannot be done."""
+    """Cause the interruption; return what will happen, for people.
+
+    Raises `UsageError` for what cannot be done.
+    """
     known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
     if what.node not in known:
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
@@ -70,7 +77,7 @@ def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -
 
 
 def caused(place: CloudTarget, what: InterruptionRequest) -> dict[str, object]:
-    """For programs: `seconds` until the node goes; None for one that stays."""
+    """Return the interruption for programs. `seconds`: until the node goes; None if it stays."""
     seconds: float | None = what.seconds if what.warns else 0.0
     if what.kind is InterruptionKind.REBALANCE:
         seconds = fault_injection.LONGEST if place.cloud is None else None
@@ -83,7 +90,7 @@ def _here(faults: FaultClient, what: InterruptionRequest) -> str:
         return f"{what.node} is taken away without notice"
     if what.kind is InterruptionKind.REBALANCE:
         faults.rebalance(what.node)
-        return f"{what.node} is recommended to be left, and stays"
+        return f"{what.node} gets a rebalance recommendation, and stays"
     faults.interrupt(what.node, what.seconds)
     return f"{what.node} will be taken away in {what.seconds:g} s"
 
@@ -97,15 +104,18 @@ def _on_aws(cluster: Cluster, what: InterruptionRequest) -> str:
         seconds = fault_injection.LONGEST
     elif seconds != fault_injection.WARNING:
         raise UsageError(
-            f"--in {seconds:g}: AWS gives {fault_injection.WARNING:g} s of notice, always "
+            f"--in {seconds:g}: AWS always gives {fault_injection.WARNING:g} s of notice "
             "(or none: --kind loss)"
         )
     fault_injection.interrupt(aws, what.node, seconds)
-    first = "is recommended to be left, and " if what.kind is InterruptionKind.REBALANCE else ""
+    is_recommended = what.kind is InterruptionKind.REBALANCE
+    first = "gets a rebalance recommendation, and " if is_recommended else ""
     return f"{what.node} {first}will be taken away in {seconds:g} s"
 
 
 def _check_spot(cluster: Cluster, node: str) -> None:
     found = {machine.id: machine for machine in autoscaling.machines(cluster.aws, cluster.name)}
     if node in found and not found[node].spot:
-        raise UsageError(f"{node} is on-demand: AWS gives no notice to those (--kind loss)")
+        raise UsageError(
+            f"{node} is on-demand: AWS gives such instances no notice (use --kind loss)"
+        )

@@ -1,4 +1,4 @@
-"""What `up` is asked for, and everything about it that can be known to be wrong beforehand."""
+"""Defines the request that `up` is given, and validates it before anything starts."""
 
 import os
 import tempfile
@@ -18,13 +18,16 @@ from spotelastic.errors import UsageError
 from spotelastic.model.job import ALLOW_UNCOMMITTED, Capacity, Environment, Settings
 
 SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
-"""Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
-the others for longer than a machine of its own ever would."""
+"""Lease and detection time on the local cloud, in seconds.
+
+Local nodes share this machine's cores: a node that starts can hold up the others for longer than it
+would on an instance of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The command line of `up`."""
+    """The values of the command line of `up`."""
 
     script: Path
     args: tuple[str, ...]
@@ -34,7 +37,7 @@ class JobRequest:
     maximum: int
     name: str | None
     types: tuple[str, ...]
-    """Empty: what the cluster has already, or the cheapest GPU types in quota."""
+    """Instance types; if empty, the cluster's present ones, or the cheapest GPU types in quota."""
     nproc_per_node: int | None
     snapshot_every: str
     checkpoint_every: str
@@ -51,7 +54,7 @@ class JobRequest:
     curve: Path | None
     plan: bool = False
     as_json: bool = False
-    """Of the plan: nothing else is printed to stdout."""
+    """Print the plan as JSON, and nothing else to stdout."""
     resume: str | None = None
     fresh: bool = False
     allow_uncommitted: bool = False
@@ -78,7 +81,7 @@ class JobRequest:
     gpu_memory: str | None = None
     zones: str = "pack"
     yes: bool = False
-    """Nothing is asked."""
+    """Ask for no confirmation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +98,17 @@ class ValidatedJob:
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     read: tuple[str, ...]
-    """bucket/prefix of what the script may read besides."""
+    """Folders, as bucket/prefix, that the script may read besides its own."""
     write: tuple[str, ...]
+    """Folders, as bucket/prefix, that the script may read and write besides its own."""
     linger: float | None
-    """Seconds; None: forever."""
+    """Seconds that the cluster stays after its job; None: forever."""
     folder: str
-    """The working folder."""
+    """The working folder, as an absolute path."""
 
 
 def check(request: JobRequest, folder: Path) -> ValidatedJob:
-    """Everything that can be known to be wrong before anything starts."""
+    """Validate everything that can be known to be wrong before anything starts."""
     validation.linux()
     validation.script(request.script, folder)
     script = validation.within(request.script, folder)
@@ -152,7 +156,7 @@ def _settings(request: JobRequest) -> Settings:
     settings = Settings(
         min_nodes=request.minimum,
         max_nodes=request.maximum,
-        # 0 lets AWS tell the number of GPUs; a local node is a process on this machine.
+        # 0: as many as the instance type has GPUs. A local node is a process without GPUs.
         workers=request.nproc_per_node or (1 if request.local else 0),
         max_restarts=request.max_restarts,
         gang=request.gang,
@@ -204,12 +208,12 @@ def _check_combination(request: JobRequest) -> None:
         raise UsageError("--drill interrupts nodes of the local cloud: add --local")
     if request.image and request.local:
         raise UsageError(
-            f"--image {request.image}: nodes of the local cloud are processes: drop --local"
+            f"--image {request.image}: nodes of the local cloud are processes: remove --local"
         )
     if request.types and (request.gpus or request.gpu_memory):
         raise UsageError(
-            f"--instance-types {','.join(request.types)}: types are named, or chosen by --gpus and "
-            "--gpu-memory: drop one of them"
+            f"--instance-types {','.join(request.types)}: name types, or let --gpus and "
+            "--gpu-memory choose them: remove one of the two"
         )
     if request.keep_failed and request.local and not (request.detach or request.keep):
         raise UsageError(
@@ -217,16 +221,16 @@ def _check_combination(request: JobRequest) -> None:
             "--keep"
         )
     if request.drill and request.maximum < 2:
-        raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")
+        raise UsageError("--drill takes nodes away from a running job: give at least --max 2")
     if request.placement not in ("", "cluster"):
         raise UsageError(f"--placement {request.placement}: expected cluster")
     if request.placement and request.zones == "spread":
         raise UsageError(PLACED_AND_SPREAD)
     if bool(request.vpc) != bool(request.subnets):
         raise UsageError(
-            "a network of yours is named by both: --vpc vpc-... --subnets subnet-...,subnet-..."
+            "an existing network needs both flags: --vpc vpc-... --subnets subnet-...,subnet-..."
         )
     for flag in ("drill", "report", "curve"):
         if (request.detach or request.plan) and getattr(request, flag):
             wrong = "plan" if request.plan else "detach"
-            raise UsageError(f"--{flag} needs a command that stays until the end: drop --{wrong}")
+            raise UsageError(f"--{flag} needs a command that stays until the end: remove --{wrong}")

@@ -1,4 +1,7 @@
-"""Finds checkpoints of the local cloud as folders on disk, also while no local cloud runs."""
+"""Finds, describes and deletes checkpoints of the local cloud, as folders on this machine.
+
+Works while no local cloud runs, too.
+"""
 
 import os
 import shutil
@@ -21,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class KeptCluster:
-    """What a cluster has stored, or one that is gone."""
+    """The stored data of a local cluster, which may be gone."""
 
     cluster: str
     bucket: Path
@@ -29,12 +32,12 @@ class KeptCluster:
 
     @property
     def folder(self) -> Path:
-        """Of the run's checkpoints."""
+        """The folder of the run's checkpoints."""
         return self.bucket / kept_objects.path_of(self.run) / CHECKPOINTS.rstrip("/")
 
     @property
     def step(self) -> int | None:
-        """The newest one that is committed."""
+        """The newest committed step; None if there is none."""
         try:
             return committed((self.folder / LATEST).read_bytes())
         except OSError:
@@ -42,7 +45,7 @@ class KeptCluster:
 
     @property
     def nbytes(self) -> int:
-        """Of the checkpoints."""
+        """Bytes of the checkpoints."""
         return sum(
             Path(folder, file).stat().st_size
             for folder, _, files in os.walk(self.folder)
@@ -51,7 +54,7 @@ class KeptCluster:
 
 
 def committed(latest: bytes) -> int | None:
-    """The step that LATEST names; None where nothing is committed yet."""
+    """Return the step that the object LATEST names; None if nothing is committed."""
     try:
         commit = msgspec.json.decode(latest, type=Latest).commit
     except msgspec.DecodeError:
@@ -60,7 +63,7 @@ def committed(latest: bytes) -> int | None:
 
 
 def find(cluster: str) -> KeptCluster | None:
-    """Of the cluster of that name; None where none has left anything."""
+    """Return the data of the cluster of that name; None if it left none."""
     for name in kept_objects.names(cloud.buckets()):
         bucket = cloud.buckets() / name
         folder = bucket / kept_objects.path_of(cluster)
@@ -77,20 +80,20 @@ def _run(folder: Path) -> str | None:
 
 
 def tell(cluster: str, say: Say) -> None:
-    """Where the checkpoints are, and what can be done with them."""
+    """Tell where the checkpoints are and what can be done with them."""
     found = find(cluster)
     if found is None or found.step is None:
         return
     say(
         f"the checkpoints of {found.run} are kept in {found.folder}: {size(found.nbytes)}, up to "
-        f"step {found.step}; the same `spotelastic up` goes on from them, "
+        f"step {found.step}; the same `spotelastic up` continues from them, "
         f"`spotelastic ckpt ls {cluster}` lists them, "
         f"`spotelastic down {cluster} --local --delete-data` deletes them"
     )
 
 
 def delete(found: KeptCluster, say: Say) -> None:
-    """While no local cloud runs. Raises `UsageError` where one has started meanwhile."""
+    """Delete the data while no local cloud runs. Raises `UsageError` if one has just started."""
     with cloud.alone():
         if cloud.find() is not None:
             raise UsageError("a local cloud has just started: run this again")

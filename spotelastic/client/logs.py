@@ -1,4 +1,4 @@
-"""What the workers wrote, read from the cluster's log group."""
+"""Reads the output of workers from the cluster's log group, for `spotelastic logs`."""
 
 import math
 import re
@@ -18,18 +18,20 @@ from spotelastic.model.job import ENDED
 EVERY = 1.0
 """Seconds between two looks for new lines."""
 LATE = 5000
-"""Milliseconds that lines may arrive after younger ones of another node, or after the job's end."""
+"""Milliseconds by which lines may arrive after younger lines of another node, or after the job's
+end."""
 STREAM = re.compile(r"(?P<node>[^/]+)/rank-(?P<rank>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose lines: of one rank, or one node, if not of all."""
+    """Selects lines by rank, by node, by both or by neither."""
 
     rank: int | None = None
     node: str | None = None
 
     def takes(self, node: str, rank: int) -> bool:
+        """Whether a worker's lines are selected."""
         return self.rank in (None, rank) and self.node in (None, node)
 
     def __str__(self) -> str:
@@ -48,11 +50,10 @@ def tail(
     follow: bool = False,
     note: Callable[[str], None] | None = None,
 ) -> Iterator[str]:
-    """Lines in the order they were written; with `follow` until the job has ended, or the cluster
-    was taken down under it.
+    """Yield lines in the order they were written.
 
-    `note` is told where there is nothing; with it a node or a rank that there is not raises
-    `UsageError`.
+    With `follow`, until the job has ended or the cluster was taken down. `note` is called if there
+    is nothing to show; with `note`, an unknown node or rank raises `UsageError`.
     """
     seen: set[str] = set()
     wrote: set[tuple[str, int]] = set()
@@ -61,7 +62,7 @@ def tail(
     runs = False
     until = math.inf if follow else steady()
     while True:
-        # Asked first, so that what was written before the end is read after it.
+        # The status is read first, so that lines written before the end are still read.
         if until == math.inf:
             ended = status_of(cluster).state in ENDED
             until = steady() + (LATE / 1000 if runs else 0.0) if ended else math.inf
@@ -80,7 +81,7 @@ def tail(
         except Rejected as error:
             if error.code != "ResourceNotFoundException":
                 raise
-            # The group comes and goes with the stack, and the last status may say "running" still.
+            # The log group comes and goes with the stack; the last status may still say "running".
             if follow and clusters.find(cluster.name, cluster.aws) is None:
                 return
         if note is not None and not looked:
@@ -99,7 +100,7 @@ def _check(
     follow: bool,
     note: Callable[[str], None],
 ) -> None:
-    """After the first look: why there is nothing of whom was asked for, if there is nothing."""
+    """After the first look, explain why the selection has no lines, if it has none."""
     if any(wanted.takes(*writer) for writer in wrote):
         return
     rows = status_of(cluster).nodes
@@ -107,19 +108,20 @@ def _check(
     ranks = sorted({rank for _, rank in wrote} | {rank for row in rows for rank in row.ranks})
     if wanted.node is not None and wanted.node not in nodes:
         control = any(row.id == wanted.node for row in rows)
-        what = "is a control node, where no worker writes," if control else "is no node"
+        what = "is a control node, without workers," if control else "is not a node"
         raise UsageError(
-            f"--node {wanted.node} {what} of {cluster.name}; there is {', '.join(nodes) or 'none'}"
+            f"--node {wanted.node} {what} of {cluster.name}; the nodes are: "
+            f"{', '.join(nodes) or 'none'}"
         )
     if wanted.rank is not None and ranks and wanted.rank not in ranks and not follow:
         raise UsageError(
-            f"--rank {wanted.rank}: {cluster.name} has no such rank; there is {_span(ranks)}"
+            f"--rank {wanted.rank}: {cluster.name} has no such rank; the ranks are: {_span(ranks)}"
         )
-    note(f"nothing was written by {wanted} yet")
+    note(f"{wanted}: no output yet")
 
 
 def _span(ranks: Sequence[int]) -> str:
-    """`ranks` are sorted; there may be holes where only some have written."""
+    """Return sorted ranks as text; there may be gaps if only some ranks have written."""
     if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"{ranks[0]} to {ranks[-1]}"
     return ", ".join(map(str, ranks))

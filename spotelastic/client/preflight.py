@@ -1,4 +1,5 @@
-"""Looks for what is there before `up` makes anything: its cluster, or an earlier run."""
+"""Finds the cluster or earlier run that `up` would continue, and refuses conflicts, before anything
+is made."""
 
 from spotelastic_checkpoints.commit.commit_protocol import LATEST
 
@@ -16,10 +17,10 @@ from spotelastic.model.job import ENDED
 
 
 def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
-    """The cluster of that name; None where it is to be made.
+    """Return the cluster of that name; None if it is to be created.
 
-    Raises `UsageError` for one whose job has ended or may cost no more than it has, for a run that
-    cannot be resumed, and for what another script or folder has made, unless that is meant.
+    Raises `UsageError` for a cluster whose job has ended or has used up its cost limit, for a run
+    that cannot be resumed, and for a job of another script or folder unless the user confirms.
     """
     known = place.known(checked.name)
     if request.bucket or known is None:
@@ -28,10 +29,10 @@ def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Clus
         status = known.objects.status()
         if status is not None and status.state in ENDED:
             raise UsageError(
-                f"the job of {known.name} has {status.state}: let it go on with "
+                f"the job of {known.name} has {status.state}: continue it with "
                 f"`spotelastic restart {known.name}`, or end the cluster with `spotelastic down "
-                f"{known.name}` and run this again; both go on from the last checkpoint "
-                "(with --fresh: from the beginning)"
+                f"{known.name}` and run this again; both continue from the last checkpoint "
+                "(the second one with --fresh: from step 0)"
             )
         existing_vpc.check_kept(known.name, known.spec.subnets, request.subnets)
         if request.resume and known.spec.run != request.resume:
@@ -50,7 +51,7 @@ def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Clus
 
 
 def _check_meant(known: Cluster, request: JobRequest, checked: ValidatedJob) -> None:
-    """Its name may be by chance that of what is trained here."""
+    """Ask before the job of a running cluster is changed to another script or folder."""
     other = confirmation.difference(known.spec, checked.script, checked.folder)
     if other is not None:
         name = known.name
@@ -63,7 +64,7 @@ def _check_meant(known: Cluster, request: JobRequest, checked: ValidatedJob) -> 
 
 
 def _check_gone(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> None:
-    """The same of a cluster that is gone, whose checkpoints this one would go on from."""
+    """Ask before a new cluster continues checkpoints that another script or folder has made."""
     name = checked.name
     objects = BucketObjects(place.aws, request.bucket or place.bucket, name)
     job = objects.job()
@@ -72,7 +73,7 @@ def _check_gone(place: CloudTarget, request: JobRequest, checked: ValidatedJob) 
     if latest is not None and local_data.committed(latest) is not None:
         confirmation.confirm_other(
             f"the checkpoints of {name} were made by {other}",
-            "Go on from them?",
+            "Continue from them?",
             f"give this one another --name, or delete them with `spotelastic down {name} "
             "--delete-data`",
             yes=request.yes,
@@ -80,20 +81,23 @@ def _check_gone(place: CloudTarget, request: JobRequest, checked: ValidatedJob) 
 
 
 def _check_cost(known: Cluster, limit: float | None) -> None:
-    """The limit that it has already is no news: who says it again may come to see the end."""
+    """Refuse a new cost limit that the cluster has already used up.
+
+    The limit that it already has is accepted: the user may come back to watch the end.
+    """
     if limit is None or limit == known.spec.capacity.max_cost:
         return
     cost = cost_of(known)
     if is_spent(Money(cost.total_usd, cost.total_usd_per_hour), limit, ControllerPolicy()):
         raise UsageError(
             f"--max-cost {limit:g}: {known.name} has cost ${cost.total_usd:.2f} already, at "
-            f"${cost.total_usd_per_hour:.2f} an hour now, and would be stopped at once: say what "
-            "it may cost in all"
+            f"${cost.total_usd_per_hour:.2f} an hour now, and would be stopped at once: give a "
+            "limit for the whole job"
         )
 
 
 def _check_resumable(place: CloudTarget, request: JobRequest) -> None:
-    """One run is trained by one cluster at a time, and it must have got somewhere."""
+    """Check that no other cluster trains the run, and that it has checkpoints."""
     run = str(request.resume)
     for name in place.names():
         other = place.known(name)
@@ -104,4 +108,4 @@ def _check_resumable(place: CloudTarget, request: JobRequest) -> None:
             )
     bucket = request.bucket or place.bucket
     if not BucketObjects(place.aws, bucket, run).has("checkpoints/LATEST"):
-        raise UsageError(f"--resume {run}: there are no checkpoints of it in s3://{bucket}/{run}/")
+        raise UsageError(f"--resume {run}: it has no checkpoints in s3://{bucket}/{run}/")

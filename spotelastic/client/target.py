@@ -1,4 +1,5 @@
-"""Where clusters are: the local cloud that runs on this machine, or an AWS account."""
+"""Finds the clusters that commands act on, in the local cloud or an AWS account, and takes them
+down."""
 
 import contextlib
 import os
@@ -32,43 +33,50 @@ from spotelastic.local import joining
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.joining import CloudUse
 from spotelastic.model.progress import ClusterSummary, Cost, Status
+from spotelastic.wrapping import note
 
 READ_TIMEOUT = 10.0
-"""Seconds that a person waits for one answer."""
+"""Seconds that a command waits for one answer."""
 WORTH_TELLING = 0.005
-"""GB; what is smaller costs nothing that anybody would notice."""
+"""Smallest size, in GB, whose cost is worth reporting."""
 
 
 GONE = "the local cloud has ended, and its clusters with it"
 
 
 class CloudEnded(EnvironmentFailure):
-    """The local cloud has ended, and all clusters with it."""
+    """The local cloud has ended, with all its clusters."""
 
 
 _used: CloudInfo | None = None
-"""The local cloud that this command looks into."""
+"""The local cloud that this command uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudTarget:
-    """An account, real or local, and the clusters in it."""
+    """An account, real or local, with its clusters."""
 
     aws: Aws
     cloud: CloudInfo | None
-    """None on AWS."""
+    """The local cloud; None on AWS."""
     use: CloudUse | None = None
-    """Of a command that keeps the local cloud alive."""
+    """This command's use of the local cloud, which keeps it alive."""
 
     @classmethod
     def find(cls, wish: bool | None, region: str | None = None) -> "CloudTarget":
-        """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs.
+        """Return the local cloud or AWS. Raises `UsageError` if there is none.
 
-        `region` is for AWS; by default the one that `up` is told by the variable or the file in
-        this folder, or that AWS's configuration names.
+        `wish`: True means the local cloud, False AWS, None the local cloud if one runs. `region`
+        is for AWS. By default it is what a variable or the file in this folder says, else what
+        AWS's configuration says.
         """
         cloud = None if wish is False else local.find()
         if cloud is not None:
+            if region is not None:
+                note(
+                    f"note: --region {region} has no effect: this command acts on the local "
+                    "cloud; add --aws for AWS"
+                )
             return cls.of(cloud)
         if wish:
             raise UsageError(
@@ -83,6 +91,7 @@ class CloudTarget:
 
     @classmethod
     def of(cls, cloud: CloudInfo) -> "CloudTarget":
+        """Return the target for a running local cloud."""
         global _used
         _used = cloud
         # boto3 is told through the environment, as in the instances: one way for both clouds.
@@ -90,21 +99,23 @@ class CloudTarget:
         return cls(Aws(cloud.region, read_timeout=READ_TIMEOUT), cloud)
 
     def check(self) -> None:
-        """Raises `CloudEnded` once the local cloud has ended under its clusters."""
+        """Raise `CloudEnded` if the local cloud has ended."""
         if self.cloud is not None and local.find() != self.cloud:
             raise CloudEnded(GONE)
 
     @property
     def where_to_look(self) -> str:
-        """Where the nodes say why they do not start."""
+        """Where the user can see why nodes do not start."""
         if self.cloud is None:
             return "see the system logs of its instances in the EC2 console"
         return f"see {self.cloud.folder}/instances/*/console.log"
 
     def names(self) -> tuple[str, ...]:
+        """Return the names of all clusters."""
         return clusters.all_names(self.aws)
 
     def listing(self) -> tuple[ClusterSummary, ...]:
+        """Return a summary of every cluster."""
         return tuple(map(self._summary, self.names()))
 
     def _summary(self, name: str) -> ClusterSummary:
@@ -114,15 +125,16 @@ class CloudTarget:
             return ClusterSummary(name, "of another version")
 
     def known(self, name: str) -> Cluster | None:
+        """Return the cluster of that name, or None."""
         return clusters.find(name, self.aws)
 
     @property
     def bucket(self) -> str:
-        """The one that all clusters of the account and region share."""
+        """The bucket that all clusters of the account and region share."""
         return account.default_bucket(self.aws)
 
     def cluster(self, name: str | None) -> Cluster:
-        """The cluster of that name, or the only one there is."""
+        """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
         if name is None:
             name = self._only_one()
         found = clusters.find(Names(name).cluster, self.aws)
@@ -130,25 +142,27 @@ class CloudTarget:
             names = self.names()
             if name in names:
                 raise UsageError(self._left_of(name))
-            others = f"; there is {', '.join(names)}" if names else ""
+            others = f"; the clusters are: {', '.join(names)}" if names else ""
             raise UsageError(f"there is no cluster named {name}{others}")
         return found
 
     def told(self, name: str | None, note: Callable[[str], None]) -> Cluster:
-        """As `cluster`; or, by its name, one that is gone and has left its last account, which is
-        noted, with what costs money still. Only its objects can be used then."""
+        """Return the cluster, or one of that name that is gone and has left its last status.
+
+        For a cluster that is gone, `note` is called, also with leftovers that still cost money.
+        Only its stored objects can be used.
+        """
         if name is not None and clusters.find(Names(name).cluster, self.aws) is None:
             gone = self._gone(name)
             if gone is not None:
                 if name in self.names():
                     note(self._left_of(name))
-                note(f"{name} is gone: this is the last that it told")
+                note(f"{name} is gone: this is its last report")
                 return gone
         return self.cluster(name)
 
     def _gone(self, name: str) -> Cluster | None:
-        """One that has ended, by what it has left in the bucket that `up` is told in this folder,
-        or in the shared one."""
+        """Return a cluster that has ended, by its data in the configured or the shared bucket."""
         for bucket in (_told("bucket"), self.bucket):
             job = BucketObjects(self.aws, bucket, name).job() if bucket else None
             if bucket and job is not None:
@@ -156,7 +170,7 @@ class CloudTarget:
         return None
 
     def _bucket_of(self, name: str, bucket: str | None) -> str:
-        """As its stack says; of a cluster without one, as the flag does, or where its job lies."""
+        """Return the cluster's bucket: from its stack, the flag, or where its job lies."""
         its = Names(name)
         if not bucket and cloudformation.describe(self.aws, its.stack) is None:
             gone = self._gone(name)
@@ -164,7 +178,7 @@ class CloudTarget:
         return teardown.bucket_of(self.aws, its, bucket or "")
 
     def _left_of(self, name: str) -> str:
-        """Of a cluster that was never whole, or is not any more."""
+        """Return what is left of a cluster that is incomplete, for people."""
         its = Names(name)
         names = (its.workers, its.on_demand, *map(its.control, MEMBERS))
         found = autoscaling.machines(self.aws, name)
@@ -176,14 +190,14 @@ class CloudTarget:
         }
         left = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n]
         return (
-            f"what is left of {name}: {', '.join(left) or 'what ends just now'}; "
+            f"{name} is incomplete; left of it: {', '.join(left) or 'parts that are just ending'}; "
             f"`spotelastic down {name}` removes it"
         )
 
     def _only_one(self) -> str:
         names = self.names()
         if len(names) > 1:
-            raise UsageError(f"name one of the clusters: {', '.join(names)}")
+            raise UsageError(f"there are several clusters; name one: {', '.join(names)}")
         if not names:
             raise UsageError(
                 "there is no cluster: start one with `spotelastic up SCRIPT`, or name one that is "
@@ -192,10 +206,10 @@ class CloudTarget:
         return names[0]
 
     def data(self, name: str, bucket: str | None = None) -> StoredData:
-        """What the cluster of that name has stored, in `bucket` where it is gone and had another
-        than `up` is told here.
+        """Return what the cluster of that name has stored.
 
-        Raises `UsageError` for a bucket that is not the cluster's, and for a run that another
+        `bucket` is for a cluster that is gone and used another bucket than `up` in this folder.
+        Raises `UsageError` for a bucket that is not the account's, and for a run that another
         cluster trains.
         """
         its = self._bucket_of(name, bucket)
@@ -219,7 +233,7 @@ class CloudTarget:
         keep_data: bool = True,
         bucket: str | None = None,
     ) -> None:
-        """End one cluster; with its last cluster the local cloud ends too."""
+        """Take one cluster down; with its last cluster the local cloud ends too."""
         if self.cloud is None:
             self._down(name, say, keep_data=keep_data, bucket=bucket)
             return
@@ -234,10 +248,13 @@ class CloudTarget:
                 use.leave(say, down=True)
 
     def _down_here(self, name: str | None, use: CloudUse, say: Callable[[str], None]) -> None:
-        """In the local cloud, which ends with its last cluster, where no other command uses it."""
+        """Take a local cluster down.
+
+        The local cloud ends with its last cluster, unless another command uses it.
+        """
         if name is None and not self.names():
             if not use.leave(say, down=True):
-                say("no cluster is there, but another command uses the local cloud: it stays")
+                say("there is no cluster, but another command uses the local cloud, so it stays")
             return
         name = self._known_name(name)
         use.works_on(name)
@@ -249,7 +266,7 @@ class CloudTarget:
         if name is None:
             return self._only_one()
         if name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
-            self.cluster(name)  # says what there is
+            self.cluster(name)  # raises an error that lists the clusters
         return name
 
     def _down(
@@ -263,14 +280,14 @@ class CloudTarget:
             self._tell_of_data(data.of(self.aws, its, name), say)
 
     def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
-        """What stays, and what that costs."""
+        """Tell what stays stored, and what that costs."""
         checkpoints, cached = left.size / 1e9, left.cached / 1e9
         kept = []
         if checkpoints:
             kept.append(f"its checkpoints stay in {left.url}: {_gigabytes(checkpoints)}")
         if cached >= WORTH_TELLING:
             kept.append(
-                f"what the next `up` need not make again (packages, code) stays in "
+                f"packages and code, which the next `up` reuses, stay in "
                 f"{left.cluster.url('')}: {_gigabytes(cached)}"
             )
         bucket = left.cluster.bucket
@@ -287,8 +304,10 @@ def _gigabytes(size: float) -> str:
 
 
 def local_cloud_has_gone() -> bool:
-    """Whether this command looked into a local cloud that answers no more. One that is just ending
-    still has its process, but takes no connection."""
+    """Whether this command used a local cloud that no longer answers.
+
+    A local cloud that is just ending still has its process, but accepts no connections.
+    """
     if _used is None:
         return False
     if local.find() != _used:
@@ -302,7 +321,7 @@ def local_cloud_has_gone() -> bool:
 
 
 def status_of(cluster: Cluster) -> Status:
-    """Its published status; before there is one, what the job's description says."""
+    """Return the published status of a cluster; before there is one, that its nodes boot."""
     status = cluster.objects.status()
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
@@ -310,8 +329,10 @@ def status_of(cluster: Cluster) -> Status:
 
 
 def cost_of(cluster: Cluster) -> Cost:
-    """From what the leading controller has put on record of every instance. Of a cluster that is
-    gone, up to the last that was told of it: nobody was there to see its instances end."""
+    """Return the costs, from what the leading controller has recorded of every instance.
+
+    For a cluster that is gone, up to its last report: no controller saw its instances end.
+    """
     objects = cluster.objects
     data = objects.get(USAGE)
     bill = {item.instance: item for item in msgspec.json.decode(data or b"[]", type=list[Usage])}
@@ -330,16 +351,20 @@ def _listed(name: str, cluster: Cluster | None) -> ClusterSummary:
 
 
 def _told_region() -> str | None:
-    """None: as AWS's configuration says, which boto3 reads, all but `AWS_REGION`."""
+    """Return the configured region; None lets boto3 read AWS's configuration.
+
+    boto3 reads all of it but `AWS_REGION`.
+    """
     return _told("region") or os.environ.get("AWS_REGION") or None
 
 
 def _told(key: str) -> str | None:
-    """What `up` would be told in this folder without the flag."""
+    """Return the value that `up` would use in this folder without the flag."""
     return config_file.told(key, Path(), os.environ)
 
 
 def aws_is_configured() -> bool:
+    """Whether AWS credentials are configured."""
     import boto3
 
     return boto3.session.Session().get_credentials() is not None

@@ -1,4 +1,7 @@
-"""Pure but for one file: variables and secrets of a job, as `up` is given them."""
+"""Parses the variables, secrets and readable folders that `up` is given for the script.
+
+Pure, except that it reads the file of variables.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,13 +17,15 @@ _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 def variables(
     pairs: Sequence[str], file: Path | None, secrets: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(variables, secrets) of the job. A pair wins over the file; a secret is taken from the pairs
-    and the file too, and only then from `environ`. Raises `UsageError`.
+    """Return (variables, secrets) of the job.
+
+    A `--env` pair wins over the file. A secret's value comes from the pairs or the file, else from
+    `environ`. Raises `UsageError`.
     """
     known = {} if file is None else read(file)
     for pair in pairs:
         name, sign, value = pair.partition("=")
-        if not sign:  # as docker does: the value that it has here
+        if not sign:  # as in docker: the value that it has here
             if name not in environ:
                 raise UsageError(f"--env {name}: there is no such variable here; give {name}=VALUE")
             value = environ[name]
@@ -33,14 +38,17 @@ def variables(
         if len(value) < SHORTEST:
             raise UsageError(
                 f"--secret {name}: its value is shorter than {SHORTEST} characters, too short to "
-                "be kept out of logs; use --env for what is no secret"
+                "be kept out of logs; use --env if it is not a secret"
             )
         hidden[name] = value
     return known, hidden
 
 
 def read(file: Path) -> dict[str, str]:
-    """A file of NAME=VALUE lines; blank lines, `#` comments, `export` and quotes are understood."""
+    """Read a file of NAME=VALUE lines.
+
+    Blank lines, `#` comments, `export` and quotes are understood.
+    """
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
@@ -60,14 +68,17 @@ def read(file: Path) -> dict[str, str]:
 
 
 def folders(flag: str, urls: Sequence[str]) -> tuple[str, ...]:
-    """`bucket/prefix` of each s3:// URL; "bucket/" for a whole one. Raises `UsageError`."""
+    """Return `bucket/prefix` of each s3:// URL, "bucket/" for a whole bucket.
+
+    Raises `UsageError`.
+    """
     found = []
     for url in urls:
         match = _URL.fullmatch(url)
         if match is None:
             raise UsageError(f"--{flag} {url}: expected s3://BUCKET or s3://BUCKET/FOLDER")
         if "*" in url or "?" in url or "," in url:
-            raise UsageError(f"--{flag} {url}: a folder has no pattern in it")
+            raise UsageError(f"--{flag} {url}: patterns are not supported, name a folder")
         found.append(f"{match[1]}/{match[2] or ''}")
     return tuple(sorted(set(found)))
 

@@ -133,7 +133,7 @@ def tagged(region: str) -> list[str]:
 def test_the_first_run_on_a_real_account(run: Run) -> None:
     up = ("up", "--name", NAME, "--min", "1", "--max", "2", "--instance-types", TYPE)
     up = (*up, "--secret", "FIRST_RUN_KEY")
-    assert "nothing was made" in run.cli(*up, "--plan")
+    assert "nothing was created" in run.cli(*up, "--plan")
     run.cli(*up, "--detach")
     a_job_trains_with_its_packages_and_its_secret(run)
     assert "changes: none" in run.cli(*up, "--detach")

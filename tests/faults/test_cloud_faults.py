@@ -415,13 +415,13 @@ def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(tri
     place.down(NAME, told.append)
     assert told[-1].startswith(f"its checkpoints stay in {cluster.objects.url('checkpoints/')}: ")
     assert "0.01 GB, about $0.00 a month" in told[-1]
-    assert f"stays in {cluster.objects.url('')}: 0.02 GB" in told[-1]
+    assert f"stay in {cluster.objects.url('')}: 0.02 GB" in told[-1]
     assert cluster.objects.size("checkpoints/") == 5_000_000
     trial.nothing_is_left()
     cluster.objects.put(STATUS, msgspec.json.encode(Status(NAME, "succeeded", 0.0, step=7)))
     status = place.told(NAME, told.append).objects.status()
     assert status is not None and status.step == 7
-    assert told[-1] == f"{NAME} is gone: this is the last that it told"
+    assert told[-1] == f"{NAME} is gone: this is its last report"
     place.down(NAME, told.append, keep_data=False)
     assert cluster.objects.size("") == 0
     with pytest.raises(UsageError, match=f"there is no cluster named {NAME}"):

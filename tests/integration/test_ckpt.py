@@ -216,7 +216,7 @@ def test_a_store_that_takes_no_note_is_verified_with_a_warning(
     monkeypatch.setattr(FolderStorage, "put", refuse)
     told = ckpt("verify", saved)
     assert told.code == 0 and "as they were saved" in told.out
-    assert told.err == "warning: nothing was noted for `ckpt ls`: read only\n"
+    assert told.err == "warning: the result could not be recorded for `ckpt ls`: read only\n"
 
 
 def test_an_export_to_torch_is_the_state(saved: Path, tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_pinned_step_is_shown_and_only_removed_when_unpinned(saved: Path) -> N
     assert [entry["step"] for entry in json.loads(fine("ls", saved, "--json"))] == [20, 30]
     assert "LATEST" in refused("rm", f"{saved}@20")
     assert "no step 10" in refused("rm", f"{saved}@10")
-    assert "say which step" in refused("rm", saved)
+    assert "name a step, as in" in refused("rm", saved)
 
 
 def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:

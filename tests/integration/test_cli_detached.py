@@ -116,7 +116,7 @@ def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
     node = lines[0].split()[0]
     assert terminal("logs", "--node", node).stdout.startswith(node)
     for flags, what in {
-        ("--rank", "99"): "--rank 99: demo has no such rank; there is 0 to 1",
+        ("--rank", "99"): "--rank 99: demo has no such rank; the ranks are: 0 to 1",
         ("--node", "nosuch"): "--node nosuch is no node of demo; there is i-",
         ("--node", "nosuch", "--follow"): "--node nosuch is no node of demo; there is i-",
     }.items():
@@ -153,9 +153,9 @@ def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -
         "max-price none -> 0.001; max-cost none -> 5.0; read none -> data/train; "
         "linger 10 min -> 120 min; gang no -> yes; deadline\n"
     ) in told.stdout
-    assert "warning: --max-price 0.001 is below the price of 0." in told.stdout
+    assert "warning: --max-price 0.001 is below the current price of 0." in told.stdout
     assert "there will be no nodes but those on demand until the price falls" in told.stdout
-    assert "by itself it ends 120 min after its job" in told.stdout
+    assert "it ends by itself 120 min after its job" in told.stdout
     assert "public IPv4 address" in told.stdout
     assert len(terminal.json("status")["nodes"]) == 5
 
@@ -179,7 +179,7 @@ def test_types_that_must_not_share_a_job_are_named(terminal: Terminal) -> None:
             "the cluster demo exists and trains the run demo",
         ),
         (("--name", "next", "--resume", "demo"), "the cluster demo trains that run"),
-        (("--resume", "never"), "no checkpoints of it in s3://spotelastic-123456789012"),
+        (("--resume", "never"), "it has no checkpoints in s3://spotelastic-123456789012"),
     ],
 )
 def test_a_run_that_cannot_be_resumed_is_refused(
@@ -197,7 +197,7 @@ def test_a_name_that_does_not_exist_is_told_with_those_that_do(
 ) -> None:
     told = terminal(*command)
     assert told.returncode == 2
-    assert told.stderr == "spotelastic: there is no cluster named nope; there is demo\n"
+    assert told.stderr == "spotelastic: there is no cluster named nope; the clusters are: demo\n"
 
 
 def test_the_report_of_a_job_that_runs_is_as_if_it_ended_now(terminal: Terminal) -> None:
@@ -293,7 +293,7 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     elsewhere.folder.joinpath("home").symlink_to(terminal.folder / "home")
     refused = elsewhere("restart")
     assert refused.returncode == 2
-    assert "there is no train.py here, which demo runs" in refused.stderr
+    assert "demo runs train.py, which is not in this folder" in refused.stderr
     (terminal.folder / "train.py").write_text(SCRIPT.replace("line", "verse"))
     assert terminal.json("restart")["text"] == "is restarted from its newest checkpoint"
     assert within(60, lambda: bool(terminal.training()))

@@ -162,7 +162,7 @@ def user(tmp_path: Path) -> Iterator[User]:
 @pytest.mark.timeout(4 * BOOTS)
 def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(user: User) -> None:
     told = user("init", "--min", "1", "--max", "1", "--instance-types", "m5.large")
-    assert "look at it, write train.py, then `spotelastic up`" in told
+    assert "check it, write train.py, then run `spotelastic up`" in told
     user.edit(
         {
             "# local = true": "local = true",
@@ -211,7 +211,7 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     teardown.delete("train", aws=user.aws)
     told = user("up", "--detach", "--resume", "train", "--name", "next")
     assert re.search(
-        r"going on from step \d+ of the run train, saved .* ago by train.py.*; begin afresh with",
+        r"continuing from step \d+ of the run train, saved .* ago by train.py.*; begin afresh with",
         told,
     )
     assert min(user.starts("two")) > 0

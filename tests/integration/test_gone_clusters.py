@@ -71,7 +71,7 @@ def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
     for look in ("status", "events", "cost"):
         assert command(monkeypatch, look, NAME) == 0
         out, err = capsys.readouterr()
-        assert err == f"{NAME} is gone: this is the last that it told\n"
+        assert err == f"{NAME} is gone: this is its last report\n"
         assert look != "status" or "step 7" in out
     assert command(monkeypatch, "report", NAME) == 2
     assert f"{NAME} has no report yet" in capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_what_is_left_of_a_cluster_is_told_with_what_removes_it(aws: Aws) -> Non
         place.cluster(NAME)
     assert str(told.value) == left
     assert place.told(NAME, notes.append).objects == objects
-    assert notes == [left, f"{NAME} is gone: this is the last that it told"]
+    assert notes == [left, f"{NAME} is gone: this is its last report"]
     place.down(NAME, notes.append)
     with pytest.raises(UsageError, match=f"^there is no cluster named {NAME}$"):
         place.cluster(NAME)

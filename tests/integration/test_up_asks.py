@@ -168,8 +168,8 @@ def test_the_plan_is_shown_before_anything_is_made_that_costs_money(
     with laptop.trial():
         code, out, err = up("--name", "numbat", "--instance-types", "c5.large")
     assert code == 2
-    assert "would make the cluster numbat" in out and "public IPv4 address" in out
-    assert "Make it, for that price? [y/N]" in err and "spotelastic: nothing was made\n" in err
+    assert "would create the cluster numbat" in out and "public IPv4 address" in out
+    assert "Create it for this price? [y/N]" in err and "spotelastic: nothing was created\n" in err
     assert clusters.all_names(laptop.aws) == (NAME,)
     assert not any(".Create" in call or ".Put" in call for call in laptop.calls)
 
@@ -181,7 +181,7 @@ def test_a_restart_from_another_folder_is_meant_by_who_says_so(
     job = objects.job()
     assert job is not None
     cluster = clusters.Cluster(laptop.aws, job, objects.bucket)
-    refused = "quokka has run train.py of /elsewhere, not .* go to its folder, or add --same-code"
+    refused = "quokka ran train.py of /elsewhere, not .* change to its folder, or add --same-code"
     with pytest.raises(UsageError, match=refused):
         commands._check_meant(cluster, tmp_path, yes=False)
     commands._check_meant(cluster, tmp_path, yes=True)

@@ -74,7 +74,7 @@ def test_a_plan_without_an_account_has_list_prices_and_says_what_it_lacks(
     found = json.loads(planned("--json"))
     assert found["instance_types"] == ["g4dn.xlarge"] and found["usd_per_hour_at_min"] > 0.5
     assert "no list price here" in planned("--instance-types", "x9.huge")
-    assert "--gpus: which types have that only an AWS account" in up("--plan", "--gpus", "8")
+    assert "--gpus: only an AWS account can tell which types" in up("--plan", "--gpus", "8")
 
 
 def test_with_a_profile_that_does_not_exist(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_with_a_cost_that_pays_for_no_more_than_the_boot(account: Laptop, up: Up
 
 def test_with_a_failed_node_that_is_to_be_kept_for_no_time(account: Laptop, up: Up) -> None:
     told = up("--instance-types", "m5.large", "--keep-failed", "--linger", "0")
-    assert "--keep-failed: with --linger 0 the cluster ends with its job" in told
+    assert "--keep-failed: with --linger 0 the cluster and its failed node end with the job" in told
 
 
 def test_with_types_that_must_not_share_a_group(account: Laptop, up: Up) -> None:

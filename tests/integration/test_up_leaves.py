@@ -72,7 +72,7 @@ def test_credentials_that_expire_while_the_job_is_watched_are_one_line(
     assert code == 2
     assert "quokka is up already" in out and "stays up" not in out
     assert err.count("\n") == 1
-    assert "the AWS credentials are not valid (any more): log in again; quokka goes on" in err
+    assert "the AWS credentials are not valid (any more): log in again; quokka keeps running" in err
     assert "the same `spotelastic up` shows it again, `spotelastic down quokka` ends it" in err
 
 
@@ -83,12 +83,12 @@ def test_credentials_that_expire_while_it_is_changed_are_one_line(
         code, _, err = up("--max", "3")
     assert code == 2
     assert err.count("\n") == 1
-    assert "log in again; quokka goes on meanwhile, and may be changed in part" in err
+    assert "log in again; quokka keeps running, and may be partly changed" in err
 
 
 def test_credentials_that_expire_while_it_is_taken_down_leave_the_rest_to_down() -> None:
     stays = LeftRunning(NAME, None, ExitStack(), Signals(), print)
-    left = "log in again; what is left of quokka ends with `spotelastic down quokka`"
+    left = "log in again; remove what is left of quokka with `spotelastic down quokka`"
     with pytest.raises(EnvironmentFailure, match=left), stays.ended():
         raise SignedOut("cannot delete the stack: log in again", "ExpiredToken")
 
@@ -96,7 +96,7 @@ def test_credentials_that_expire_while_it_is_taken_down_leave_the_rest_to_down()
 @pytest.mark.parametrize(
     ("of", "at", "told"),
     [
-        ("autoscaling.UpdateAutoScalingGroup", 1, "quokka stays up, and may be changed in part"),
+        ("autoscaling.UpdateAutoScalingGroup", 1, "quokka stays up, and may be partly changed"),
         ("s3.GetObject", 40, "quokka stays up: spotelastic status quokka"),
     ],
     ids=["changed", "watched"],

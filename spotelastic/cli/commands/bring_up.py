@@ -1,13 +1,15 @@
-"""`up`, in stages: check everything, bring up, watch (and drill), report, take down.
+"""Carries out `up`: checks, brings the cluster up, watches the job, reports, takes the cluster
+down.
 
-Nothing is started before all checks have passed, and whatever was started registers at once how it
-is undone, so that an error, a signal and an ordinary end all leave by the same door. A cluster
-outlives the command on request: `--detach` and `--keep`. On AWS it also goes on when only the
-command that watches or changes it is interrupted (detach.py).
+Nothing is started before all checks have passed. Whatever is started registers at once how it is
+undone, so an error, a signal and an ordinary end share one clean-up path.
+
+With `--detach` or `--keep` the cluster outlives the command. On AWS it also keeps running if the
+command is interrupted while it watches or changes the cluster (detach.py).
 """
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.commands.watch import JobOutcome, ended, outcome, training, watch
 from spotelastic.cli.render import list_prices, loss_curve, tables
 from spotelastic.cli.render import plan as render_plan
-from spotelastic.cli.render.progress import view
+from spotelastic.cli.render.progress import ProgressView, view
 from spotelastic.client import confirmation, local_data, preflight
 from spotelastic.client.capacity_policy import kept
 from spotelastic.client.job_config import JobRequest, ValidatedJob, check
@@ -46,7 +48,7 @@ Say = Callable[[str], None]
 
 
 def launch(request: JobRequest) -> int:
-    """Returns the command's exit code."""
+    """Run `up` and return the command's exit code."""
     checked = check(request, Path.cwd())
     if request.plan and not request.local and not aws_is_configured():
         plan = list_prices.planned(request, checked)
@@ -63,7 +65,7 @@ def launch(request: JobRequest) -> int:
         except SpotelasticError as error:
             if not signals.stopping:
                 raise
-            print(f"spotelastic: {error}", file=sys.stderr)  # of the clean-up, not of the job
+            print(f"spotelastic: {error}", file=sys.stderr)  # from the clean-up, not from the job
             return signals.exit_code
 
 
@@ -88,15 +90,7 @@ def _carry_through(
             for line in render_plan.headline(request, checked, found):
                 say(line)
             if request.plan:
-                spec = known.spec if known else None
-                planned = render_plan.planned(
-                    request, checked, found, spec, _other_secrets(place, checked, known)
-                )
-                if request.as_json:
-                    print(tables.to_json(planned))
-                lines = render_plan.plan(checked, found, planned, emulated=request.local)
-                for line in () if request.as_json else (*lines, "nothing was made"):
-                    say(line)
+                _show_plan(request, checked, found, known, place, say)
                 return 0
             if known is None and place.cloud is None:
                 _confirm_cost(request, checked, found, say)
@@ -106,36 +100,71 @@ def _carry_through(
             cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
         drill = _drill(request, place, shown.say)
         first = _FirstStep(began, shown.say) if known is None else None
-
-        def look(status: Status) -> None:
-            if drill:
-                drill.feed(status)
-            if first:
-                first(status)
-
         stays = replace(stays, owned=place.use is not None and known is None and not request.keep)
-        with nullcontext() if stays.owned else stays.watched():
-            status = watch(
-                cluster,
-                shown,
-                until=training if request.detach else ended,
-                look=look,
-                alive=place.check,
-                silent=place.where_to_look,
-                told=told,
-            )
+        watchers = [each for each in (drill.feed if drill else None, first) if each is not None]
+        status = _watch(request, cluster, place, stays, shown, watchers, told)
         if request.detach and not ended(status):
-            if first is not None and not first.told:
-                shown.say(
-                    f"no step is told yet: `spotelastic status {stays.named}` shows how far it is"
-                )
-            if place.use is not None:
-                place.use.works_on(checked.name, stays=True)
-            stays.leave()
+            _detach(stays, first, shown.say)
             return 0
         result = outcome(cluster, status)
         log = failure_report.keep_log(cluster, result) if failure_report.failed(result) else None
     return _conclude(request, result, log, drill, replace(stays, say=wrapping.say))
+
+
+def _show_plan(
+    request: JobRequest,
+    checked: ValidatedJob,
+    found: Survey,
+    known: Cluster | None,
+    place: CloudTarget,
+    say: Say,
+) -> None:
+    """Show what would be created or changed, as JSON or for people."""
+    spec = known.spec if known else None
+    secrets_changed = _other_secrets(place, checked, known)
+    planned = render_plan.planned(request, checked, found, spec, secrets_changed)
+    if request.as_json:
+        print(tables.to_json(planned))
+        return
+    for line in render_plan.plan(checked, found, planned, emulated=request.local):
+        say(line)
+    say("nothing was created or changed")
+
+
+def _watch(
+    request: JobRequest,
+    cluster: Cluster,
+    place: CloudTarget,
+    stays: LeftRunning,
+    shown: ProgressView,
+    watchers: Sequence[Callable[[Status], None]],
+    told: int,
+) -> Status:
+    """Show the job until it has ended, or with --detach until it trains; return the last status."""
+
+    def look(status: Status) -> None:
+        for watcher in watchers:
+            watcher(status)
+
+    with nullcontext() if stays.owned else stays.watched():
+        return watch(
+            cluster,
+            shown,
+            until=training if request.detach else ended,
+            look=look,
+            alive=place.check,
+            silent=place.where_to_look,
+            told=told,
+        )
+
+
+def _detach(stays: LeftRunning, first: "_FirstStep | None", say: Say) -> None:
+    """Leave the cluster running with its job."""
+    if first is not None and not first.told:
+        say(f"no training step reported yet: `spotelastic status {stays.named}` shows the progress")
+    if stays.use is not None:
+        stays.use.works_on(stays.name, stays=True)
+    stays.leave()
 
 
 def _to_stderr(line: str) -> None:
@@ -143,30 +172,30 @@ def _to_stderr(line: str) -> None:
 
 
 def _confirm_cost(request: JobRequest, checked: ValidatedJob, found: Survey, say: Say) -> None:
-    """Before the first dollar is spent. Where nobody can be asked the command is carried out."""
+    """Ask before the first dollar is spent. Without a terminal to ask on, go ahead."""
     if request.yes or not confirmation.somebody_is_there():
         return
     for line in render_plan.plan(
         checked, found, render_plan.planned(request, checked, found, None, ())
     ):
         say(line)
-    confirmation.confirm("Make it, for that price?", "nothing was made")
+    confirmation.confirm("Create it for this price?", "nothing was created")
 
 
 def _earlier(known: Cluster | None, say: Say) -> int:
-    """How many events of a cluster that was up before need not be shown again."""
+    """Return how many events a running cluster has already; they are not shown again."""
     count = 0 if known is None else len(known.objects.events())
     if known is not None and count:
         before = counted(count, "event")
-        say(f"{known.name} has {before} before this: spotelastic events {known.name}")
+        say(f"{known.name} has {before} from before: see spotelastic events {known.name}")
     return count
 
 
 class _FirstStep:
-    """Tells once how long it took from the command to the first step.
+    """Reports once how long it took from the command to the first step.
 
-    A round that goes on from a checkpoint shows that one's step before it has made any of its own:
-    only a loss, a time of a step or another step says that one was made.
+    The status of a round that resumes shows the checkpoint's step before any new step. A first step
+    is known by a loss, a step time or a further step.
     """
 
     def __init__(self, began: float, say: Say) -> None:
@@ -207,13 +236,15 @@ def _wish(request: JobRequest, checked: ValidatedJob, known: Cluster | None) -> 
 
 
 def _on_demand(capacity: Capacity, minimum: int) -> int:
-    """How many nodes may be bought: those of a base, or what the job cannot do without."""
+    """Return how many on-demand nodes may be bought: the base, or with `fallback` the minimum."""
     return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
 
 
 def _place(request: JobRequest, stays: LeftRunning, say: Say) -> CloudTarget:
-    """AWS, or the local cloud: a new one, or that which others use already. It lives as long as
-    somebody does."""
+    """Return AWS, or the local cloud: a running one if there is one, else a new one.
+
+    The local cloud lives as long as a command or a cluster uses it.
+    """
     if not request.local:
         return CloudTarget.find(False, request.region)
     use, new = joining.join(lambda: say("starting the local cloud"))
@@ -222,12 +253,13 @@ def _place(request: JobRequest, stays: LeftRunning, say: Say) -> CloudTarget:
     if new:
         say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
     else:
-        say(f"using the local cloud that runs already ({use.info.endpoint})")
+        say(f"using the running local cloud at {use.info.endpoint}")
     return replace(CloudTarget.of(use.info), use=use)
 
 
 def _leave(use: CloudUse, say: Say) -> None:
-    """With its cluster, if that is not to stay and nobody else works on it."""
+    """Stop using the local cloud; its cluster ends too unless it is kept or another command uses
+    it."""
     if use.leave(say) != "nothing" and use.cluster:
         local_data.tell(use.cluster, say)
 
@@ -241,7 +273,7 @@ def _bring_up(
     stays: LeftRunning,
     say: Say,
 ) -> Cluster:
-    """A new cluster, or the known one with what differs changed."""
+    """Create the cluster, or change the known one where it differs from the request."""
     wanted = ClusterSpec(
         name=checked.name,
         script=checked.script,
@@ -268,7 +300,7 @@ def _bring_up(
         folder=checked.folder,
         etcd=ETCD,
     )
-    if place.cloud is not None:  # its instances are this machine, which has an etcd
+    if place.cloud is not None:  # local instances run on this machine, which has an etcd
         wanted = replace(wanted, network=place.cloud.net, etcd=None)
     if known is not None:
         hidden = _other_secrets(place, checked, known)
@@ -295,8 +327,8 @@ def _bring_up_here(
     *,
     new: bool,
 ) -> Cluster:
-    """In the local cloud, which takes the cluster down when the command ends, however that is."""
-    with local.making(lambda: say("waiting until another `up` has made its cluster")):
+    """Create the cluster in the local cloud, which takes it down however this command ends."""
+    with local.making(lambda: say("waiting for another `up` to create its cluster")):
         new = new and place.known(wanted.name) is None  # another `up` may have been faster
         use.works_on(wanted.name, stays=False if new else None)
         cluster = clusters.create(wanted, say, place.aws)
@@ -308,7 +340,7 @@ def _bring_up_here(
 def _other_secrets(
     place: CloudTarget, checked: ValidatedJob, known: Cluster | None
 ) -> Collection[str]:
-    """Those that the known cluster has not, or with another value."""
+    """Return the secrets that the known cluster lacks or has with another value."""
     return () if known is None else secrets.differing(place.aws, checked.name, checked.secrets)
 
 
@@ -336,17 +368,20 @@ def _conclude(
     drill: Drill | None,
     cluster: LeftRunning,
 ) -> int:
-    """Reports first, so that a failing clean-up cannot cost the report."""
+    """Show and write the report, then decide what happens to the cluster; return the exit code.
+
+    Reports come first, so that a failing clean-up cannot cost the report.
+    """
     tables.display(tables.report_table(result.report))
     written = _write(request, result)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
     stays = result.status.state == "stopped" or (request.keep_failed and kept)
     if request.keep or (stays and not cluster.owned):
-        cluster.leave()  # for whoever stopped it, or wants to see why it failed
+        cluster.leave()  # it was stopped to go on later, or its failed node is to be inspected
     elif cluster.use is not None:
         cluster.use.works_on(cluster.name, stays=False)
     for node in kept if request.keep_failed else ():
-        wrapping.say(f"{node} is kept: look at it with spotelastic shell {node}")
+        wrapping.say(f"{node} is kept: inspect it with spotelastic shell {node}")
     missed = drill.missing if drill else ()
     if missed:
         left = ", ".join(kind.traits.label for kind in missed)
@@ -362,7 +397,7 @@ def _conclude(
 
 
 def _write(request: JobRequest, result: JobOutcome) -> bool:
-    """The files that were asked for; False if one could not be written."""
+    """Write the files that were asked for; return False if one could not be written."""
     try:
         if request.report:
             request.report.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""`spotelastic ckpt`: look at checkpoints, check them, and carry them in and out.
+"""Defines `spotelastic ckpt`: list, inspect, verify, export, import, pin and remove checkpoints.
 
-A checkpoint is named by the URL of its run (what --storage said) or its cluster, `@STEP` behind it
-picks a step, and `@EPOCH/STEP` one of an epoch that was branched off.
+A checkpoint is named by the URL of its run (the value of --storage) or by its cluster. `@STEP`
+after it picks a step, `@EPOCH/STEP` a step of an epoch that was abandoned.
 """
 
 import errno
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 app = typer.Typer(
-    help="Look at checkpoints, check them, and carry them in and out.",
+    help="List, verify, export, import, pin and remove checkpoints.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -40,7 +40,7 @@ Url = Annotated[
     str,
     typer.Argument(
         metavar="URL[@STEP]",
-        help="The run's storage, or the name of its cluster; without a step, the latest.",
+        help="The run's storage, or the name of its cluster. Without @STEP: the latest.",
     ),
 ]
 LS_EXAMPLES = """[bold]Examples[/]
@@ -83,7 +83,7 @@ def ls(
     ],
     json: AsJson = False,
 ) -> None:
-    """List the steps that are stored."""
+    """List the stored checkpoints."""
     from spotelastic.cli.render import tables
 
     with opened(url) as named:
@@ -101,9 +101,9 @@ def inspect(url: Url, json: AsJson = False) -> None:
 
 @app.command(epilog=VERIFY_EXAMPLES)
 def verify(url: Url) -> None:
-    """Read every byte of a checkpoint again, and compare it with what was saved.
+    """Read every byte of a checkpoint and compare its checksums.
 
-    `ls` shows since when it is verified.
+    `ls` shows when a checkpoint was last verified.
     """
     from spotelastic.model.counting import size
 
@@ -115,21 +115,27 @@ def verify(url: Url) -> None:
         for complaint in complaints:
             typer.echo(complaint, err=True)
         if complaints:
-            raise EnvironmentFailure(f"{named}: {len(complaints)} of its items are damaged")
-        typer.echo(f"{named}: {size(checkpoint.nbytes)} are as they were saved")
+            raise EnvironmentFailure(f"{named}: {counted(len(complaints), 'item')} damaged")
+        typer.echo(f"{named}: {size(checkpoint.nbytes)} verified")
 
 
 @app.command(epilog=EXPORT_EXAMPLES)
 def export(
     url: Url,
     to: Annotated[
-        Path, typer.Argument(help="FILE.pt for torch.load, a folder for safetensors (Hugging Face)")
+        Path,
+        typer.Argument(help="FILE.pt for torch.load; a folder for safetensors (Hugging Face)."),
     ],
     part: Annotated[
-        str | None, typer.Option(help="One key of the state. Default: model for safetensors.")
+        str | None,
+        typer.Option(
+            help="Export only this key of the state.", show_default="all, or model for safetensors"
+        ),
     ] = None,
-    max_shard_size: Annotated[str, typer.Option(help="Of a safetensors file.")] = "5GB",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    max_shard_size: Annotated[
+        str, typer.Option(help="Largest size of a safetensors file.")
+    ] = "5GB",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a checkpoint as one torch.save file, or as safetensors files."""
     most = parse_size(max_shard_size)
@@ -141,7 +147,7 @@ def export(
         if as_torch:
             from spotelastic.training.dcp import convert
 
-            # What is assembled lies beside the file until that is complete.
+            # The tensors are assembled in a second file beside the target: twice the bytes.
             part = part or ""
             total = convert.tensor_bytes(checkpoint, part)
             with _writing(to, 2 * total), _progress("exporting", total) as done:
@@ -153,14 +159,12 @@ def export(
 
 @app.command("import", epilog=IMPORT_EXAMPLES)
 def import_(
-    file: Annotated[Path, typer.Argument(help="What torch.save wrote: a state dict.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Storage of a run that is to be.")],
-    part: Annotated[
-        str, typer.Option(help='Key to put it under: "model" for the state dict of a module.')
-    ] = "",
-    step: Annotated[int, typer.Option(min=0, help="Step that it counts as.")] = 0,
+    file: Annotated[Path, typer.Argument(help="A state dict written by torch.save.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Storage for the new run.")],
+    part: Annotated[str, typer.Option(help='Key of the state to put it under, e.g. "model".')] = "",
+    step: Annotated[int, typer.Option(min=0, help="Step number of the new checkpoint.")] = 0,
 ) -> None:
-    """Turn a torch.save file into a checkpoint that a run resumes from."""
+    """Turn a torch.save file into a checkpoint that a run can resume from."""
     from spotelastic.training.dcp import convert
 
     with storage(url) as there:
@@ -180,7 +184,7 @@ def pin(url: Url) -> None:
 
 @app.command()
 def unpin(url: Url) -> None:
-    """Let a checkpoint be collected as others are."""
+    """Let the retention rules delete a checkpoint again."""
     from spotelastic_checkpoints.commit import retention
 
     with opened(url) as named:
@@ -190,32 +194,41 @@ def unpin(url: Url) -> None:
 
 @app.command()
 def rm(
-    url: Annotated[str, typer.Argument(metavar="URL@STEP", help="Never the latest, nor a pinned.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL@STEP", help="The checkpoint; neither the latest nor a pinned one."
+        ),
+    ],
 ) -> None:
-    """Remove a checkpoint."""
+    """Delete a checkpoint."""
     from spotelastic_checkpoints.commit import retention
 
     with opened(url) as named:
         if named.step is None:
-            raise UsageError(f"{url}: say which step, as in {url}@4000")
+            raise UsageError(f"{url}: name a step, as in {url}@4000")
         retention.remove(named.commits, named.commit)
         typer.echo(f"{named} is removed")
 
 
 def _note(catalog: "Catalog", checkpoint: "Checkpoint", complaints: list[str]) -> None:
-    """One may read where one may not write."""
+    """Record the verification's result for `ckpt ls`.
+
+    A storage may be readable but not writable.
+    """
     from spotelastic_checkpoints.errors import CheckpointsError
 
     try:
         catalog.note(checkpoint, complaints, datetime.fromtimestamp(wall(), UTC))
     except CheckpointsError as error:
-        typer.echo(f"warning: nothing was noted for `ckpt ls`: {error}", err=True)
+        typer.echo(f"warning: the result could not be recorded for `ckpt ls`: {error}", err=True)
 
 
 # -- what the commands are made of ----------------------------------------------------------------
 
 
 def parse_size(text: str) -> int:
+    """Parse `--max-shard-size`, such as 500MB or 5GB, into bytes."""
     match = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?)B?", text, re.IGNORECASE)
     if match is None or not int(match[1]):
         raise UsageError(f"--max-shard-size {text}: give a size like 500MB or 5GB")
@@ -224,8 +237,9 @@ def parse_size(text: str) -> int:
 
 
 def age(seconds: float) -> str:
-    """In the largest unit of which there are two: 90 s, 30 min, 36 h, 9 days."""
-    seconds = max(0.0, seconds)  # the store's clock may be ahead
+    """Return a duration in the largest unit of which there are at least two: 90 s, 30 min, 36 h, 9
+    days."""
+    seconds = max(0.0, seconds)  # the storage's clock may be ahead of this machine's
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"
@@ -233,18 +247,20 @@ def age(seconds: float) -> str:
 
 
 def _refuse(to: Path, as_torch: bool, force: bool) -> None:
-    """What `export` shall not be written to."""
+    """Refuse a target that `export` must not write to."""
     if as_torch and to.exists() and not force:
-        raise UsageError(f"{to} is there already: name another file, or add --force")
+        raise UsageError(f"{to} already exists: name another file, or add --force")
     if not as_torch and to.is_dir() and any(to.glob("*.safetensors")) and not force:
-        raise UsageError(f"{to} holds safetensors already: name another folder, or add --force")
+        raise UsageError(
+            f"{to} already holds safetensors files: name another folder, or add --force"
+        )
     if not as_torch and (to.is_file() or to.suffix == ".safetensors"):
-        raise UsageError(f"{to}: give a folder for safetensors, or FILE.pt for torch.load")
+        raise UsageError(f"{to}: name a folder for safetensors, or FILE.pt for torch.load")
 
 
 @contextmanager
 def _writing(to: Path, nbytes: int = 0) -> Iterator[None]:
-    """What the file system has against it, in one line; it takes `nbytes` at most."""
+    """Report errors of the file system as one line. `nbytes` is the most that is written."""
     from spotelastic.model.counting import size
 
     try:
@@ -279,7 +295,7 @@ def _export_safetensors(
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator["Progress"]:
-    """A bar on stderr where that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

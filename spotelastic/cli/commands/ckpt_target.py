@@ -1,4 +1,5 @@
-"""What a command of `ckpt` names: a run, by a folder, a URL or its cluster, and a step of it."""
+"""Finds the storage and checkpoint that an argument of `ckpt` names, by folder, URL or cluster
+name."""
 
 import re
 from collections.abc import Iterator
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
     from spotelastic_checkpoints.types import Commit
 
 WITHIN = 30.0
-"""Seconds that the store may be away while a command runs."""
+"""Seconds that the storage may be unreachable while a command runs."""
 S3 = "s3://"
 WORTH_A_WORD = 1.0
-"""Seconds between two attempts that a person notices."""
+"""Shortest wait between two attempts, in seconds, that is reported to the user."""
 
 
 @dataclass(slots=True)
 class Named:
-    """What a URL names; the checkpoint is looked up when it is asked for."""
+    """The run and step that a URL names. The checkpoint is looked up on first use."""
 
     catalog: "Catalog"
     url: str
@@ -42,13 +43,14 @@ class Named:
 
     @property
     def checkpoint(self) -> "Checkpoint":
+        """The named checkpoint, or the latest committed one; sets `step`."""
         found = self.catalog.find(self.step, self.epoch)
         self.step = found.commit.step
         return found
 
     @property
     def commit(self) -> "Commit":
-        """Of the step that was named, be it damaged or never committed."""
+        """The named step's commit record, even if it is damaged or was never committed."""
         from spotelastic_checkpoints.types import Commit
 
         entries = self.catalog.entries()
@@ -63,7 +65,7 @@ class Named:
 
 @contextmanager
 def opened(text: str) -> Iterator[Named]:
-    """Of `URL[@[EPOCH/]STEP]`, or a cluster's name instead of the URL."""
+    """Open what `URL[@[EPOCH/]STEP]` names; a cluster's name may replace the URL."""
     from spotelastic_checkpoints.catalog.catalog import Catalog
     from spotelastic_checkpoints.storage.open import folder_of
 
@@ -81,8 +83,12 @@ def opened(text: str) -> Iterator[Named]:
 
 @contextmanager
 def storage(url: str) -> Iterator["Storage"]:
-    """What does not answer is asked again; a folder is not, whose disk is full, say. Where AWS is
-    not configured, S3 is that of the local cloud: while none runs, the folder of its buckets."""
+    """Open the storage at `url`, and retry object stores that do not answer.
+
+    A folder is not retried: a full disk, for example, does not recover. An S3 URL means the local
+    cloud if AWS is not configured; while no local cloud runs, the folder of its buckets is read
+    directly.
+    """
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
     from spotelastic_checkpoints.storage.outage_retry import OutageRetry
     from spotelastic_checkpoints.storage.retrying import RetryingStorage
@@ -109,10 +115,10 @@ def storage(url: str) -> Iterator["Storage"]:
 
 
 def _address_of(url: str) -> tuple[str, bool]:
-    """Where the objects that a URL names are asked for, and whether that is the local cloud.
+    """Return the URL or folder to read from, and whether it is in the local cloud.
 
-    While it runs, it alone changes the folder of its buckets; while it does not, its URLs are
-    folders. A bucket of any other name is AWS's where an account is configured.
+    While the local cloud runs, only it may change the folder of its buckets. While it does not run,
+    its URLs become folders. Buckets of other names are AWS's, if an account is configured.
     """
     from spotelastic_checkpoints.storage.open import folder_of
 
@@ -120,7 +126,7 @@ def _address_of(url: str) -> tuple[str, bool]:
     from spotelastic.local import cloud
     from spotelastic.local.base import kept_objects
 
-    shared = f"spotelastic-{cloud.ACCOUNT}-"  # no account of AWS's has that number
+    shared = f"spotelastic-{cloud.ACCOUNT}-"  # no real AWS account has that number
     running = cloud.find() is not None
     if url.lower().startswith(S3):
         bucket, _, key = url[len(S3) :].partition("/")
@@ -136,7 +142,7 @@ def _address_of(url: str) -> tuple[str, bool]:
 
 
 def _storage_of(cluster: str) -> str:
-    """What the cluster writes to, or wrote to before it went."""
+    """Return the URL or folder that the cluster writes to, or wrote to before it was taken down."""
     from spotelastic.aws.base.names import Names
     from spotelastic.client import local_data
     from spotelastic.client.target import CloudTarget
@@ -167,10 +173,10 @@ def _explained() -> Iterator[None]:
 
 
 def split(text: str) -> tuple[str, int | None, int | None]:
-    """URL, epoch and step of `URL[@[EPOCH/]STEP]`."""
+    """Split `URL[@[EPOCH/]STEP]` into URL, epoch and step."""
     match = re.fullmatch(r"(.+)@(?:(\d+)/)?(\d+)", text)
     if match is None:
         if "@" in text.rpartition("/")[2]:
-            raise UsageError(f"{text}: behind the @ goes a step, or EPOCH/STEP")
+            raise UsageError(f"{text}: after the @, give a step or EPOCH/STEP")
         return text, None, None
     return match[1], int(match[2]) if match[2] else None, int(match[3])

@@ -1,4 +1,5 @@
-"""A cluster that goes on when the command that shows or changes it does not."""
+"""Keeps a cluster running when the command that shows or changes it ends, and tells the user how to
+return."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,30 +15,36 @@ from spotelastic.signals import Signals
 
 @dataclass(frozen=True, slots=True)
 class LeftRunning:
-    """Whatever ends the command, its user reads that the cluster is up, and how to come back."""
+    """A cluster that outlives the command.
+
+    However the command ends, the user is told how to come back.
+    """
 
     name: str
     linger: float | None
-    """Seconds from the end of the job to that of the cluster; None for ever."""
+    """Seconds from the end of the job to the end of the cluster; None for ever."""
     undo: ExitStack
-    """What would take the cluster down."""
+    """The clean-up that would take the cluster down."""
     signals: Signals
     say: Callable[[str], None]
     region: str | None = None
-    """Where `up` was told one: other commands look elsewhere otherwise."""
+    """The region given to `up`, which the other commands then need too."""
     use: CloudUse | None = None
-    """Of the local cloud."""
+    """This command's use of the local cloud."""
     owned: bool = False
-    """A local cluster that ends with the commands that work on it."""
+    """Whether the cluster is local and ends with the commands that use it."""
 
     @property
     def named(self) -> str:
-        """As other commands must be told."""
+        """The cluster's arguments for other commands: its name and, if needed, its region."""
         return self.name + (f" --region {self.region}" if self.region else "")
 
     def leave(self) -> None:
-        """The cluster is not taken down; but a local one is with the last command that works on it,
-        unless one of them has left it to stay."""
+        """Leave the cluster up and tell the user how to come back.
+
+        A local cluster still ends with the last command that uses it, unless a command has asked to
+        keep it.
+        """
         self.undo.pop_all()
         if self.use is not None and self.use.leave(self.say) != "nothing":
             return
@@ -49,36 +56,36 @@ class LeftRunning:
 
     @contextmanager
     def changed(self) -> Iterator[None]:
-        """While a cluster that is up already is made what was asked for."""
+        """Wrap the change of a running cluster: an interruption leaves it up."""
         try:
             with self._left():
                 yield
         except KeyboardInterrupt:
             self.say(
-                f"{self.name} stays up, and may be changed in part: the same `spotelastic up` does "
-                f"the rest and shows it; end it with spotelastic down {self.named}"
+                f"{self.name} stays up, and may be partly changed: run the same `spotelastic up` "
+                f"to finish; end it with spotelastic down {self.named}"
             )
             raise
         except SignedOut as error:
             raise EnvironmentFailure(
-                f"{error}; {self.name} goes on meanwhile, and may be changed in part: the same "
-                "`spotelastic up` does the rest"
+                f"{error}; {self.name} keeps running, and may be partly changed: run the same "
+                "`spotelastic up` to finish"
             ) from error
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While it is shown. What goes wrong meanwhile is the watcher's trouble, not the job's."""
+        """Wrap the watching of a job: an error of the watcher does not end the job."""
         try:
             with self._left():
                 yield
         except CloudEnded:
-            self.undo.pop_all()  # there is nothing left to take down
+            self.undo.pop_all()  # nothing is left to take down
             raise
         except SpotelasticError as error:
             self.undo.pop_all()
             raise EnvironmentFailure(
-                f"{error}; {self.name} goes on meanwhile: the same `spotelastic up` shows it "
-                f"again, `spotelastic down {self.named}` ends it"
+                f"{error}; {self.name} keeps running: the same `spotelastic up` shows it again, "
+                f"`spotelastic down {self.named}` ends it"
             ) from error
         except BaseException:
             self.leave()
@@ -86,17 +93,17 @@ class LeftRunning:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """While it is taken down after its job."""
+        """Wrap the teardown after the job: an error says what is left and how to remove it."""
         try:
             yield
         except (SignedOut, Unavailable) as error:
             raise EnvironmentFailure(
-                f"{error}; what is left of {self.name} ends with `spotelastic down {self.named}`"
+                f"{error}; remove what is left of {self.name} with `spotelastic down {self.named}`"
             ) from error
 
     @contextmanager
     def _left(self) -> Iterator[None]:
-        """A signal in it ends the command alone, and is answered so."""
+        """Have a signal end only this command, and print that it leaves."""
         before, self.signals.meaning = self.signals.meaning, "leaving"
         yield
         self.signals.meaning = before

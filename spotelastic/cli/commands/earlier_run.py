@@ -1,5 +1,5 @@
-"""The checkpoints that a cluster of this name has left: from which step `up` goes on, or that it
-begins afresh."""
+"""Tells from which stored checkpoint a new cluster continues, or makes it begin afresh with
+--fresh."""
 
 from collections.abc import Callable
 
@@ -13,19 +13,21 @@ Say = Callable[[str], None]
 
 
 def check(request: JobRequest, known: Cluster | None) -> None:
-    """Raises `UsageError` where --fresh has no meaning."""
+    """Raise `UsageError` if --fresh contradicts --resume or the cluster is already up."""
     if request.fresh and request.resume:
-        raise UsageError(f"--fresh and --resume {request.resume}: give one of them")
+        raise UsageError(f"--fresh and --resume {request.resume}: give only one of them")
     if request.fresh and known is not None:
         raise UsageError(
-            f"--fresh: the cluster {known.name} is up and trains: end it first with "
+            f"--fresh: the cluster {known.name} is training: end it first with "
             f"`spotelastic down {known.name}`, which keeps its checkpoints"
         )
 
 
 def begin(place: CloudTarget, request: JobRequest, checked: ValidatedJob, say: Say) -> None:
-    """Says what a new cluster goes on from. With --fresh nothing that is there counts any more; it
-    is not deleted."""
+    """Report the step that a new cluster continues from.
+
+    With --fresh the earlier checkpoints are set aside: they stay stored but are no longer used.
+    """
     from spotelastic_checkpoints.commit.commit_protocol import LATEST
     from spotelastic_checkpoints.provenance import StoredRun, ago, without_secrets
 
@@ -43,15 +45,16 @@ def begin(place: CloudTarget, request: JobRequest, checked: ValidatedJob, say: S
             return
         if request.fresh:
             say(
-                f"beginning afresh: step {commit.step} and what was before it stay in {url}, and "
-                "count no more"
+                f"beginning afresh: step {commit.step} and earlier ones stay in {url}, but are no "
+                "longer used"
             )
             return
         saved = kept.saved_at(commit)
     when = f", saved {ago(saved)}" if saved else ""
     job = left.job()
     by = f" by {' '.join([job.script, *without_secrets(job.args)])}" if job else ""
-    say(f"going on from step {commit.step} of the run {run}{when}{by}; begin afresh with --fresh")
+    resumed = f"continuing from step {commit.step} of the run {run}{when}{by}"
+    say(f"{resumed}; begin afresh with --fresh")
     if job and job.script != checked.script:
         say(f"warning: that run was made by another script, {job.script}")
     elif job and job.args != request.args:

@@ -1,4 +1,4 @@
-"""Why a job failed: the first failing rank, its traceback, and its log, which outlives the node."""
+"""Describes why a job failed, and saves the log of the first failing rank before its node ends."""
 
 import threading
 from pathlib import Path
@@ -14,15 +14,16 @@ from spotelastic.model.progress import Event
 EVERY = 0.25
 """Seconds between two looks for the log's last lines."""
 PATIENCE = 5.0
-"""Seconds that the last lines may take to arrive."""
+"""Seconds to wait for the last lines of the log to arrive."""
 
 
 def failed(result: JobOutcome) -> bool:
+    """Whether the job ended in any other way than success."""
     return result.status.state != "succeeded"
 
 
 def describe(result: JobOutcome, log: Path | None) -> str:
-    """Why the job did not succeed: the first failing rank, its traceback, where its log is."""
+    """Return why the job did not succeed, and where its log is."""
     lines = [f"the job {result.status.state}: {result.status.reason.rstrip()}"]
     if log is not None:
         lines.append(f"log: {log}")
@@ -30,9 +31,9 @@ def describe(result: JobOutcome, log: Path | None) -> str:
 
 
 def keep_log(cluster: Cluster, result: JobOutcome) -> Path | None:
-    """Saves what the first failing rank wrote in the user's folder: its node is about to end.
+    """Save the log of the first failing rank in the user's folder, as its node is about to end.
 
-    Returns the file; None where no rank failed, or nothing could be read or written.
+    Returns the file; None if no rank failed, or if nothing could be read or written.
     """
     failure = next((event for event in result.events if event.data.get("log")), None)
     if failure is None:
@@ -49,7 +50,7 @@ def keep_log(cluster: Cluster, result: JobOutcome) -> Path | None:
 
 
 def _lines(cluster: Cluster, failure: Event, rank: int) -> list[str]:
-    """All of that rank on that node; what it wrote last may still be on its way."""
+    """Return all lines of that rank on that node, waiting for the last ones to arrive."""
     words = failure.message.partition(": ")[2]
     deadline = steady() + PATIENCE
     while True:

@@ -1,4 +1,4 @@
-"""Commands that act on a cluster: interrupt, drill, down."""
+"""Defines the commands `interrupt`, `drill` and `down`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,22 +36,22 @@ spotelastic down demo --delete-data --bucket our-bucket
 
 
 def interrupt(
-    node: Annotated[str, typer.Argument(help="The node, as `spotelastic status` lists it.")],
+    node: Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")],
     seconds: Annotated[
         float,
-        typer.Option("--in", min=0, max=3600, help="Seconds of notice; 0 for none."),
+        typer.Option("--in", min=0, max=3600, help="Seconds of notice; 0: none."),
     ] = 120.0,
     kind: Annotated[
-        str, typer.Option(metavar="KIND", help="notice, rebalance or loss.")
+        str, typer.Option(metavar="KIND", help="notice, rebalance or loss (without notice).")
     ] = "notice",
-    name: Annotated[str | None, typer.Option(help="The cluster, where several exist.")] = None,
+    name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """Take a node away, as AWS would: a notice, and the end when its time is up.
+    """Interrupt a node as AWS would: give notice, then take it away when the time is up.
 
-    On AWS by its Fault Injection Service, which costs some cents.
+    On AWS, the Fault Injection Service does it, which costs a few cents.
     """
     from spotelastic.cli.render import tables
     from spotelastic.client import interrupt as client_interrupt
@@ -66,14 +66,16 @@ def interrupt(
 def drill(
     name: Name = None,
     plan: Annotated[
-        Path, typer.Option(metavar="FILE", help="What is interrupted when, as TOML or JSON.")
+        Path, typer.Option(metavar="FILE", help="The list of interruptions, as TOML or JSON.")
     ] = Path("drill.toml"),
-    seed: Annotated[int, typer.Option(help="Of the draw of nodes that are not named.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed for choosing nodes that the plan does not name.")
+    ] = 0,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """Interrupt nodes of a job one after the other, as a plan says."""
+    """Interrupt nodes of a job one after another, following a plan."""
     from spotelastic.cli.render import tables
     from spotelastic.client import drill_plan
     from spotelastic.client.target import CloudTarget
@@ -90,23 +92,23 @@ def down(
     name: Name = None,
     delete_data: Annotated[
         bool,
-        typer.Option("--delete-data", help="Its run's checkpoints too; asks for the run's name."),
+        typer.Option("--delete-data", help="Also delete the run's checkpoints; asks for its name."),
     ] = False,
     bucket: Annotated[
         str | None,
-        typer.Option(help="With --delete-data, of a cluster that is gone: the bucket it used."),
+        typer.Option(help="With --delete-data, for a cluster that is gone: the bucket it used."),
     ] = None,
     where: Where = None,
     region: Region = None,
 ) -> None:
-    """End a cluster: nothing that costs money is left but its checkpoints.
+    """Take a cluster down. Only its checkpoints stay and cost money.
 
-    Those of a local cluster stay on this machine, in ~/.spotelastic/s3.
+    The checkpoints of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
     from spotelastic.client.target import CloudTarget
 
     if delete_data and name is None:
-        raise UsageError("--delete-data: name the cluster whose checkpoints are to be deleted")
+        raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
     if delete_data and name is not None and where is not False and _delete_here(name, where):
         return
     place = CloudTarget.find(where, region)
@@ -117,7 +119,8 @@ def down(
 
 
 def _delete_here(name: str, where: bool | None) -> bool:
-    """While no local cloud runs: what a cluster of it has left; False where that is not meant."""
+    """Delete the data of a local cluster while no local cloud runs; return False if that is not
+    meant."""
     from spotelastic.client import local_data
     from spotelastic.client.target import aws_is_configured
     from spotelastic.local import cloud
@@ -136,9 +139,9 @@ def _confirm(run: str, url: str) -> None:
     """Raises `UsageError` unless the run's name is typed."""
     try:
         typed = typer.prompt(
-            f"This deletes all checkpoints of the run {run}, {url}. Its name, to go on"
+            f"This deletes all checkpoints of the run {run}, {url}. Type the run's name to go on"
         )
-    except typer.Abort:  # Ctrl-C, Ctrl-D, or nobody there to be asked
+    except typer.Abort:  # Ctrl-C, Ctrl-D, or no terminal
         typer.echo()
         raise UsageError("--delete-data: no name was typed; nothing was deleted") from None
     if typed != run:

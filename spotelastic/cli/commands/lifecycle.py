@@ -1,4 +1,4 @@
-"""Commands that change how a job goes on: stop, restart, scale."""
+"""Defines the commands that change a running job: `stop`, `restart` and `scale`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,18 +36,21 @@ spotelastic scale --max 16
 spotelastic scale demo --min 2 --max 4
 """
 INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 def stop(
     name: Name = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the job has ended.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")
+    ] = True,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """End a job after it has committed its last step; its control nodes stay for a while.
+    """Stop a job after it has committed its last step. Its control nodes stay for a while.
 
-    `spotelastic restart` goes on from that step.
+    `spotelastic restart` continues from that step.
     """
     from spotelastic.client import commands
     from spotelastic.client.target import CloudTarget
@@ -60,12 +63,13 @@ def stop(
 def restart(
     name: Name = None,
     same_code: Annotated[
-        bool, typer.Option("--same-code", help="The code that it had, not that of this folder.")
+        bool,
+        typer.Option("--same-code", help="Use the job's earlier code, not that of this folder."),
     ] = False,
     environment: up.EnvironmentFile = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Do not ask where this is another folder."),
+        typer.Option("--yes", "-y", help="Do not ask if this is not the job's folder."),
     ] = False,
     deadline: up.Deadline = None,
     max_cost: up.MaxCost = None,
@@ -73,7 +77,7 @@ def restart(
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """Let a job that has ended go on from its newest checkpoint, with the code of this folder."""
+    """Restart a job that has ended from its newest checkpoint, with the code of this folder."""
     from spotelastic.client import commands
     from spotelastic.client.target import CloudTarget
 
@@ -98,16 +102,18 @@ def restart(
 def scale(
     name: Name = None,
     minimum: Annotated[
-        int | None, typer.Option("--min", help="Train with no fewer nodes.", show_default="as is")
+        int | None,
+        typer.Option("--min", help="Fewest nodes to train with.", show_default="unchanged"),
     ] = None,
     maximum: Annotated[
-        int | None, typer.Option("--max", help="Train with at most so many.", show_default="as is")
+        int | None,
+        typer.Option("--max", help="Most nodes to train with.", show_default="unchanged"),
     ] = None,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """Change how many nodes a job has, while it trains."""
+    """Change the number of nodes of a job while it trains."""
     from spotelastic.client import commands
     from spotelastic.client.target import CloudTarget
 
@@ -124,18 +130,19 @@ def scale(
 def _tell(
     carry_out: "Callable[[], CommandResult]", place: "CloudTarget", name: str, *, as_json: bool
 ) -> None:
+    """Carry out a command and print its result."""
     from spotelastic.cli.render import tables
 
     try:
         done = carry_out()
     except KeyboardInterrupt:
         typer.echo(
-            f"{name} carries out what it was told already: see `spotelastic status {name}`",
+            f"{name} is still executing the command: see `spotelastic status {name}`",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
     except Unavailable:
-        place.check()  # a local cloud may have ended with its last job
+        place.check()  # the local cloud may have ended with its last job
         raise
     if as_json:
         typer.echo(tables.to_json(done))
@@ -144,5 +151,5 @@ def _tell(
 
 
 def _say(line: str) -> None:
-    """Beside the result, which goes to stdout."""
+    """Print to stderr, beside the result on stdout."""
     note(line)

@@ -1,4 +1,5 @@
-"""The command `replay`: a spot trace played before anything is spent."""
+"""Defines the command `replay`, which simulates a job on a recorded spot trace before money is
+spent."""
 
 import math
 import sys
@@ -33,8 +34,9 @@ spotelastic replay trace.csv --min 4 --max 8 --on-demand fallback --spot-patienc
 spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic --json
 """
 SPOT_SHARE = 0.3
-"""Of the on-demand price, where no spot price is given: about what spot users report to pay."""
+"""Spot price as a share of the on-demand price if none is given: about what spot users report."""
 TYPE = "g5.xlarge"
+"""Instance type whose prices are used by default."""
 
 
 def replay(
@@ -59,10 +61,10 @@ def replay(
     json: AsJson = False,
     picture: options.Picture = None,
 ) -> None:
-    """Play a spot trace: what a job would have met, in virtual time.
+    """Simulate a job on a recorded spot trace, in virtual time.
 
-    Rounds and replacements are decided by the code that decides them in a cluster; beside it
-    stand torchrun's elastic launcher, and restarts of everything as SkyPilot does them.
+    The code that decides about rounds and replacements in a cluster decides here too. For
+    comparison: torchrun's elastic launcher, and full restarts as SkyPilot does them.
     """
     from spotelastic.replay.policies import PLAYED, compare
     from spotelastic.replay.scenario import Scenario
@@ -106,7 +108,7 @@ def _check_picture(file: Path | None) -> None:
 
 
 def _check_times(step: float, others: Mapping[str, float]) -> None:
-    """In seconds; `others` by their flag."""
+    """Check durations in seconds; `others` is keyed by flag."""
     if not 0 < step < math.inf:
         raise UsageError(f"--step-time {step:g}: expected more than 0 seconds")
     for flag, seconds in others.items():
@@ -123,7 +125,7 @@ def _policies(wanted: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
 
 
 def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
-    """How many nodes the job may have if there are so many."""
+    """Return how many nodes the job may have if capacity allows."""
     if maximum is None:
         return max(trace.most_nodes, minimum)
     if maximum < minimum:
@@ -132,14 +134,17 @@ def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
 
 
 def _maximum(trace: "Trace", minimum: int, asked: int, bought: "Capacity") -> int:
-    """How many it can have, of the trace and on demand. Raises `UsageError` for less than min."""
+    """Return how many nodes the job can have, from the trace and on demand.
+
+    Raises `UsageError` if that is less than --min.
+    """
     most = trace.most_nodes + bought.base
     if bought.on_demand == "fallback":
         most = max(most, minimum)
     if minimum > most:
         at_most = _at_most(trace, bought)
         raise UsageError(
-            f"--min {minimum}: {at_most}: say less, or add nodes on demand (--on-demand fallback, "
+            f"--min {minimum}: {at_most}: lower it, or add on-demand nodes (--on-demand fallback, "
             f"--on-demand base={minimum - trace.most_nodes})"
         )
     return min(most, asked)
@@ -153,7 +158,7 @@ def _at_most(trace: "Trace", bought: "Capacity") -> str:
 
 
 def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
-    """What is played otherwise than people may think."""
+    """Yield a note for each way in which the replay differs from what was asked."""
     most = scenario.max_nodes
     if most < asked:
         at_most = _at_most(trace, scenario.capacity)
@@ -181,7 +186,7 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
     on_demand = shipped_table().usd_per_hour.get(type_)
     if on_demand is None and spot_price is None:
         raise UsageError(
-            f"--instance-type {type_}: its price is not known here; give one with --spot-price"
+            f"--instance-type {type_}: its price is not known; give one with --spot-price"
         )
     spot = SPOT_SHARE * (on_demand or 0.0) if spot_price is None else spot_price
     return NodeTimings(boot=boot, start=start, spot_usd=spot, on_demand_usd=on_demand or spot)
@@ -193,7 +198,7 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
 def _with_sizes(
     outcome: "ReplayOutcome", scenario: "Scenario", maximum: int | None
 ) -> dict[str, object]:
-    """For programs: with how many nodes it was played, and what --max was, if it was given."""
+    """Return an outcome for JSON, with the numbers of nodes and the --max that was asked for."""
     import msgspec
 
     sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
@@ -215,7 +220,7 @@ def _show(
     spot = f"${scenario.machines.spot_usd:.3g} an hour"
     price = f"{spot} a node"
     if estimated:
-        price = f"{spot} for a {type_}: {SPOT_SHARE:.0%} of on demand as of {table.date}"
+        price = f"{spot} for a {type_}: {SPOT_SHARE:.0%} of on-demand as of {table.date}"
     notice = f"{scenario.notice:g} s of notice" if scenario.notice else "no notice"
     print(
         f"{trace.name}: {trace.length / 3600:.1f} h, at most {counted(trace.most_nodes, 'node')}, "
@@ -228,12 +233,12 @@ def _show(
 
 
 def _table(outcomes: "Sequence[ReplayOutcome]", *, allows: bool) -> "RenderableType":
-    """`allows`: whether the trace alone ever has enough nodes for the job."""
+    """Return the table of outcomes. `allows`: whether the trace alone ever has enough nodes."""
     from spotelastic.cli.render import tables
 
     numbers = (
         "goodput", "of paid", "hours\ntraining", "hours\nstopped", "node\nhours", "cost",
-        "a useful\nnode hour", "steps", "steps\nlost", "starts", "saves\nevery",
+        "a useful\nnode hour", "steps", "repeated\nsteps", "starts", "saves\nevery",
     )  # fmt: skip
     table = tables.table_of("policy", *numbers, right=numbers)
     for each in outcomes:

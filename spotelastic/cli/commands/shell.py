@@ -1,4 +1,4 @@
-"""Commands that reach a node: shell, forward."""
+"""Defines the commands that connect to a node of an AWS cluster: `shell` and `forward`."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -20,8 +20,8 @@ spotelastic forward i-0a1b2c3d4e5f60718 6006
 
 spotelastic forward i-0a1b2c3d4e5f60718 6006 --to 16006
 """
-Node = Annotated[str, typer.Argument(help="The node, as `spotelastic status` lists it.")]
-Cluster = Annotated[str | None, typer.Option("--name", help="The cluster, where several exist.")]
+Node = Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")]
+Cluster = Annotated[str | None, typer.Option("--name", help="The cluster, if there are several.")]
 
 
 def shell(node: Node, name: Cluster = None, region: Region = None) -> None:
@@ -36,12 +36,13 @@ def forward(
     node: Node,
     port: Annotated[int, typer.Argument(min=1, max=65535, help="Port on the node.")],
     to: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port here.", show_default="the same")
+        int | None,
+        typer.Option(min=1, max=65535, help="Port on this machine.", show_default="the same"),
     ] = None,
     name: Cluster = None,
     region: Region = None,
 ) -> None:
-    """Make a node's port one of this machine's, through Session Manager."""
+    """Forward a port of this machine to a port of a node, through Session Manager."""
     from spotelastic.aws.security import sessions
 
     place = _place(node, name, region)
@@ -49,22 +50,25 @@ def forward(
 
 
 def _place(node: str, name: str | None, region: str | None) -> "CloudTarget":
-    """On AWS. Raises `UsageError` for the local cloud, and for a node that is not there."""
+    """Return the AWS account of the node's cluster.
+
+    Raises `UsageError` for the local cloud, and for a node that does not exist.
+    """
     from spotelastic.client.target import CloudTarget, status_of
     from spotelastic.errors import UsageError
 
     place = CloudTarget.find(None, region)
     found = {each.id: each for each in status_of(place.cluster(name)).nodes}
     if node not in found:
-        raise UsageError(f"there is no node {node}; there is {', '.join(found) or 'none'}")
+        raise UsageError(f"there is no node {node}; the nodes are: {', '.join(found) or 'none'}")
     if place.cloud is not None:
         raise UsageError(
-            f"nodes of the local cloud are processes of this machine: {node} has the address "
+            f"nodes of the local cloud are processes on this machine: {node} has the address "
             f"{found[node].address}, and its files are in {place.cloud.folder}/instances/{node}"
         )
     return place
 
 
 def _become(command: list[str]) -> None:
-    """The plugin takes this process's place, terminal and signals included."""
+    """Replace this process by the Session Manager plugin, which then owns terminal and signals."""
     os.execv(command[0], command)

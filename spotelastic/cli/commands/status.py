@@ -1,4 +1,4 @@
-"""Commands that look at a cluster: status, logs, events, report."""
+"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`, `cost`."""
 
 from typing import Annotated
 
@@ -50,7 +50,7 @@ spotelastic cost demo --json | jq .total_usd
 
 
 def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
-    """List the clusters, and how their jobs stand."""
+    """List the clusters and the state of their jobs."""
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget
 
@@ -60,7 +60,7 @@ def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None
 def status(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
-    """Show how a job stands: its round, step and loss, and every node."""
+    """Show the state of a job: its round, step and loss, and every node."""
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget, status_of
 
@@ -75,13 +75,15 @@ def status(
 
 def logs(
     name: Name = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines arrive.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Keep printing new lines.")
+    ] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
     where: Where = None,
     region: Region = None,
 ) -> None:
-    """Print what the workers wrote."""
+    """Print the output of the workers."""
     from spotelastic.client.logs import Wanted, tail
     from spotelastic.client.target import CloudTarget
 
@@ -93,7 +95,7 @@ def logs(
 def events(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
-    """List what happened: notices, losses, rounds, replacements."""
+    """List the events of a job: notices, losses, rounds, replacements."""
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget
 
@@ -104,21 +106,21 @@ def events(
 def report(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
-    """Show what every interruption cost, the goodput and the bill."""
+    """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget
 
     cluster = CloudTarget.find(where, region).told(name, note)
     made = cluster.objects.report()
     if made is None:
-        raise UsageError(f"{cluster.name} has no report yet: no round has begun")
+        raise UsageError(f"{cluster.name} has no report yet: its first round has not begun")
     tables.show(made, tables.report_table, as_json=json)
 
 
 def cost(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
-    """Show what a cluster costs now and has cost, and its workers would have cost on demand."""
+    """Show what a cluster has cost, costs now, and would have cost on demand."""
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget, cost_of
 

@@ -1,8 +1,12 @@
-"""The command `up`: what it accepts. What it does is in bring_up.py."""
+"""Defines the commands `up` and `init`: their options, and the request made of them.
 
-from collections.abc import Sequence
+bring_up.py carries out `up`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +14,10 @@ from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
 from spotelastic.client.config_file import FILE, SCRIPT, template
 from spotelastic.errors import UsageError
+from spotelastic.wrapping import note
+
+if TYPE_CHECKING:
+    from spotelastic.client.job_config import JobRequest
 
 INIT_EXAMPLES = """[bold]Examples[/]
 
@@ -89,91 +97,66 @@ def up(
     report: options.ReportFile = None,
     curve: options.CurveFile = None,
 ) -> None:
-    """Bring up a cluster, train the script on it, carry it through every interruption.
+    """Bring up a cluster and train the script on it, through every interruption.
 
-    Run again, it changes what differs (nodes, code, types) and shows the job
-    again. Ctrl-C leaves a cluster on AWS up, and says how to come back; a local
-    one ends with the command, unless it was left (--detach, --keep).
+    Running the same command again applies what has changed (nodes, code, types)
+    and shows the job again. Ctrl-C leaves a cluster on AWS running and tells how
+    to come back; a local one ends, unless --detach or --keep was given.
 
-    Flags come before the script; what comes after it is the script's.
-    What no flag says, spotelastic.toml in the current folder does.
+    Flags come before the script; everything after it is passed to the script.
+    Flags that are not given are read from spotelastic.toml in this folder.
 
-    Ends with the report, and takes the cluster down: nothing that costs money
-    is left but the checkpoints.
+    At the end the report is shown and the cluster is taken down. Only the
+    checkpoints stay and cost money.
     """
     from spotelastic.cli.commands.bring_up import launch
+
+    parameters = dict(locals())
+    raise typer.Exit(launch(_request(context, parameters)))
+
+
+def _request(context: typer.Context, parameters: Mapping[str, Any]) -> "JobRequest":
+    """Return the request that the parameters of `up` make: most fields have the parameter's name.
+
+    Raises `KeyError` for a field that neither a parameter nor `derived` gives.
+    """
     from spotelastic.client.job_config import JobRequest
 
-    if json and not plan:
-        raise UsageError("--json goes with --plan; of a job, `spotelastic status --json` tells")
-    request = JobRequest(
-        script=script or _usual_script(),
-        args=_script_args(context, args or ()),
-        local=local,
-        region=region,
-        minimum=minimum,
-        maximum=minimum if maximum is None else maximum,
-        name=name,
-        types=_listed("instance-types", types),
-        gpus=gpus,
-        gpu_memory=gpu_memory,
-        zones=zones,
-        nproc_per_node=nproc_per_node,
-        snapshot_every=snapshot_every,
-        checkpoint_every=checkpoint_every,
-        keep_last=keep_last,
-        keep_every=keep_every,
-        max_restarts=max_restarts,
-        gang=gang,
-        stall_timeout=stall_timeout,
-        exit_barrier_timeout=exit_barrier_timeout,
-        on_demand=on_demand,
-        spot_patience=spot_patience,
-        max_price=max_price,
-        max_cost=max_cost,
-        deadline=deadline,
-        drill=drill,
-        detach=detach,
-        keep=keep,
-        linger=linger,
-        keep_failed=keep_failed,
-        report=report,
-        curve=curve,
-        plan=plan,
-        yes=yes,
-        as_json=json,
-        resume=resume,
-        fresh=fresh,
-        allow_uncommitted=allow_uncommitted,
-        bucket=bucket,
-        placement=placement or "",
-        vpc=vpc or "",
-        subnets=_listed("subnets", subnets),
-        environment=environment,
-        setup=setup,
-        image=image,
-        env=tuple(env or ()),
-        env_file=env_file,
-        secrets=tuple(secret or ()),
-        read=tuple(read or ()),
-        write=tuple(write or ()),
+    minimum, maximum = parameters["minimum"], parameters["maximum"]
+    if parameters["json"] and not parameters["plan"]:
+        raise UsageError("--json needs --plan; for a running job use `spotelastic status --json`")
+    if parameters["local"] and _is_typed(context, "region"):
+        note(
+            f"note: --region {parameters['region']} has no effect with --local: the local cloud "
+            "has one region"
+        )
+    derived = {
+        "script": parameters["script"] or _usual_script(),
+        "args": _script_args(context, parameters["args"] or ()),
+        "maximum": minimum if maximum is None else maximum,
+        "types": _listed("instance-types", parameters["types"]),
+        "subnets": _listed("subnets", parameters["subnets"]),
+        "as_json": parameters["json"],
+        "placement": parameters["placement"] or "",
+        "vpc": parameters["vpc"] or "",
+        "env": tuple(parameters["env"] or ()),
+        "secrets": tuple(parameters["secret"] or ()),
+        "read": tuple(parameters["read"] or ()),
+        "write": tuple(parameters["write"] or ()),
+    }
+    names = [field.name for field in fields(JobRequest)]
+    return JobRequest(
+        **{name: derived[name] if name in derived else parameters[name] for name in names}
     )
-    raise typer.Exit(launch(request))
 
 
 def init(
-    script: Annotated[Path, typer.Argument(help="The script that `up` is to train.")] = Path(
-        SCRIPT
-    ),
-    minimum: Annotated[
-        int, typer.Option("--min", metavar="N", min=1, help="Train with no fewer nodes than this.")
-    ] = 2,
-    maximum: Annotated[
-        int, typer.Option("--max", metavar="N", min=1, help="Train with at most so many.")
-    ] = 8,
+    script: Annotated[Path, typer.Argument(help="The script that `up` will train.")] = Path(SCRIPT),
+    minimum: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Fewest nodes.")] = 2,
+    maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Most nodes.")] = 8,
     types: options.InstanceTypes = None,
 ) -> None:
-    """Write spotelastic.toml, so that `spotelastic up` needs no arguments here."""
+    """Write a spotelastic.toml, so that `spotelastic up` needs no arguments here."""
     if maximum < minimum:
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
     if script != Path(SCRIPT) and not script.is_file():
@@ -184,13 +167,13 @@ def init(
                 template(script.as_posix(), minimum, maximum, _listed("instance-types", types))
             )
     except FileExistsError:
-        raise UsageError(f"{FILE} is there already: edit it, or remove it first") from None
+        raise UsageError(f"{FILE} already exists: edit it, or remove it first") from None
     except OSError as error:
         raise UsageError(
-            f"cannot write {FILE} here: {error.strerror}; change to a folder of yours"
+            f"cannot write {FILE} here: {error.strerror}; change to a folder that you own"
         ) from None
     lacking = "" if script.is_file() else f"write {script}, "
-    typer.echo(f"{FILE} is written: look at it, {lacking}then `spotelastic up`")
+    typer.echo(f"{FILE} is written: check it, {lacking}then run `spotelastic up`")
 
 
 def _listed(flag: str, text: str | None) -> tuple[str, ...]:
@@ -203,8 +186,7 @@ def _listed(flag: str, text: str | None) -> tuple[str, ...]:
 
 
 def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]:
-    source = context.get_parameter_source("args")
-    if source is None or source.name != "COMMANDLINE":
+    if not _is_typed(context, "args"):
         return tuple(args)
     parameters = context.command.params
     flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
@@ -214,10 +196,16 @@ def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]
     return words
 
 
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether the command line gives the parameter, not a variable or the file."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def _usual_script() -> Path:
     if not Path(SCRIPT).is_file():
         raise UsageError(
-            f"no script is given and there is no {SCRIPT} here: name one, or write {FILE} "
-            "(spotelastic init)"
+            f"no script was given and there is no {SCRIPT} here: name one, or run `spotelastic "
+            f"init` to write {FILE}"
         )
     return Path(SCRIPT)

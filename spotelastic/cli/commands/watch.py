@@ -1,4 +1,4 @@
-"""Follows a job through what its cluster publishes, until it has ended."""
+"""Follows a job through the status and events that its cluster publishes, until the job ends."""
 
 import math
 import threading
@@ -13,20 +13,20 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Point, Report, Status
 
 QUIET = frozenset({"committed"})
-"""Events that the status line tells as well."""
+"""Events that are not shown one by one, because the status line shows them."""
 EVERY = 0.5
 """Seconds between two looks."""
 PATIENCE = 60.0
 """Seconds without an answer from the cluster's bucket before the watch gives up."""
 SILENCE = 90.0
-"""Seconds until the first status after which its absence is told, and told again."""
+"""Seconds without a first status before its absence is reported, and reported again."""
 REPORT_TIMEOUT = 30.0
-"""Seconds that the report may come after the end."""
+"""Seconds that the report may arrive after the end of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How the job ended, and its last account of itself."""
+    """How a job ended: its last status, its report, its curve and its events."""
 
     status: Status
     report: Report
@@ -44,11 +44,11 @@ def watch(
     silent: str,
     told: int = 0,
 ) -> Status:
-    """Shows the status and new events, and hands each status to `look`, until `until` holds.
+    """Show the status and new events until `until` holds; return the last status.
 
-    The first `told` events are not new. `alive` is asked before each look, and raises when there is
-    nothing left to look at. `silent` says where to look when the cluster publishes nothing for too
-    long.
+    Each status is handed to `look`. The first `told` events are not new. `alive` is called before
+    each look, and raises if nothing is left to look at. `silent` tells where to look if the cluster
+    publishes nothing for too long.
     """
     silence = _Silence(view.say, silent)
     answered = steady()
@@ -78,7 +78,7 @@ def watch(
 
 
 class _Silence:
-    """Before the first status: tells that it is waited for, and later where to look for it."""
+    """Reports that the first status is awaited, and after a while where to look for the cause."""
 
     def __init__(self, say: Callable[[str], None], where: str) -> None:
         self._say = say
@@ -99,16 +99,17 @@ class _Silence:
 
 
 def ended(status: Status) -> bool:
+    """Whether the job has ended."""
     return status.state in ENDED
 
 
 def training(status: Status) -> bool:
-    """A first round has started, or the job is over already."""
+    """Whether the first round has started, or the job is already over."""
     return ended(status) or any(node.state == "training" for node in status.nodes)
 
 
 def outcome(cluster: Cluster, status: Status) -> JobOutcome:
-    """The report of a job that has ended; the controller writes it last."""
+    """Return how a job that has ended came out; waits for the report, which is written last."""
     deadline = steady() + REPORT_TIMEOUT
     while (report := cluster.objects.report()) is None or report.job.state not in ENDED:
         if steady() > deadline:

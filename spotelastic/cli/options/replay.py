@@ -1,4 +1,4 @@
-"""The options of `replay`, by what they mean: how each is spelled, and its help."""
+"""Defines the options of `replay`: how each is spelled, and its help text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,55 +11,62 @@ TraceFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="milliseconds,add|remove,node per line, or JSON with a count per interval.",
+        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval.",
     ),
 ]
-Minimum = Annotated[int, typer.Option("--min", min=1, help="Train with no fewer nodes than this.")]
+Minimum = Annotated[int, typer.Option("--min", min=1, help="Fewest nodes to train with.")]
 Maximum = Annotated[
     int | None,
     typer.Option(
-        "--max", min=1, help="Train with at most so many.", show_default="the trace's most"
+        "--max", min=1, help="Most nodes to train with.", show_default="the trace's maximum"
     ),
 ]
-StepTime = Annotated[float, typer.Option(help="Seconds that a step takes.")]
-State = Annotated[str, typer.Option(metavar="SIZE", help="Model and optimizer, e.g. 20GB.")]
+StepTime = Annotated[float, typer.Option(help="Seconds per step.")]
+State = Annotated[str, typer.Option(metavar="SIZE", help="Size of model and optimizer, e.g. 20GB.")]
 Sharded = Annotated[
-    bool, typer.Option("--sharded", help="Each node holds a part of it only (FSDP).")
+    bool, typer.Option("--sharded", help="Each node holds only a part of the state (FSDP).")
 ]
 Notice = Annotated[
-    float, typer.Option(min=0, help="Seconds of warning before a node is taken; 0: none.")
+    float, typer.Option(min=0, help="Seconds of notice before a node is taken; 0: none.")
 ]
-Boot = Annotated[float, typer.Option(min=0, help="Seconds from a launch until the node is there.")]
+Boot = Annotated[float, typer.Option(min=0, help="Seconds from launch until a node is ready.")]
 StartTime = Annotated[
-    float, typer.Option(min=0, help="Seconds until new workers step: CUDA, NCCL.")
+    float, typer.Option(min=0, help="Seconds until new workers can step: CUDA, NCCL.")
 ]
 SnapshotEvery = Annotated[
-    int | None, typer.Option(min=1, help="Steps between snapshots.", show_default="what is best")
+    int | None,
+    typer.Option(min=1, help="Steps between snapshots.", show_default="the best for the trace"),
 ]
 CheckpointEvery = Annotated[
-    int | None, typer.Option(min=1, help="Steps between checkpoints.", show_default="as snapshots")
+    int | None,
+    typer.Option(min=1, help="Steps between checkpoints.", show_default="as for snapshots"),
 ]
-InstanceType = Annotated[str, typer.Option(help="What the prices are of.")]
+InstanceType = Annotated[str, typer.Option(help="Instance type whose prices are used.")]
 SpotPrice = Annotated[
     float | None,
-    typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on demand"),
+    typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on-demand"),
 ]
-OnDemand = Annotated[str, typer.Option(help=f"On-demand nodes (spotelastic's only): {ON_DEMAND}.")]
+OnDemand = Annotated[
+    str, typer.Option(help=f"When to buy on-demand nodes (policy spotelastic only): {ON_DEMAND}.")
+]
 SpotPatience = Annotated[
-    float, typer.Option(min=0, help="Seconds below min before on-demand nodes are bought.")
+    float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
 ]
 MaxCost = Annotated[
-    float | None, typer.Option(help="US dollars of workers before which the job is stopped.")
+    float | None, typer.Option(help="Stop the job before its workers cost this many US dollars.")
 ]
 Deadline = Annotated[
-    str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Stop the job after this time, e.g. 90m or 8h, finished or not."
+    ),
 ]
 Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        help="spotelastic, torchrun or full-restart; may be given more than once.",
+        help="spotelastic, torchrun or full-restart. Can be repeated.",
         show_default="all",
     ),
 ]
-Picture = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw nodes over time.")]
+Picture = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the nodes over time.")]

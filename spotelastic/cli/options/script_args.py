@@ -1,5 +1,7 @@
-"""What stands after the script on the command line of `up`: the script's arguments, as with `run`,
-torchrun and python itself."""
+"""Separates the script's arguments from the flags of `up`, and warns of flags in the wrong place.
+
+Everything after the script is the script's, as with `run`, torchrun and python itself.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,14 +10,15 @@ from spotelastic.errors import UsageError
 GUARDS = frozenset(
     {"--local", "--plan", "--drill", "--max-cost", "--max-price", "--deadline", "--linger"}
 )
-"""Without these a command may spend money that somebody did not mean to spend."""
+"""Flags that protect from spending money. If one is passed to the script by mistake, `up` refuses
+to start."""
 
 
 def divided(typed: Sequence[str], flags: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The script's arguments, and which of them look like flags of `up`.
+    """Return the script's arguments, and those among them that look like flags of `up`.
 
-    A `--` right after the script says that all of it is the script's, and is not passed on. Raises
-    `UsageError` for a flag that `up` must not miss.
+    A `--` right after the script says that everything is the script's; it is not passed on. Raises
+    `UsageError` for a flag in `GUARDS`.
     """
     if typed and typed[0] == "--":
         return tuple(typed[1:]), ()
@@ -25,13 +28,14 @@ def divided(typed: Sequence[str], flags: Iterable[str]) -> tuple[tuple[str, ...]
     for name in ours:
         if name in GUARDS:
             raise UsageError(
-                f"{name} stands after the script, whose argument it would be: put it before the "
-                "script, or -- between them if it is the script's"
+                f"{name} comes after the script, so it would go to the script: put it before the "
+                "script, or put -- between them if the script needs it"
             )
     return tuple(typed), ours
 
 
 def note(ours: Sequence[str]) -> str:
+    """Return the note for flags that go to the script but look like flags of `up`."""
     names = ", ".join(ours)
     goes = "goes" if len(ours) == 1 else "go"
     return f"{names} after the script {goes} to the script; flags of `up` come before it"

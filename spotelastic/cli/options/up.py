@@ -1,7 +1,7 @@
-"""The options of `up`, by what they mean: how each is spelled, and its help."""
+"""Defines the options of `up`: how each is spelled, its help text and its panel in `--help`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,28 +9,40 @@ from spotelastic.client.capacity_policy import ON_DEMAND
 from spotelastic.client.config_file import SCRIPT
 
 JOB = "The job"
-MACHINES = "Machines"
+MACHINES = "Nodes"
 MONEY = "Money and time"
 SAFETY = "Checkpoints and failures"
 ENVIRONMENT = "The script's environment"
 NETWORK = "The account's network"
 AFTER = "After the job"
-"""The panels of `up --help`."""
+"""The panels of `up --help`, from `JOB` on."""
+
+
+def _plural(option: str) -> str:
+    return "instance-types" if option == "instance-type" else option
+
+
+SINGULAR: dict[str, Any] = {"token_normalize_func": _plural}
+"""Context settings with which a command also accepts --instance-type.
+
+As a second name of the option it would make `--help` too wide for 80 columns.
+"""
 
 Script = Annotated[
     Path | None,
     typer.Argument(
-        help="A Python script in the current folder, which is shipped.", show_default=SCRIPT
+        help="A Python script in the current folder. The folder is shipped to the nodes.",
+        show_default=SCRIPT,
     ),
 ]
 ScriptArgs = Annotated[
-    list[str] | None, typer.Argument(help="Arguments for the script: all that comes after it.")
+    list[str] | None, typer.Argument(help="Arguments of the script: everything after it.")
 ]
 Local = Annotated[
     bool,
     typer.Option(
         "--local/--aws",
-        help="Use a cloud emulated on this machine, whose bucket is ~/.spotelastic/s3, or AWS.",
+        help="Use a cloud emulated on this machine (its bucket: ~/.spotelastic/s3), or AWS.",
         rich_help_panel=MACHINES,
     ),
 ]
@@ -39,8 +51,8 @@ UpRegion = Annotated[
     typer.Option(
         "--region",
         metavar="NAME",
-        help="AWS region.",
-        show_default="as AWS is configured",
+        help="AWS region; no effect with --local.",
+        show_default="from AWS's configuration",
         rich_help_panel=MACHINES,
     ),
 ]
@@ -50,7 +62,7 @@ PlanAsJson = Annotated[
 Minimum = Annotated[
     int,
     typer.Option(
-        "--min", metavar="N", help="Train with no fewer nodes than this.", rich_help_panel=MACHINES
+        "--min", metavar="N", help="Fewest nodes to train with.", rich_help_panel=MACHINES
     ),
 ]
 Maximum = Annotated[
@@ -58,7 +70,7 @@ Maximum = Annotated[
     typer.Option(
         "--max",
         metavar="N",
-        help="Train with at most so many.",
+        help="Most nodes to train with.",
         show_default="--min",
         rich_help_panel=MACHINES,
     ),
@@ -66,7 +78,7 @@ Maximum = Annotated[
 ClusterName = Annotated[
     str | None,
     typer.Option(
-        help="Name of the cluster. One of the same name goes on from its checkpoints.",
+        help="Name of the cluster. The same name continues from its checkpoints.",
         show_default="from the script",
         rich_help_panel=JOB,
     ),
@@ -74,21 +86,23 @@ ClusterName = Annotated[
 ResumedRun = Annotated[
     str | None,
     typer.Option(
-        metavar="RUN", help="Go on with an earlier run, under a new cluster.", rich_help_panel=JOB
+        metavar="RUN", help="Continue an earlier run in a new cluster.", rich_help_panel=JOB
     ),
 ]
 Fresh = Annotated[
     bool,
     typer.Option(
         "--fresh",
-        help="Begin at step 0; earlier checkpoints stay, and count no more.",
+        help="Begin at step 0. Earlier checkpoints stay stored but are no longer used.",
         rich_help_panel=JOB,
     ),
 ]
 PlanOnly = Annotated[
     bool,
     typer.Option(
-        "--plan", help="Show what would be made or changed, and its price.", rich_help_panel=JOB
+        "--plan",
+        help="Only show what would be created or changed, and its price.",
+        rich_help_panel=JOB,
     ),
 ]
 Yes = Annotated[
@@ -96,8 +110,7 @@ Yes = Annotated[
     typer.Option(
         "--yes",
         "-y",
-        help="Ask nothing: neither before a cluster is made on AWS, nor before a job of another "
-        "script or folder is changed.",
+        help="Ask for no confirmation: of the price on AWS, or to replace another script's job.",
         rich_help_panel=JOB,
     ),
 ]
@@ -105,9 +118,8 @@ InstanceTypes = Annotated[
     str | None,
     typer.Option(
         "--instance-types",
-        "--instance-type",
         metavar="T[,T...]",
-        help="Instance types that workers may get, best first.",
+        help="Instance types for workers, preferred first (also: --instance-type).",
         show_default="the cheapest GPU types in quota",
         rich_help_panel=MACHINES,
     ),
@@ -117,7 +129,7 @@ Gpus = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Instead of types: GPUs that each node has.",
+        help="In place of types: GPUs per node.",
         show_default="any number",
         rich_help_panel=MACHINES,
     ),
@@ -126,7 +138,7 @@ GpuMemory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Instead of types: memory of each GPU at least, e.g. 40GB.",
+        help="In place of types: least memory per GPU, e.g. 40GB.",
         rich_help_panel=MACHINES,
     ),
 ]
@@ -134,7 +146,7 @@ Zones = Annotated[
     str,
     typer.Option(
         metavar="HOW",
-        help="Nodes in one zone, or in all that have them: pack, spread.",
+        help="Zone placement: pack (one zone) or spread (all zones).",
         rich_help_panel=MACHINES,
     ),
 ]
@@ -148,7 +160,7 @@ SnapshotEvery = Annotated[
     str,
     typer.Option(
         metavar="STEPS|TIME",
-        help="Between snapshots in shared memory: 20, 30s; auto: by what they cost.",
+        help="Interval of snapshots in shared memory: steps (20), time (30s), or auto (by cost).",
         rich_help_panel=SAFETY,
     ),
 ]
@@ -156,31 +168,32 @@ CheckpointEvery = Annotated[
     str,
     typer.Option(
         metavar="STEPS|TIME",
-        help="Between checkpoints in the object store: 500, 10m, auto.",
+        help="Interval of checkpoints in the object store: steps (500), time (10m), or auto.",
         rich_help_panel=SAFETY,
     ),
 ]
 KeepLast = Annotated[
-    int, typer.Option(help="Newest checkpoints that are kept.", rich_help_panel=SAFETY)
+    int, typer.Option(help="How many of the newest checkpoints to keep.", rich_help_panel=SAFETY)
 ]
 KeepEvery = Annotated[
     int,
     typer.Option(
-        help="Keep those whose step is a multiple of this, too; 0: none.", rich_help_panel=SAFETY
+        help="Also keep checkpoints whose step is a multiple of this; 0: none.",
+        rich_help_panel=SAFETY,
     ),
 ]
 AllowUncommitted = Annotated[
     bool,
     typer.Option(
         "--allow-uncommitted",
-        help="Succeed although the last step could not be committed.",
+        help="Succeed even if the last step could not be committed.",
         rich_help_panel=SAFETY,
     ),
 ]
 MaxRestarts = Annotated[
     int,
     typer.Option(
-        help="Restarts after failures of the script; interruptions are free.",
+        help="Restarts after failures of the script. Interruptions do not count.",
         rich_help_panel=SAFETY,
     ),
 ]
@@ -188,7 +201,7 @@ StallTimeout = Annotated[
     float,
     typer.Option(
         metavar="SECONDS",
-        help="Restart when no step is done for so long; 0: never.",
+        help="Restart the workers if no step completes for this long; 0: never.",
         rich_help_panel=SAFETY,
     ),
 ]
@@ -196,7 +209,7 @@ ExitBarrierTimeout = Annotated[
     float,
     typer.Option(
         metavar="SECONDS",
-        help="How long a node that has finished waits for the others.",
+        help="How long a node that has finished waits for the other nodes.",
         rich_help_panel=SAFETY,
     ),
 ]
@@ -219,7 +232,7 @@ Setup = Annotated[
     str,
     typer.Option(
         metavar="CMD",
-        help="A shell command that each node runs first.",
+        help="Shell command that each node runs before the script.",
         rich_help_panel=ENVIRONMENT,
     ),
 ]
@@ -227,7 +240,7 @@ ContainerImage = Annotated[
     str,
     typer.Option(
         metavar="IMAGE",
-        help="A container image, with Python and torch, that workers run in.",
+        help="Container image, with Python and torch, that workers run in.",
         rich_help_panel=ENVIRONMENT,
     ),
 ]
@@ -237,21 +250,23 @@ Variables = Annotated[
         "--env",
         "-e",
         metavar="NAME[=VALUE]",
-        help="A variable of the script.",
+        help="Environment variable for the script. Can be repeated.",
         rich_help_panel=ENVIRONMENT,
     ),
 ]
 VariablesFile = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Variables as NAME=VALUE lines.", rich_help_panel=ENVIRONMENT
+        metavar="FILE",
+        help="File of variables, as NAME=VALUE lines.",
+        rich_help_panel=ENVIRONMENT,
     ),
 ]
 Secrets = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="A variable whose value, taken from here, nobody sees in logs or status.",
+        help="Variable whose value is taken from here and kept out of logs and status.",
         rich_help_panel=ENVIRONMENT,
     ),
 ]
@@ -259,7 +274,7 @@ Readable = Annotated[
     list[str] | None,
     typer.Option(
         metavar="s3://...",
-        help="A folder that the script may read besides.",
+        help="Another folder that the script may read. Can be repeated.",
         rich_help_panel=ENVIRONMENT,
     ),
 ]
@@ -267,19 +282,23 @@ Writable = Annotated[
     list[str] | None,
     typer.Option(
         metavar="s3://...",
-        help="A folder that the script may read and write.",
+        help="Another folder that the script may read and write. Can be repeated.",
         rich_help_panel=ENVIRONMENT,
     ),
 ]
 Bucket = Annotated[
     str | None,
-    typer.Option(help="A bucket of yours for code and checkpoints.", rich_help_panel=ENVIRONMENT),
+    typer.Option(
+        help="Your own bucket for code and checkpoints.",
+        show_default="one per account and region",
+        rich_help_panel=ENVIRONMENT,
+    ),
 ]
 Placement = Annotated[
     str | None,
     typer.Option(
         metavar="cluster",
-        help="All workers side by side, in a placement group.",
+        help="Put all worker nodes into one placement group.",
         rich_help_panel=MACHINES,
     ),
 ]
@@ -287,7 +306,7 @@ Vpc = Annotated[
     str | None,
     typer.Option(
         metavar="VPC",
-        help="A network of yours to be used, with --subnets.",
+        help="Use this existing VPC; needs --subnets.",
         rich_help_panel=NETWORK,
     ),
 ]
@@ -295,12 +314,15 @@ Subnets = Annotated[
     str | None,
     typer.Option(
         metavar="S[,S...]",
-        help="Its subnets that nodes may be in: one a zone.",
+        help="Subnets of that VPC for the nodes, one per zone.",
         rich_help_panel=NETWORK,
     ),
 ]
 OnDemand = Annotated[
-    str, typer.Option(metavar="WHEN", help=f"On-demand nodes: {ON_DEMAND}.", rich_help_panel=MONEY)
+    str,
+    typer.Option(
+        metavar="WHEN", help=f"When to buy on-demand nodes: {ON_DEMAND}.", rich_help_panel=MONEY
+    ),
 ]
 SpotPatience = Annotated[
     float,
@@ -311,41 +333,43 @@ SpotPatience = Annotated[
 MaxPrice = Annotated[
     float | None,
     typer.Option(
-        help="US dollars an hour above which there is no spot node.", rich_help_panel=MONEY
+        help="Highest price of a spot node, in US dollars per hour.", rich_help_panel=MONEY
     ),
 ]
 MaxCost = Annotated[
     float | None,
     typer.Option(
-        help="US dollars in all, control nodes too, before which the job is stopped.",
+        help="Stop the job before it costs this many US dollars, control nodes included.",
         rich_help_panel=MONEY,
     ),
 ]
 Deadline = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="End the job after 90m or 8h, done or not.", rich_help_panel=MONEY
+        metavar="TIME",
+        help="Stop the job after this time, e.g. 90m or 8h, finished or not.",
+        rich_help_panel=MONEY,
     ),
 ]
 Drill = Annotated[
     bool,
     typer.Option(
         "--drill/--no-drill",
-        help="Interrupt nodes while it trains. Needs --local.",
+        help="Interrupt nodes during training, to show recovery. Needs --local.",
         rich_help_panel=JOB,
     ),
 ]
 Detach = Annotated[
     bool,
     typer.Option(
-        "--detach/--no-detach", "-d", help="Return once the job trains.", rich_help_panel=JOB
+        "--detach/--no-detach", "-d", help="Return as soon as the job trains.", rich_help_panel=JOB
     ),
 ]
 Keep = Annotated[
     bool,
     typer.Option(
         "--keep/--no-keep",
-        help="Leave the cluster up when the job has ended, for its --linger.",
+        help="Leave the cluster up after the job, for the time of --linger.",
         rich_help_panel=AFTER,
     ),
 ]
@@ -353,7 +377,7 @@ Linger = Annotated[
     str,
     typer.Option(
         metavar="TIME|forever",
-        help="How long a cluster that nobody takes down stays after its job: 10m, 0, forever.",
+        help="How long a cluster that is left up stays after its job: 10m, 0, forever.",
         rich_help_panel=AFTER,
     ),
 ]
@@ -361,14 +385,15 @@ KeepFailed = Annotated[
     bool,
     typer.Option(
         "--keep-failed/--no-keep-failed",
-        help="Keep the node whose worker failed the job, for as long as the cluster lingers.",
+        help="Keep the node whose worker failed the job, for the time of --linger.",
         rich_help_panel=AFTER,
     ),
 ]
 ReportFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the report as JSON.", rich_help_panel=JOB)
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the report here, as JSON.", rich_help_panel=JOB),
 ]
 CurveFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Draw the loss curve as PNG.", rich_help_panel=JOB),
+    typer.Option(metavar="FILE", help="Draw the loss curve here, as PNG.", rich_help_panel=JOB),
 ]

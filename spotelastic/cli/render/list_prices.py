@@ -1,4 +1,4 @@
-"""The plan of `up` where no AWS account is set up yet: list prices, and what is not known."""
+"""Makes the plan of `up --plan` from list prices when no AWS account is configured."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,14 @@ UNKNOWN = (
     "whether the region has these types",
     "whether a cluster of that name is up already",
 )
+"""What only an account can tell."""
 
 
 def planned(request: JobRequest, checked: ValidatedJob) -> Planned:
-    """Raises `UsageError` where only an account knows which types are meant."""
+    """Return the plan.
+
+    Raises `UsageError` if only an account can tell which instance types are meant.
+    """
     table = shipped_table()
     types = request.types or (_cheapest(request, checked, table),)
     costs = _estimate(request, types[0], table)
@@ -38,10 +42,10 @@ def planned(request: JobRequest, checked: ValidatedJob) -> Planned:
 
 
 def shown(plan: Planned) -> Iterator[str]:
+    """Yield the lines of the plan for people."""
     table = shipped_table()
     yield (
-        "no AWS account is configured (`aws configure`, AWS_PROFILE): this plan is made of list "
-        "prices"
+        "no AWS account is configured (`aws configure`, AWS_PROFILE): this plan uses list prices"
     )
     yield ""
     yield from price_table(
@@ -51,15 +55,15 @@ def shown(plan: Planned) -> Iterator[str]:
     )
     yield ""
     yield f"not known without an account: {'; '.join(UNKNOWN)}"
-    yield f"would make the cluster {plan.name}; nothing was made"
+    yield f"would create the cluster {plan.name}; nothing was created"
 
 
 def _cheapest(request: JobRequest, checked: ValidatedJob, table: Table) -> str:
-    """`up` takes the cheapest GPU type in quota where nothing is said."""
+    """Return the cheapest GPU type; `up` takes the cheapest in quota if no type is given."""
     if str(checked.requirement):
         flag = "--gpus" if request.gpus else "--gpu-memory"
         raise UsageError(
-            f"{flag}: which types have that only an AWS account can be asked: configure one "
+            f"{flag}: only an AWS account can tell which types have that: configure one "
             "(`aws configure`), or name --instance-types"
         )
     prices = table.usd_per_hour

@@ -1,4 +1,4 @@
-"""The loss curve as a picture, with every interruption where it struck."""
+"""Draws the loss curve of a job as a PNG, with every interruption marked."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,8 @@ OTHER = "#999999"
 
 
 def stretches(executed: Iterable[Point]) -> list[list[tuple[int, float]]]:
-    """Pure: step and loss; a new one begins where training went back."""
+    """Split executed steps into stretches of (step, loss); a new one begins where steps repeat
+    (pure)."""
     found: list[list[tuple[int, float]]] = []
     for point in executed:
         if point.loss is None:
@@ -29,8 +30,8 @@ def stretches(executed: Iterable[Point]) -> list[list[tuple[int, float]]]:
 
 
 def draw(points: Sequence[Point], interruptions: Sequence[Interruption], file: Path) -> None:
-    """Loss over steps. Steps that were run twice are drawn twice, as they happened."""
-    # Figure itself, not pyplot: no display, and no state that outlives the picture.
+    """Draw loss over steps into `file`. Steps that ran twice are drawn twice."""
+    # Figure rather than pyplot: it needs no display and keeps no global state.
     from matplotlib.figure import Figure
 
     executed = sorted(points, key=lambda point: point.at)

@@ -1,4 +1,5 @@
-"""Pure: what a request comes to, as people read it before anything is made."""
+"""Renders the plan of `up`: instances, zones, prices and changes, before anything is created
+(pure)."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -15,21 +16,21 @@ from spotelastic.model.counting import size
 from spotelastic.model.job import Capacity, JobSpec
 
 BESIDE = (
-    "and beside the stack: a launch template and two groups of workers (spot and on demand), and "
-    "parameters with its certificates and secrets; for the account, where they are not there yet, "
-    "a bucket and the role that deletes stacks"
+    "and outside of the stack: a launch template, two worker groups (spot and on-demand), and "
+    "parameters with its certificates and secrets; once per account, a bucket and the role that "
+    "deletes stacks"
 )
 
 EMULATED = (
-    "The local cloud's prices are made up: they show what a plan looks like. Nothing here costs "
-    "money, all of it runs on this machine."
+    "The local cloud's prices are invented, to show what a plan looks like. Nothing here costs "
+    "money: it all runs on this machine."
 )
 
 
 def headline(request: JobRequest, checked: ValidatedJob, found: Survey) -> Iterator[str]:
-    """Script, types, zones, price; then what is worth a warning.
+    """Yield script, types, zones and price, then warnings.
 
-    Raises `UsageError`, before anything is said, for limits that contradict what there is.
+    Raises `UsageError` before the first line if a limit contradicts the prices.
     """
     _check_kept(checked)
     _check_cost(request.minimum, checked.capacity.max_cost, found)
@@ -45,7 +46,7 @@ def headline(request: JobRequest, checked: ValidatedJob, found: Survey) -> Itera
     yield (
         f"in {_where(found)}: {_usd(found.price)} an hour each, "
         f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
-        f"{' (made-up prices of the local cloud)' if request.local else ''}"
+        f"{' (invented prices of the local cloud)' if request.local else ''}"
     )
     if checked.archive.left_out is not None:
         yield not_shipped(checked.archive.left_out)
@@ -55,28 +56,30 @@ def headline(request: JobRequest, checked: ValidatedJob, found: Survey) -> Itera
 
 
 def not_shipped(left: LeftOut) -> str:
-    """A script that reads it would not find it."""
+    """Return the note that files ignored by git are not shipped to the nodes."""
     more = "" if left.all else "more than "
     files = "file" if left.files == 1 else "files"
     largest = f"{left.largest} ({size(left.largest_size)})"
     which = largest if left.files == 1 else f"{size(left.size)}, the largest {largest}"
     return (
-        f"git ignores {more}{left.files} {files} here, which nodes do not get: {which}; a line "
-        f"`{left.rule}` in .spotelasticignore brings that, a bucket (--read) what is large"
+        f"{more}{left.files} {files} ignored by git will not be shipped to the nodes: {which}; a "
+        f"line `{left.rule}` in .spotelasticignore ships that; put large data in a bucket (--read)"
     )
 
 
 def _check_kept(checked: ValidatedJob) -> None:
     if checked.capacity.keep_failed and checked.linger == 0:
         raise UsageError(
-            "--keep-failed: with --linger 0 the cluster ends with its job, and the node that "
-            "failed with it: say for how long it is to stay, as --linger 3h"
+            "--keep-failed: with --linger 0 the cluster and its failed node end with the job: "
+            "give a time to stay, such as --linger 3h"
         )
 
 
 def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
-    """An error where a job would be stopped before it has trained: its nodes boot, and what it
-    takes to end is set aside. Prices that are not known contradict nothing."""
+    """Refuse a cost limit that would stop the job before it has trained.
+
+    It must pay for booting the nodes and for ending the job. Unknown prices refuse nothing.
+    """
     an_hour, policy = found.estimate.low, ControllerPolicy()
     least = limits.needed(an_hour, policy)
     if limit is None or not found.price or limit >= least:
@@ -85,18 +88,18 @@ def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
     raise UsageError(
         f"--max-cost {limit:g}: pays for {minutes:.1f} min of {_nodes(minimum)} (--min) and the "
         f"control nodes, {_usd(an_hour)} an hour: {_time(policy.boots_in)} to boot and "
-        f"{_time(policy.ends_within)} to end take {_up(least)} USD: say more than that"
+        f"{_time(policy.ends_within)} to end take {_up(least)} USD: give more than that"
     )
 
 
 def _too_dear(capacity: Capacity, price: float) -> Iterator[str]:
-    """No error: prices fall, and who set a limit may want to wait for that."""
+    """Warn of a price limit below today's price. It is no error: the price may fall."""
     limit = capacity.max_price
     if limit is None or price <= limit:
         return
     instead = " but those on demand" if capacity.on_demand != "never" or capacity.base else ""
     yield (
-        f"warning: --max-price {limit:g} is below the price of {_usd(price)} now: "
+        f"warning: --max-price {limit:g} is below the current price of {_usd(price)}: "
         f"there will be no nodes{instead} until the price falls"
     )
 
@@ -115,12 +118,12 @@ class Planned:
     name: str
     is_up: bool
     changes: tuple[str, ...]
-    """Of a cluster that is up."""
+    """Differences from the request, if the cluster is already up."""
     resources: tuple[str, ...]
-    """Of one that is not: what its stack would be made of."""
+    """What the stack would consist of, if the cluster is new."""
     instance_types: tuple[str, ...]
     zones: tuple[str, ...]
-    """In the order in which they are tried."""
+    """Zones in the order in which they are tried."""
     lines: tuple[Line, ...]
     usd_per_hour_at_min: float
     usd_per_hour_at_max: float
@@ -136,7 +139,7 @@ def planned(
     known: JobSpec | None,
     secrets: Collection[str],
 ) -> Planned:
-    """`secrets`: those that are new, or have another value."""
+    """Return the plan for programs. `secrets` are the new and changed ones."""
     differences = changes(request, checked, found, known, secrets) if known is not None else ()
     return Planned(
         name=checked.name,
@@ -156,7 +159,10 @@ def planned(
 def plan(
     checked: ValidatedJob, found: Survey, planned: Planned, *, emulated: bool = False
 ) -> Iterator[str]:
-    """What `--plan` shows; `emulated`: of the local cloud, where nothing costs money."""
+    """Yield the lines that `--plan` shows.
+
+    `emulated`: for the local cloud, where nothing costs money.
+    """
     yield ""
     yield from _choice(checked, found)
     yield from _zones(found)
@@ -167,23 +173,23 @@ def plan(
     yield from price_table(found.estimate, EMULATED if emulated else real)
     yield ""
     if not planned.is_up:
-        yield f"would make the cluster {checked.name}: {', '.join(planned.resources)}"
+        yield f"would create the cluster {checked.name}: {', '.join(planned.resources)}"
         yield BESIDE
     elif planned.changes:
         yield f"would change the cluster {checked.name}: {'; '.join(planned.changes)}"
     else:
         yield (
-            f"the job of {checked.name} is as asked for: nothing would change, but for a stack "
-            "that another version of spotelastic has made, which is brought to this one's"
+            f"the job of {checked.name} is already as requested: nothing would change, except that "
+            "a stack made by another version of spotelastic is updated"
         )
     yield lingers(checked.linger)
 
 
 def lingers(seconds: float | None) -> str:
-    """How the cluster ends where nobody takes it down."""
+    """Return how the cluster ends if it is not taken down."""
     if seconds is None:
-        return "by itself it never ends (--linger)"
-    return f"by itself it ends {_time(seconds)} after its job (--linger)"
+        return "otherwise it never ends by itself (--linger)"
+    return f"otherwise it ends by itself {_time(seconds)} after its job (--linger)"
 
 
 def changes(
@@ -193,7 +199,7 @@ def changes(
     known: JobSpec,
     secrets: Collection[str],
 ) -> Iterator[str]:
-    """What differs from the job that the cluster has."""
+    """Yield the differences between the request and the job that the cluster has."""
     pairs = {
         **_of_its_nodes(checked, found, known),
         **_of_the_job(request, checked, found, known),
@@ -214,7 +220,7 @@ def changes(
 
 
 Pairs = Mapping[str, tuple[object, object]]
-"""By flag: what the cluster has, and what is asked for."""
+"""By flag: the cluster's value, and the requested one."""
 
 
 def _of_the_job(request: JobRequest, checked: ValidatedJob, found: Survey, known: JobSpec) -> Pairs:
@@ -267,15 +273,15 @@ def _shown(value: object) -> str:
 
 
 def _choice(checked: ValidatedJob, found: Survey) -> Iterator[str]:
-    """What the types were chosen from, and why."""
+    """Yield the kinds of nodes that were considered, and why each was or was not chosen."""
     if not found.options:
         return
     such = str(checked.requirement)
-    yield f"kinds of nodes{f' with {such}' if such else ''}, by an hour of their cheapest type:"
+    yield f"kinds of nodes{f' with {such}' if such else ''}, by hourly price of the cheapest type:"
     for option in found.options:
         first = option.types[0]
         names = ", ".join(kind.name for kind in option.types)
-        taken = "dearer" if option is not found.options[0] else "taken: the cheapest in quota"
+        taken = "more expensive" if option is not found.options[0] else "chosen: cheapest in quota"
         memory = f"{first.gpu_memory_mib * 2**20 / 1e9:.0f} GB"
         yield (
             f"  {_usd(option.usd):>10}  {first.gpus} {first.gpu} of {memory} ({names}): "
@@ -285,10 +291,10 @@ def _choice(checked: ValidatedJob, found: Survey) -> Iterator[str]:
 
 
 def _zones(found: Survey) -> Iterator[str]:
-    """In which order zones are tried, and why."""
+    """Yield the zones in the order in which they are tried, with the reasons."""
     if len(found.ranking) < 2:
         return
-    yield "zones, the first to be tried first:"
+    yield "zones, in the order in which they are tried:"
     for zone in found.ranking:
         price = f"{_usd(zone.usd)} an hour" if zone.usd else "no spot price"
         yield f"  {zone.name}: {price}{f', placement score {zone.score}' if zone.score else ''}"
@@ -296,6 +302,7 @@ def _zones(found: Survey) -> Iterator[str]:
 
 
 def price_table(costs: Estimate, about_prices: str) -> Iterator[str]:
+    """Yield the lines of the price table, then `about_prices`."""
     width = max(len(line.what) for line in costs.lines)
     yield f"{'':{width}}  {'at --min':>8}  {'at --max':>8}  {'USD/h each':>10}"
     for line in costs.lines:
@@ -322,7 +329,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _up(amount: float) -> str:
-    """So rounded that it is no less, with two digits that count."""
+    """Round up, to two significant digits."""
     digits = max(2, 1 - math.floor(math.log10(amount)))
     return f"{math.ceil(amount * 10**digits) / 10**digits:.{digits}f}"
 

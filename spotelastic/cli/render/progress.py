@@ -1,4 +1,4 @@
-"""Progress while a job runs: live on a terminal, plain lines anywhere else."""
+"""Shows the progress of a job: a live table on a terminal, plain lines anywhere else."""
 
 import sys
 from collections import deque
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.live import Live as RichLive
 
 EVERY = 5.0
-"""Seconds between two plain lines of progress where nothing else happens."""
+"""Seconds between two plain lines of progress if nothing else happens."""
 
 RECENT = 200
-"""Lines that are kept for a terminal that gets another size."""
+"""Lines that are kept to redraw a terminal after its size changed."""
 
 
 class ProgressView(Protocol):
@@ -33,22 +33,23 @@ class ProgressView(Protocol):
     ) -> None: ...
 
     def say(self, line: str) -> None:
-        """One line that stays."""
+        """Print one line that stays."""
         ...
 
     def event(self, event: Event) -> None: ...
 
     def status(self, status: Status) -> None:
-        """How things stand now; replaces what was shown before."""
+        """Show the current status in place of the previous one."""
         ...
 
 
 def view() -> ProgressView:
+    """Return the view that fits stdout."""
     return Live() if sys.stdout.isatty() else Plain(lambda line: print(line, flush=True))
 
 
 class Plain:
-    """A line when something happens, and one every few seconds while training goes on."""
+    """Prints a line when something happens, and one every few seconds during training."""
 
     def __init__(self, write: Callable[[str], object], clock: Clock = steady) -> None:
         self._write = write
@@ -84,10 +85,10 @@ class Plain:
 
 
 class Live:
-    """A table of nodes that is redrawn in place; events scroll by above it.
+    """Redraws a table of nodes in place, with events scrolling by above it.
 
-    A terminal that gets another size moves what stands on it, and nobody can tell where to. So the
-    screen is cleared then, and what fits of the newest lines is shown again.
+    A terminal that changes its size moves its contents, and no program can tell where to. The
+    screen is then cleared, and as many of the newest lines as fit are shown again.
     """
 
     def __init__(self, console: "Console | None" = None) -> None:
@@ -142,12 +143,12 @@ class Live:
         self._console.clear()
         for shown in self._newest(size.height - self._height(table) - 1):
             self._console.print(shown, highlight=False)
-        # A new one: the old one would erase what it takes for its table.
+        # A new Live: the old one would erase lines that it takes for its table.
         self._live = self._drawn(table)
         self._live.start(refresh=True)
 
     def _newest(self, lines: int) -> "list[RenderableType]":
-        """As many as there is room for, the oldest first."""
+        """Return as many of the newest lines as fit, the oldest first."""
         fitting: list[RenderableType] = []
         for shown in reversed(self._recent):
             lines -= self._height(shown)

@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables for people."""
+"""Formats status, events, reports and costs: as JSON for programs, as tables for people."""
 
 import math
 import sys
@@ -28,17 +28,19 @@ from spotelastic.model.progress import (
 
 T = TypeVar("T")
 LEDGER = (
-    *("", "node", "at", "told by", "after"),
-    *("saved\nstep", "in\nS3", "pause", "steps\nlost", "cost"),
+    *("", "node", "at", "source", "after"),
+    *("saved\nstep", "in\nS3", "pause", "steps\nredone", "cost"),
 )
-"""The columns of an interruption."""
-NUMBERS = ("after", "saved\nstep", "pause", "steps\nlost", "cost")
+"""The columns of the table of interruptions."""
+NUMBERS = ("after", "saved\nstep", "pause", "steps\nredone", "cost")
+"""The columns that are aligned to the right."""
 
 
 def console() -> Console:
-    """A pipe gets as many columns as a table needs; on a terminal they fit 80.
+    """Return a console for stdout: wide enough for any table in a pipe, the terminal's width
+    otherwise.
 
-    No markup: what is shown comes from outside, and an error message may hold brackets.
+    Markup is off: the texts come from outside, and an error message may hold brackets.
     """
     if sys.stdout.isatty():
         return Console(markup=False)
@@ -46,10 +48,12 @@ def console() -> Console:
 
 
 def to_json(value: object) -> str:
+    """Return the value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
+    """Print a value, as JSON or as a table."""
     if as_json:
         print(to_json(value))
     else:
@@ -57,7 +61,7 @@ def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> No
 
 
 def display(shown: RenderableType) -> None:
-    """On stdout. A terminal never shows the blanks at the ends of a table's lines; a file would."""
+    """Print a table to stdout, without trailing blanks unless stdout is a terminal."""
     to = console()
     if sys.stdout.isatty():
         to.print(shown)
@@ -68,6 +72,7 @@ def display(shown: RenderableType) -> None:
 
 
 def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table with these columns; those in `right` are aligned to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, vertical="bottom", no_wrap=True)
@@ -78,7 +83,10 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """The first table that there is room for, else the last: from the widest to the narrowest."""
+    """Renders the first of its tables that fits the width, else the last.
+
+    The widest comes first.
+    """
 
     tables: tuple[Table, ...]
 
@@ -95,7 +103,7 @@ class Fitting:
 
 
 def status_line(status: Status) -> str:
-    """The job in one line of some 80 columns: what changes while it trains."""
+    """Return the job in one line of about 80 columns: the values that change during training."""
     if not status.round:
         states = Counter(node.state for node in status.nodes if node.role == "worker")
         waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
@@ -123,7 +131,7 @@ def _upload(upload: Upload) -> str:
 
 
 def status_table(status: Status) -> RenderableType:
-    """The job, why its round began (or how it ended), and its nodes."""
+    """Return the job, why its round began (or how it ended), and its nodes."""
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
     head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
     parts = [head, Text(status_line(status))]
@@ -135,19 +143,25 @@ def status_table(status: Status) -> RenderableType:
 
 
 def _not_understood(status: Status) -> str:
-    """Of AWS's events; those of other instances are as many as the account has, and no matter."""
+    """Return a note on dropped AWS events.
+
+    Events of other instances are not counted: an account has many of them.
+    """
     kinds = [(status.messages.get(kind, 0), kind) for kind in ("unknown", "malformed")]
     told = " and ".join(f"{count} {kind}" for count, kind in kinds if count)
-    return f"of AWS's events {told} were dropped" if told else ""
+    return f"dropped events from AWS: {told}" if told else ""
 
 
 NODE = ("node", "role", "state", "zone", "address", "ranks")
 SPARED = ("address", "zone", "role")
-"""Columns of a node that go where there is no room, the first first: its name has to be whole, for
-who wants to say it to another command."""
+"""Columns that are left out if the table is too wide, the first one first.
+
+The node's name is never cut: it is needed as an argument of other commands.
+"""
 
 
 def nodes_table(status: Status) -> Fitting:
+    """Return the table of nodes, with as many columns as fit."""
     kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
     tables = [table_of(*names) for names in kept]
     for node in status.nodes:
@@ -159,11 +173,12 @@ def nodes_table(status: Status) -> Fitting:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """A node's ranks follow one another: 8-15."""
+    """Return a node's ranks, which are consecutive, as "8-15"."""
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
 
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
+    """Return the table of clusters."""
     if not clusters:
         return Text("no clusters")
     table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
@@ -176,15 +191,17 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
 
 
 def clock(at: float) -> str:
+    """Return the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def event_line(event: Event) -> str:
+    """Return an event as one line."""
     return f"{clock(event.at)}  {_kind(event):<9}  {_what(event)}"
 
 
 def event_row(event: Event) -> Table:
-    """The same for a terminal: a long message goes on below its beginning."""
+    """Return an event for a terminal, where a long message continues below its beginning."""
     row = Table.grid(padding=(0, 2, 0, 0))
     row.add_column(width=8)
     row.add_column(width=9)
@@ -194,14 +211,14 @@ def event_row(event: Event) -> Table:
 
 
 def _kind(event: Event) -> str:
-    """For people: what a group or a person has asked for does not look like AWS's notice."""
+    """Return the kind to show. A planned leave is not shown like AWS's notice."""
     kind = InterruptionKind(str(event.data.get("kind", "")))
     asked = event.kind == "notice" and kind.traits.is_asked_for
     return InterruptionKind.PLANNED.traits.label if asked else event.kind
 
 
 def _what(event: Event) -> str:
-    """The message; with the node where it happened, unless it names that."""
+    """Return the message, with the node in front if the message does not name it."""
     unnamed = event.kind == "failure" and event.node not in event.message
     return f"{event.node} {event.message}" if unnamed else event.message
 
@@ -210,7 +227,7 @@ def events_table(events: Sequence[Event]) -> RenderableType:
     table = table_of("time", "kind", "what")
     table.columns[-1].no_wrap = False
     for column in table.columns:
-        column.vertical = "top"  # what happened may take several lines
+        column.vertical = "top"  # a message may take several lines
     for event in events:
         table.add_row(clock(event.at), _kind(event), Text(_what(event)))
     return table
@@ -220,9 +237,10 @@ def events_table(events: Sequence[Event]) -> RenderableType:
 
 
 def report_table(report: Report) -> RenderableType:
+    """Return the report: result, bill and interruptions."""
     job = report.job
     steps = counted(job.final_step, "step")
-    if job.steps_run != job.final_step:  # repeated some, or went on from an earlier job's
+    if job.steps_run != job.final_step:  # some were repeated, or came from an earlier job
         repeated = sum(row.steps_lost or 0 for row in report.interruptions)
         again = f", {repeated} of them repeated" if repeated else ""
         steps += f" ({job.steps_run} run{again})"
@@ -255,6 +273,7 @@ def _with_control(report: Report) -> str:
 
 
 def cost_table(cost: Cost) -> RenderableType:
+    """Return the costs of a cluster, so far and per hour."""
     hours = f"{cost.spot_hours:.3f} spot"
     if cost.on_demand_hours:
         hours += f", {cost.on_demand_hours:.3f} on-demand"
@@ -280,7 +299,7 @@ def cost_table(cost: Cost) -> RenderableType:
 
 
 def usd(amount: float) -> str:
-    """Two significant digits for the cents of a short job, else two decimals."""
+    """Format an amount: two significant digits for cents, else two decimals."""
     if 0 < amount < 0.095:
         return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
     return f"${amount:.2f}"
@@ -315,7 +334,7 @@ def _cells(row: Interruption) -> tuple[str, ...]:
 
 
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
-    """The time stands below the node, and how late somebody told of it below who that was."""
+    """Put the time below the node, and the delay below the reporter, for a narrow table."""
     kind, node, at, teller, after, *others = cells
     return kind, f"{node}\n{at}", f"{teller}\n{after}", *others
 

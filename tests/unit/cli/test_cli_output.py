@@ -213,7 +213,7 @@ def test_the_status_shows_every_node() -> None:
 def test_events_of_aws_that_were_not_understood_are_told() -> None:
     """As AWS may change them. Those of other instances are not."""
     messages = {"handled": 7, "foreign": 99, "unknown": 1, "malformed": 2}
-    told = "of AWS's events 1 unknown and 2 malformed were dropped"
+    told = "dropped events from AWS: 1 unknown and 2 malformed"
     assert told in rendered(tables.status_table(replace(STATUS, messages=messages))).splitlines()
     assert "dropped" not in rendered(tables.status_table(replace(STATUS, messages={"foreign": 9})))
     assert json.loads(tables.to_json(replace(STATUS, messages=messages)))["messages"] == messages

@@ -126,11 +126,11 @@ def test_what_the_trace_lacks_may_be_bought_on_demand(
         (("--min", "40"), "(--on-demand fallback, --on-demand base=16)"),
         (
             ("--min", "40", "--on-demand", "base=15"),
-            "--min 40: the trace has at most 24 nodes at a time, and --on-demand base=15: say less",
+            "--min 40: the trace has at most 24 nodes at a time, and --on-demand base=15: lower it",
         ),
         (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
         (("--on-demand", "always"), "--on-demand always: expected never, fallback or base=N"),
-        (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5: is more than --max 4"),
+        (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5 is more than --max 4"),
         (("--deadline", "soon"), "--deadline soon: expected a time, such as 90m or 8h"),
         (("--max-cost", "0"), "--max-cost 0: expected more than 0 US dollars"),
         (("--step-time", "0"), "--step-time 0: expected more than 0 seconds"),

@@ -174,13 +174,13 @@ def test_an_option_that_does_not_exist_is_a_usage_error() -> None:
 def test_deleting_checkpoints_wants_the_cluster_named() -> None:
     told = spotelastic("down", "--delete-data")
     assert told.returncode == 2
-    assert "name the cluster whose checkpoints are to be deleted" in told.stderr
+    assert "name the cluster whose checkpoints to delete" in told.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "some"),
     [
-        ("up", {"Machines", "The job", "Money and time", "After the job"}),
+        ("up", {"Nodes", "The job", "Money and time", "After the job"}),
         ("run", {"Nodes", "Workers", "Output", "Checkpoints"}),
     ],
 )

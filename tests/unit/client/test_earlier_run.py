@@ -57,11 +57,11 @@ def test_it_says_from_which_step_the_job_goes_on(place: tuple[CloudTarget, str])
     assert begun(there, asked(bucket)) == [] == begun(there, asked(bucket, fresh=True))
     trained(url, 40)
     (line,) = begun(there, asked(bucket))
-    assert line.startswith("going on from step 40 of the run quokka, saved ")
+    assert line.startswith("continuing from step 40 of the run quokka, saved ")
     assert line.endswith("; begin afresh with --fresh")
     (line,) = begun(there, asked(bucket, fresh=True))
     assert (
-        line == f"beginning afresh: step 40 and what was before it stay in {url}, and count no more"
+        line == f"beginning afresh: step 40 and earlier ones stay in {url}, but are no longer used"
     )
     assert begun(there, asked(bucket)) == [], "the job begins at step 0, also the next time"
     assert len(open_storage(url).keys("1/")) > 1
@@ -88,7 +88,7 @@ def test_it_names_another_script_or_other_arguments(place: tuple[CloudTarget, st
 def test_fresh_is_for_a_cluster_that_is_to_be_made() -> None:
     known = cast(Any, SimpleNamespace(name="quokka"))
     earlier_run.check(asked("b"), known)
-    with pytest.raises(UsageError, match="the cluster quokka is up and trains"):
+    with pytest.raises(UsageError, match="the cluster quokka is training"):
         earlier_run.check(asked("b", fresh=True), known)
-    with pytest.raises(UsageError, match="--fresh and --resume old: give one of them"):
+    with pytest.raises(UsageError, match="--fresh and --resume old: give only one of them"):
         earlier_run.check(asked("b", fresh=True, resume="old"), None)

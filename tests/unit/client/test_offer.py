@@ -45,7 +45,7 @@ def test_a_cost_that_pays_for_less_than_a_boot_and_an_end_is_refused_with_the_fi
         told(Capacity(max_cost=0.05))
     assert str(refused.value) == (
         "--max-cost 0.05: pays for 2.5 min of 2 nodes (--min) and the control nodes, 1.20 USD an "
-        "hour: 2 min to boot and 3 min to end take 0.10 USD: say more than that"
+        "hour: 2 min to boot and 3 min to end take 0.10 USD: give more than that"
     )
     assert told(Capacity(max_cost=0.11))
 
@@ -55,7 +55,7 @@ def test_prices_that_are_not_known_contradict_no_limit() -> None:
 
 
 def test_a_node_that_is_to_be_kept_for_no_time_is_refused() -> None:
-    with pytest.raises(UsageError, match="--keep-failed: with --linger 0 the cluster ends with"):
+    with pytest.raises(UsageError, match="--keep-failed: with --linger 0 the cluster and its"):
         told(Capacity(keep_failed=True), linger=0.0)
     for linger in (None, 1.0):
         assert told(Capacity(keep_failed=True), linger=linger)
@@ -82,11 +82,12 @@ def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_ta
 def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
     data = LeftOut(3, 12_400_000, "data/train.bin", 8_000_000, "!/data/", True)
     assert plan.not_shipped(data) == (
-        "git ignores 3 files here, which nodes do not get: 12.4 MB, the largest data/train.bin "
-        "(8 MB); a line `!/data/` in .spotelasticignore brings that, a bucket (--read) what is "
-        "large"
+        "3 files ignored by git will not be shipped to the nodes: 12.4 MB, the largest "
+        "data/train.bin (8 MB); a line `!/data/` in .spotelasticignore ships that; put large data "
+        "in a bucket (--read)"
     )
     one = LeftOut(1, 300, "a.pkl", 300, "!/a.pkl", True)
-    assert "git ignores 1 file here, which nodes do not get: a.pkl (300 B); " in plan.not_shipped(
-        one
+    assert (
+        "1 file ignored by git will not be shipped to the nodes: a.pkl (300 B); "
+        in plan.not_shipped(one)
     )

@@ -166,7 +166,7 @@ def test_without_a_script_train_py_is_meant(
         ("min = 'two'", 'spotelastic.toml: min = "two": '),
         ("min 2", "spotelastic.toml is not TOML"),
         ("[up]\nmin = 2", "there is no key up"),
-        ("fresh = true", "spotelastic.toml: fresh is for one command, not for each"),
+        ("fresh = true", "spotelastic.toml: fresh is for a single command"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(
@@ -231,7 +231,7 @@ def test_all_that_comes_after_the_script_is_the_scripts(
     )
     assert run(monkeypatch, "up", "a.py", "--max-cost=5") == 2
     told = capsys.readouterr().err
-    assert told.startswith("spotelastic: --max-cost stands after the script") and len(asked) == 4
+    assert told.startswith("spotelastic: --max-cost comes after the script") and len(asked) == 4
 
 
 def test_aws_s_own_variable_does_not_win_over_the_file(

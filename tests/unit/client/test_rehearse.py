@@ -74,7 +74,7 @@ def test_a_plan_is_the_same_as_toml_and_as_json(folder: Path) -> None:
         ('[[interruption]]\nafter = "1s"\nin = -1', "in -1: expected a whole number"),
         (
             '[[interruption]]\nafter = "1s"\nkind = "loss"\nin = 120',
-            "interruption 1: in 120: a loss has no warning, the node goes at once: drop in, or",
+            "interruption 1: in 120: a loss comes without notice: remove `in`, or",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_an_interruption_of_no_known_kind_is_refused() -> None:
 
 
 def test_a_loss_that_is_to_be_announced_is_refused() -> None:
-    with pytest.raises(UsageError, match="--kind loss --in 60: a loss has no warning"):
+    with pytest.raises(UsageError, match="--kind loss --in 60: a loss comes without notice"):
         interrupt.InterruptionRequest.asked("i-1", "loss", 60.0)
     for seconds in (0.0, interrupt.fault_injection.WARNING):
         assert not interrupt.InterruptionRequest.asked("i-1", "loss", seconds).warns

@@ -107,7 +107,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
                 InterruptionRequest("i-spot", InterruptionKind.REBALANCE),
                 ("fis", "i-spot", 900.0),
             ),
-            *("is recommended to be left, and will be taken away in 900 s", 900),
+            *("gets a rebalance recommendation, and will be taken away in 900 s", 900),
         ),
         (
             AWS,
@@ -142,12 +142,12 @@ def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
 @pytest.mark.parametrize(
     ("cloud", "node", "kind", "seconds", "why"),
     [
-        (AWS, "i-spot", "notice", 15.0, r"^--in 15: AWS gives 120 s of notice, always \(or none:"),
-        (AWS, "i-bought", "notice", 120.0, "^i-bought is on-demand: AWS gives no notice to those"),
+        (AWS, "i-spot", "notice", 15.0, r"^--in 15: AWS always gives 120 s of notice \(or none:"),
+        (AWS, "i-bought", "notice", 120.0, "^i-bought is on-demand: AWS gives such instances"),
         (AWS, "i-bought", "rebalance", 120.0, "^i-bought is on-demand"),
         (LOCAL, "i-bought", "notice", 15.0, "^i-bought is on-demand"),
         (LOCAL, "i-gone", "loss", 120.0, "^demo has no node i-gone; it has i-spot, i-bought$"),
-        (LOCAL, "i-spot", "loss", 15.0, "^--kind loss --in 15: a loss has no warning"),
+        (LOCAL, "i-spot", "loss", 15.0, "^--kind loss --in 15: a loss comes without notice"),
         (LOCAL, "i-spot", "flood", 120.0, "^--kind flood: expected notice, rebalance, loss$"),
     ],
 )

@@ -106,7 +106,7 @@ def test_fresh_leaves_what_others_see_too_where_it_is(storage: str) -> None:
     trained(storage, 40)
     before = open_storage(storage).keys("1/")
     said = run(storage, "--fresh", "a.py", others=others)
-    assert said[0].startswith("beginning afresh: step 40 and what was before it stay in")
+    assert said[0].startswith("beginning afresh: step 40 and earlier ones stay in")
     assert run(storage, "a.py", others=others) == []
     for step in (5, 6, 7, 8):
         trained(storage, step)
