@@ -1,4 +1,4 @@
-"""Renders what can be configured besides flags: keys of spotelastic.toml, and variables."""
+"""Renders the keys of spotelastic.toml, which are also the variables of `up`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,6 @@ from command_reference import cell, code, default, options
 
 from spotelastic.cli.app import app
 from spotelastic.client import config_file
-from spotelastic.launcher.flags import GROUPS
 
 _ARGUMENTS = {"script": "The job", "args": "The job"}
 """Arguments of `up` that are keys, too, and where they stand."""
@@ -17,7 +16,7 @@ _OF_ONE_CALL = {"json", "plan", "help"}
 
 
 def keys() -> str:
-    """The keys of spotelastic.toml with their variables, under the headings of `up --help`."""
+    """The keys of spotelastic.toml, under the headings of `up --help`."""
     panels: dict[str, list[Any]] = {}
     for parameter in _of_up():
         panel = _ARGUMENTS.get(parameter.name) or parameter.rich_help_panel or ""
@@ -30,15 +29,6 @@ def template() -> str:
     return f"```toml\n{config_file.template('train.py', 2, 8, ())}```\n"
 
 
-def run_variables() -> str:
-    """A line for each flag of `spotelastic run`."""
-    lines = ["| flag | variables |", "|---|---|"]
-    for flag in (flag for flags in GROUPS.values() for flag in flags):
-        name = flag.dest.upper()
-        lines.append(f"| `{flag.names.split()[-1]}` | `PET_{name}`, `SPOTELASTIC_{name}` |")
-    return "\n".join(lines) + "\n"
-
-
 def _of_up() -> Iterator[Any]:
     up = typer.main.get_command(app).commands["up"]
     yield from (each for each in up.params if each.name in _ARGUMENTS)
@@ -47,7 +37,7 @@ def _of_up() -> Iterator[Any]:
 
 def _panel(title: str, found: list[Any]) -> Iterator[str]:
     yield f"**{title}**\n"
-    yield "| key | variable | | default |\n|---|---|---|---|"
+    yield "| key | | default |\n|---|---|---|"
     for each in found:
         key = _key(each)
         text = cell(each.help or "")
@@ -55,8 +45,7 @@ def _panel(title: str, found: list[Any]) -> Iterator[str]:
             text += " A list."
         if key in config_file.ONCE:
             text += " Not in the file."
-        variable = code(f"SPOTELASTIC_{key.replace('-', '_').upper()}")
-        yield f"| {code(key)} | {variable} | {text} | {cell(default(each))} |"
+        yield f"| {code(key)} | {text} | {cell(default(each))} |"
     yield ""
 
 

@@ -1,6 +1,6 @@
 """Hooks of mkdocs: the navigation, the generated tables, and links to files of the repository.
 
-- Pages of the navigation that do not exist are left out, and `decisions/` becomes all its files.
+- `decisions/` in the navigation becomes all files of that folder.
 - `<!-- insert: NAME -->` in a page becomes what `INSERTS[NAME]` makes of the code.
 - A link to a file outside of docs/ works in the repository as it stands. On the site it leads to a
   copy of that file.
@@ -16,7 +16,6 @@ import command_reference
 import configuration_reference
 import errors_reference
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -26,18 +25,16 @@ COPIES = "source"
 INSERTS: Mapping[str, Callable[[], str]] = {
     "commands": command_reference.page,
     "exit-codes": errors_reference.table,
-    "flag-variables": configuration_reference.run_variables,
     "template": configuration_reference.template,
     "toml-keys": configuration_reference.keys,
 }
 _MARK = re.compile(r"^<!-- insert: (.*) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)")
-_log = get_plugin_logger("documentation")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Settles the navigation by what is in docs/."""
-    config.nav = _present(config.nav or [], Path(config.docs_dir))
+    """Names the files of the folders in the navigation."""
+    config.nav = _listed(config.nav or [], Path(config.docs_dir))
     return config
 
 
@@ -76,18 +73,13 @@ def _outside(source: str, target: str) -> str | None:
     return path if not path.startswith(("docs/", "..")) and (ROOT / path).is_file() else None
 
 
-def _present(nav: list[Any], docs: Path) -> list[Any]:
-    """The entries whose pages exist."""
+def _listed(nav: list[Any], docs: Path) -> list[Any]:
     found: list[Any] = []
     for entry in nav:
         title, value = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
         if isinstance(value, list):
-            value = _present(value, docs)
+            value = _listed(value, docs)
         elif value.endswith("/"):
             value = sorted(value + path.name for path in (docs / value).glob("*.md"))
-        elif not (docs / value).is_file():
-            _log.info("no page %s yet", value)
-            continue
-        if value:
-            found.append(value if title is None else {title: value})
+        found.append(value if title is None else {title: value})
     return found

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
 
+from spotelastic_checkpoints import provenance
+from spotelastic_checkpoints.commit import tenancy, verification
+from spotelastic_checkpoints.commit.commit_protocol import PROBE
+from spotelastic_checkpoints.format import metadata
+
 import spotelastic
+from spotelastic.aws.artifacts import boot_artifacts
+from spotelastic.aws.messaging import bucket
+from spotelastic.controller.etcd import generations, snapshots
 from spotelastic.launcher.flags import GROUPS
 from spotelastic.model.interruption_kind import InterruptionKind
 
@@ -124,3 +132,13 @@ def test_every_kind_of_event_is_listed() -> None:
 def test_every_kind_of_interruption_is_listed() -> None:
     page = (REFERENCE / "events.md").read_text()
     assert re.findall(r"^- `(\w+)`", page, re.M) == [kind.value for kind in InterruptionKind]
+
+
+def test_every_object_of_a_cluster_is_listed() -> None:
+    page = (REFERENCE / "bucket.md").read_text()
+    modules = (bucket, generations)
+    names = [text for each in modules for name, text in vars(each).items() if name.isupper()]
+    names = [text for text in names if isinstance(text, str)]
+    names += [snapshots.PREFIX, boot_artifacts.CURRENT]
+    names += [PROBE, tenancy.KEY, provenance.NAME, verification.NAME, metadata.NAME]
+    assert [name for name in names if not re.search(rf"[`/]{re.escape(name)}`", page)] == []

@@ -30,8 +30,8 @@ def test_every_command_has_a_section_with_its_flags() -> None:
 
 def test_keys_and_exceptions_are_those_of_the_code() -> None:
     keys = configuration_reference.keys()
-    assert "| `keep-last` | `SPOTELASTIC_KEEP_LAST` |" in keys
-    assert "| `args` | `SPOTELASTIC_ARGS` |" in keys
+    assert "| `keep-last` | " in keys
+    assert "| `args` | " in keys
     assert "| `plan` |" not in keys
     for name in ("UsageError", "JobFailed"):
         assert f"| `{name}` | {getattr(errors, name).exit_code} |" in errors_reference.table()
