@@ -6,6 +6,7 @@
     ├── StorageRefused       the object store said no, or belongs to another run; do not try again
     ├── Fenced               another round has claimed the storage; nothing may be committed
     │   └── SupersededByNewerEpoch  a later round of the same run has, and may commit it yet
+    ├── ProtocolRefused      the daemon is of another version; do not try again
     ├── RestoreFailed        the named source could not be read, or did not match its checksums
     └── ArenaFull            the memory for the slots is missing; the message has the numbers
 
@@ -40,6 +41,10 @@ class SupersededByNewerEpoch(Fenced):
     """A later round of the same run has claimed the storage, and may still commit this save."""
 
 
+class ProtocolRefused(CheckpointsError):
+    """The daemon is of another version of spotelastic; trying again is no use."""
+
+
 class RestoreFailed(CheckpointsError):
     """The exact source that was asked for cannot be restored."""
 
@@ -57,6 +62,7 @@ BY_NAME: dict[str, type[CheckpointsError]] = {
         StorageRefused,
         Fenced,
         SupersededByNewerEpoch,
+        ProtocolRefused,
         RestoreFailed,
         ArenaFull,
     )

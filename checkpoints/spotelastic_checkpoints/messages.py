@@ -6,6 +6,7 @@ subscribers with id 0. Messages between daemons of different nodes are in `peers
 
 import msgspec
 
+from spotelastic_checkpoints.protocol_version import ProtocolVersion
 from spotelastic_checkpoints.types import (
     Commit,
     Moved,
@@ -16,6 +17,18 @@ from spotelastic_checkpoints.types import (
     StepPoint,
     Value,
 )
+
+# -- the first thing that is said -------------------------------------------------------------------
+
+
+class Greeting(Value, frozen=True, tag="hello"):
+    """The first message of each client, sent with the first request; not answered.
+
+    All versions read it, and answer requests with the refusal of another major.
+    """
+
+    protocol: ProtocolVersion
+
 
 # -- events ---------------------------------------------------------------------------------------
 
@@ -281,8 +294,19 @@ Request = (
     | Leave
 )
 
+_greeting = msgspec.msgpack.Decoder(tuple[int, Greeting])
+_any_request = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 _request = msgspec.msgpack.Decoder(tuple[int, Request])
 _event = msgspec.msgpack.Decoder(DaemonEvent)
+
+
+def decode_greeting(body: bytes) -> Greeting:
+    return _greeting.decode(body)[1]
+
+
+def request_id(body: bytes) -> int:
+    """The id of a request that need not be one of this version's."""
+    return _any_request.decode(body)[0]
 
 
 def decode_request(body: bytes) -> tuple[int, Request]:

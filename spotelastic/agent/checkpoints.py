@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotelastic_checkpoints import addresses, messages
-from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable, ProtocolRefused
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.types import (
@@ -143,11 +143,16 @@ class Checkpoints:
 
     def _find(self) -> DaemonClient | None:
         """One that outlived an earlier agent on this node."""
-        with contextlib.suppress(CheckpointsError):
+        try:
             client = DaemonClient(str(self.socket))
             client.status()
-            return client
-        return None
+        except ProtocolRefused as error:
+            raise EnvironmentFailure(
+                f"{self.socket}: a checkpoint daemon runs on this node already: {error}"
+            ) from error
+        except CheckpointsError:
+            return None
+        return client
 
     def _start(self) -> DaemonClient:
         if self._process is not None:

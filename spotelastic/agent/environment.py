@@ -10,6 +10,7 @@ from spotelastic_checkpoints import addresses
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.entries import modules_folder
 from spotelastic.model.job import Settings
+from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Member, Round
 
 
@@ -63,6 +64,7 @@ def worker(
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(signal.Signals(s).name for s in config.signals),
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
+        "SPOTELASTIC_PROTOCOL": PROTOCOL,
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
     }

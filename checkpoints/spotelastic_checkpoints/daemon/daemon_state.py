@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
 from spotelastic_checkpoints.types import RoundInfo
 
 EPOCHS_KEPT = 64
@@ -21,6 +22,7 @@ class DaemonState(msgspec.Struct, frozen=True):
     """The round that the daemon was told of last."""
     epochs: dict[str, int] = {}
     """Storage epochs of recent rounds, by incarnation."""
+    protocol: ProtocolVersion = PROTOCOL
 
     def begun(self, round_: RoundInfo) -> "DaemonState":
         """Return the state with this round as the current one."""
@@ -38,8 +40,9 @@ def keep(folder: Path, remembered: DaemonState) -> None:
 
 
 def recall(folder: Path) -> DaemonState:
-    """Read the state; an empty one where there is no readable file."""
+    """Read the state; an empty one where no file can be read, or where another major wrote it."""
     try:
-        return msgspec.json.decode((folder / _NAME).read_bytes(), type=DaemonState)
+        found = msgspec.json.decode((folder / _NAME).read_bytes(), type=DaemonState)
     except (FileNotFoundError, msgspec.MsgspecError):
         return DaemonState()
+    return found if found.protocol.major == PROTOCOL.major else DaemonState()

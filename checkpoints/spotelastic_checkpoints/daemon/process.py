@@ -31,11 +31,12 @@ from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import handover
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
-from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.errors import CheckpointsError, ProtocolRefused
 from spotelastic_checkpoints.memory.arena import MOST_SLOTS, PRIVATE, Arena
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import PeerServer
+from spotelastic_checkpoints.protocol_version import refusal
 from spotelastic_checkpoints.threads import minded
 
 NAME = b"se-daemon"
@@ -186,10 +187,15 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
         client = Client(writer.write)
         service.clients.add(client)
         try:
+            said = messages.decode_greeting(await _frame(reader))
+            refused = refusal(said.protocol, "the process that asks", "this checkpoint daemon")
             while True:
-                (length,) = framing.FRAME.unpack(await reader.readexactly(framing.FRAME.size))
-                ident, request = messages.decode_request(await reader.readexactly(length))
-                service.handle(client, ident, request)
+                body = await _frame(reader)
+                if refused:
+                    answer = f"{ProtocolRefused.__name__}: {refused}"
+                    writer.write(framing.frame(messages.request_id(body), answer, None))
+                else:
+                    service.handle(client, *messages.decode_request(body))
         except (OSError, EOFError, msgspec.MsgspecError):
             pass
         finally:
@@ -202,6 +208,11 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
     server = await asyncio.start_unix_server(serve, early)
     early.rename(path)
     return server
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    (length,) = framing.FRAME.unpack(await reader.readexactly(framing.FRAME.size))
+    return await reader.readexactly(length)
 
 
 async def _watch(

@@ -29,6 +29,7 @@ from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory.free_memory import FreeMemory, mib, room
 from spotelastic_checkpoints.memory.prefault import populate
 from spotelastic_checkpoints.memory.worker_page import WorkerPage
+from spotelastic_checkpoints.protocol_version import PROTOCOL
 from spotelastic_checkpoints.types import Item
 
 PRIVATE = 0o700
@@ -41,7 +42,8 @@ NEEDED = 0.9
 """Share of the free memory that slots may take which a rank cannot do without."""
 SPARE = 0.5
 """Share of the free memory that slots may take, if one of them is a spare one."""
-_MAGIC = 0x3130_5445_5350_4F53
+_MAGIC = int.from_bytes(b"SOPSET%02d" % PROTOCOL.major, "little")
+"""First word of a slot. Slots of another major version count as empty."""
 _WORDS = struct.Struct("<QQQQQ")
 """Magic, state, generation, and length and checksum of the description that follows."""
 _STATE_AT, _GENERATION_AT = 8, 16

@@ -3,9 +3,9 @@
     client                                        server
     ClientHello; without certificates HELLO  ──►  refuses one that should have sent the other
                TLS 1.3, both sides show a certificate
-                                             ◄──  a nonce
-    a nonce, an HMAC over both               ──►
-                                             ◄──  an HMAC over both
+                                             ◄──  its protocol, a nonce
+    its protocol, a nonce, an HMAC over all  ──►
+                                             ◄──  an HMAC over all
 
 The HMACs prove that each side knows the cluster's token, without sending it. With certificates the
 token is a second factor. A node with certificates never speaks without TLS, so that it cannot be
@@ -17,6 +17,7 @@ import hmac
 import os
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 from spotelastic_checkpoints.peers import tls
 from spotelastic_checkpoints.peers.tls import PeerTls
+from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion, refusal
 
 WITHIN = 10.0
 """Seconds for the whole handshake."""
@@ -37,6 +39,9 @@ BY_TLS = b"spotelastic: TLS"
 """Answer of a server with certificates to a client without. It is as long as a nonce."""
 IN_CLEAR = b"spotelastic: tcp"
 """Answer of a server without certificates to a client with them. It is as long as a nonce."""
+VERSION = struct.Struct(">4sHH")
+"""How each side names its protocol: a magic word, major, minor. It is the same in all versions."""
+_MAGIC = b"SPOT"
 _HANDSHAKE = 0x16
 """The first byte of a client that begins with TLS."""
 
@@ -73,9 +78,11 @@ def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
             channel = credentials.tls.contexts().server.wrap_socket(connection, server_side=True)
             undo.callback(channel.close)
             _check_name(channel, credentials.tls)
-        mine = os.urandom(NONCE)
+        mine = _version() + os.urandom(NONCE)
         channel.sendall(mine)
-        theirs = bytes(exactly(channel, NONCE, deadline))
+        theirs = bytes(exactly(channel, VERSION.size, deadline))
+        _check_version(theirs)
+        theirs += exactly(channel, NONCE, deadline)
         proof = bytes(exactly(channel, MAC, deadline))
         if not hmac.compare_digest(proof, _proof(credentials.token, b"client", mine, theirs)):
             raise PeerRefused("it does not know this cluster's token")
@@ -101,10 +108,16 @@ def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
             channel = credentials.tls.contexts().client.wrap_socket(connection)
             undo.callback(channel.close)
             _check_name(channel, credentials.tls)
-        theirs = bytes(exactly(channel, NONCE, deadline))
-        if theirs == BY_TLS:
+        theirs = bytes(exactly(channel, VERSION.size, deadline))
+        if BY_TLS.startswith(theirs):
             raise PeerRefused("it speaks TLS only, and this node has no certificates")
-        mine = os.urandom(NONCE)
+        mine = _version() + os.urandom(NONCE)
+        try:
+            _check_version(theirs)
+        except PeerRefused:
+            channel.sendall(mine)  # so that the other side can name both, too
+            raise
+        theirs += exactly(channel, NONCE, deadline)
         channel.sendall(mine + _proof(credentials.token, b"client", theirs, mine))
         try:
             proof = bytes(exactly(channel, MAC, deadline))
@@ -114,6 +127,18 @@ def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
             raise PeerRefused("it does not know this cluster's token")
         undo.pop_all()
     return channel
+
+
+def _version() -> bytes:
+    return VERSION.pack(_MAGIC, *PROTOCOL)
+
+
+def _check_version(said: bytes) -> None:
+    magic, *protocol = VERSION.unpack(said)
+    if magic != _MAGIC:
+        raise ConnectionError("it is no checkpoint daemon")
+    if refused := refusal(ProtocolVersion(*protocol), "it", "this node's checkpoint daemon"):
+        raise PeerRefused(refused)
 
 
 def exactly(connection: socket.socket, length: int, deadline: float | None = None) -> bytearray:

@@ -10,6 +10,7 @@ import msgspec
 
 from spotelastic_checkpoints import framing, messages
 from spotelastic_checkpoints.errors import BY_NAME, CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
 
 T = TypeVar("T")
 
@@ -17,9 +18,13 @@ T = TypeVar("T")
 class Connection:
     """One connection to a daemon; not thread-safe. It is closed after a time-out or an error."""
 
-    def __init__(self, sock: socket.socket, name: str) -> None:
+    def __init__(
+        self, sock: socket.socket, name: str, *, protocol: ProtocolVersion = PROTOCOL
+    ) -> None:
         self._socket = sock
         self._name = name
+        self._greeting = framing.frame(0, messages.Greeting(protocol))
+        """Sent with the first request."""
         self._last_id = 0
         self._replies: dict[int, tuple[str, msgspec.Raw]] = {}
         self._events: deque[messages.DaemonEvent] = deque()
@@ -42,7 +47,8 @@ class Connection:
         """Send a request and return its id, for `receive`. Raises `DaemonUnavailable`."""
         self._last_id += 1
         try:
-            self._socket.sendall(framing.frame(self._last_id, request))
+            greeting, self._greeting = self._greeting, b""
+            self._socket.sendall(greeting + framing.frame(self._last_id, request))
         except OSError as error:
             raise self._broken(error) from error
         return self._last_id

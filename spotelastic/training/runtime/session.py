@@ -23,6 +23,7 @@ from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.types import EpochClaim, MemberRanks, Resume, RoundInfo, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.model.protocol import ProtocolVersion, refusal
 from spotelastic.training.runtime.local_daemon import OwnDaemon
 from spotelastic.training.runtime.local_storage import FRESH, OwnStorage
 
@@ -107,6 +108,7 @@ def _under_agent(ranks: Ranks) -> WorkerSession:
     Where rounds meet at one port (--master-port), a worker that its agent could not end may come to
     a later round's store: it must not pass for a rank of that round.
     """
+    _check_protocol(os.environ.get("SPOTELASTIC_PROTOCOL", ""))
     round_ = os.environ["SPOTELASTIC_ROUND"]
     others = [rank for rank, theirs in enumerate(ranks.gather(round_)) if theirs != round_]
     if others:
@@ -122,6 +124,16 @@ def _under_agent(ranks: Ranks) -> WorkerSession:
         True,
         _nothing,
     )
+
+
+def _check_protocol(agents: str) -> None:
+    """The script's Python may have another spotelastic installed than the agent's."""
+    major, _, minor = agents.partition(".")
+    if not (major.isdigit() and minor.isdigit()):
+        return  # whoever starts workers otherwise need not say; the daemon asks again
+    theirs = ProtocolVersion(int(major), int(minor))
+    if refused := refusal(theirs, "this node's agent", f"the script's Python ({sys.executable})"):
+        raise UsageError(refused)
 
 
 def _on_our_own(

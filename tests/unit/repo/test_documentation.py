@@ -34,7 +34,13 @@ SHORT = re.compile(r"`([a-z_]+(?:/[a-z_]+)*\.py)`")
 MADE_BY_READERS = {"train.py", "queue.py", "platform.py"}
 INTERNAL = {
     *("SPOTELASTIC_CLOUD", "SPOTELASTIC_CONTAINED", "SPOTELASTIC_DAEMON", "SPOTELASTIC_DIE_AT"),
-    *("SPOTELASTIC_INSTANCE", "SPOTELASTIC_RESUME", "SPOTELASTIC_RUN", "SPOTELASTIC_SHM"),
+    *(
+        "SPOTELASTIC_INSTANCE",
+        "SPOTELASTIC_PROTOCOL",
+        "SPOTELASTIC_RESUME",
+        "SPOTELASTIC_RUN",
+        "SPOTELASTIC_SHM",
+    ),
     *("SPOTELASTIC_STATE", "SPOTELASTIC_TOKEN", "SPOTELASTIC_VOLUMES"),
 }
 """Variables that processes of spotelastic pass to each other."""
