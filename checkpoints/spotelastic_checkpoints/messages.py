@@ -18,7 +18,7 @@ from spotelastic_checkpoints.types import (
     Value,
 )
 
-# -- the first thing that is said -------------------------------------------------------------------
+# -- the first message ----------------------------------------------------------------------------
 
 
 class Greeting(Value, frozen=True, tag="hello"):
@@ -81,7 +81,7 @@ class SaveFailed(Value, frozen=True, tag="failed"):
     """The problem, in one line for people."""
 
 
-class Superseded(Value, frozen=True, tag="outrun"):
+class Superseded(Value, frozen=True, tag="superseded"):
     """A later claim of the same run has fenced this round's epoch, so nothing can be committed."""
 
     epoch: int
@@ -144,7 +144,7 @@ class Flush(Value, frozen=True, tag="flush"):
     """Seconds to wait at most."""
 
 
-class SetDeadline(Value, frozen=True, tag="hurry"):
+class SetDeadline(Value, frozen=True, tag="deadline"):
     """This node will be gone at `deadline` (epoch seconds)."""
 
     deadline: float

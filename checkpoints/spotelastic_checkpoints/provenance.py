@@ -17,6 +17,7 @@ import msgspec
 from spotelastic_checkpoints.commit.commit_protocol import Commits, folder
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import metadata
+from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
@@ -46,6 +47,7 @@ class Record(msgspec.Struct):
     """Record of the run that made the commit in `found`. A run that saves nothing has made nothing,
     however it ends.
     """
+    version: int = FORMAT
 
     def of(self, commit: Commit | None) -> "Record | None":
         """Return the record of the run that made `commit`, the newest one now."""

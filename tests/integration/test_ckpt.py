@@ -23,6 +23,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import encoding, layout, manifest
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
+from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage import outage_retry
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.port import Blob, unseen
@@ -96,7 +97,7 @@ def saved(tmp_path: Path) -> Path:
             commits.put_shard(Commit(epoch, step), name, memoryview(memory))
             commits.put_manifest(
                 Manifest(
-                    version=manifest.VERSION,
+                    version=FORMAT,
                     epoch=epoch,
                     step=step,
                     incarnation="round",

@@ -36,6 +36,7 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
+from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
 from spotelastic_checkpoints.storage.port import Storage, unseen
 from spotelastic_checkpoints.types import Commit, EpochClaim
 
@@ -74,6 +75,7 @@ class Latest(msgspec.Struct, frozen=True):
     """The first epoch whose commits count. A fresh start (`--fresh`) leaves those before it stored,
     but ignored.
     """
+    version: int = FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +434,8 @@ class Commits:
         blob = self.storage.get(LATEST)
         if blob is None:
             return None, ""
+        if newer := of_newer_format(blob.data, f"{self.storage.url}/{LATEST}"):
+            raise StorageRefused(newer)
         try:
             return msgspec.json.decode(blob.data, type=Latest), blob.etag
         except msgspec.MsgspecError as error:

@@ -22,6 +22,7 @@ from typing import Literal
 import msgspec
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
 from spotelastic_checkpoints.storage.port import Storage
 
 KEY = "in-use"
@@ -68,6 +69,7 @@ class Tenant(msgspec.Struct, frozen=True):
     """The last question that the tenant answered."""
     over: bool = False
     """Whether the job has ended."""
+    version: int = FORMAT
 
 
 class InUse(CheckpointsError):
@@ -325,6 +327,8 @@ class Tenancy:
         blob = self._root.get(KEY)
         if blob is None:
             return None, ""
+        if newer := of_newer_format(blob.data, f"{self._root.url}/{KEY}"):
+            raise StorageRefused(newer)
         try:
             return msgspec.json.decode(blob.data, type=Tenant), blob.etag
         except msgspec.MsgspecError as error:

@@ -31,6 +31,7 @@ from spotelastic_checkpoints.format import manifest, shards
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.format.shards import Cut
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
+from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.types import Commit, Item, UploadStatus
 
 T = TypeVar("T")
@@ -441,7 +442,7 @@ class Pipeline:
             # A worker may still write by a grant of the daemon that this one has replaced.
             raise _overwritten(header)
         content = Manifest(
-            version=manifest.VERSION,
+            version=FORMAT,
             epoch=save.commit.epoch,
             step=save.commit.step,
             incarnation=save.incarnation,

@@ -11,9 +11,9 @@ import xxhash
 
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format import encoding
+from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
 from spotelastic_checkpoints.types import Item
 
-VERSION = 1
 FOLDER = "manifests"
 """Folder of the manifests. Listing it, and not the shards, tells whether a step is complete."""
 BLOCK = 1 << 18
@@ -114,9 +114,13 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, name: str) -> Manifest:
     """Decode a manifest. Raises `RestoreFailed`, with `name`, where it is none."""
     try:
-        return msgspec.json.decode(data, type=Manifest)
+        content = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise RestoreFailed(f"{name} is not a manifest of spotelastic: {error}") from None
+        reason = of_newer_format(data, name) or f"{name} is not a manifest of spotelastic: {error}"
+        raise RestoreFailed(reason) from None
+    if content.version > FORMAT:
+        raise RestoreFailed(of_newer_format(data, name))
+    return content
 
 
 def complaint(manifests: Sequence[Manifest]) -> str:

@@ -23,6 +23,7 @@ from spotelastic_checkpoints.format import encoding, layout, manifest, shards
 from spotelastic_checkpoints.format.layout import Declaration
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.free_memory import mib
+from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit, Item
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -126,9 +127,7 @@ def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str 
             name = manifest.shard_name(0, number)
             commits.put_shard(commit, name, memory[cut.start : cut.end])
             files.append(Shard(name, cut.end - cut.start, cut.placed()))
-    content = Manifest(
-        manifest.VERSION, epoch, step, ALONE, plan.hash, 0, 1, plan.chunks, tuple(files)
-    )
+    content = Manifest(FORMAT, epoch, step, ALONE, plan.hash, 0, 1, plan.chunks, tuple(files))
     commits.put_manifest(content)
     commits.commit(commit, epoch)
     return Checkpoint(commit, [content])
