@@ -142,7 +142,7 @@ class BucketObjects:
                     keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
                     if keys:
                         answer = self.aws.s3.delete_objects(
-                            Bucket=self.bucket, Delete={"BucketObjects": keys, "Quiet": True}
+                            Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
                         )
                         self._check_deleted(answer.get("Errors", ()))
                     deleted += len(keys)
