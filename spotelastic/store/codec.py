@@ -1,6 +1,6 @@
-"""Values of the model as JSON bytes, and back; what is read from outside is validated here.
+"""Encodes the model's values as JSON for the key-value store, and decodes and validates them.
 
-Large values are compressed: a round names all its nodes and is delivered to each of them, so that
+Large values are compressed. A round names all its nodes and is delivered to each of them, so that
 its bytes grow with the square of their number.
 """
 
@@ -12,20 +12,26 @@ import msgspec
 T = TypeVar("T")
 
 LARGE = 4096
+"""Bytes from which on a value is compressed."""
 _LEVEL = 1
 _RATIO = 6
-"""What a round shrinks by at most, about: memory is then asked for once."""
+"""About the largest factor by which a round shrinks, so that memory is allocated once."""
 _ZLIB = b"\x78"
-"""What zlib's data begins with, and no JSON does."""
+"""First byte of compressed data, with which no JSON begins."""
 
 
 def encode(value: object) -> bytes:
+    """Encode a value, compressed where it is large."""
     data = msgspec.json.encode(value)
     return data if len(data) < LARGE else zlib.compress(data, _LEVEL)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Raises `msgspec.DecodeError`, where a field does not fit `ValidationError` naming it."""
+    """Decode a value.
+
+    Raises `msgspec.DecodeError`, or its `ValidationError`, which names the field, where one does
+    not fit.
+    """
     if data.startswith(_ZLIB):
         try:
             data = zlib.decompress(data, bufsize=_RATIO * len(data))

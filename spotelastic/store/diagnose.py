@@ -1,8 +1,8 @@
-"""Why an endpoint does not serve as etcd 3 does, in words for the person who named it.
+"""Finds out, for an error message, why an endpoint does not answer as etcd 3 does.
 
-gRPC tells apart only "unavailable" and "too late"; this asks once more, as a plain client would:
-name, connection, TLS, and etcd's /version. Only for an error that is on its way: it takes up to
-`PATIENCE` seconds at each step.
+gRPC only reports "unavailable" or "too late". This asks once more, as a plain client would: for the
+host's address, a connection, TLS, and etcd's /version. Each step takes up to `PATIENCE` seconds, so
+that it is only for errors.
 """
 
 import json
@@ -23,14 +23,16 @@ _VERSION = b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`final`: waiting does not help."""
+    """Why the endpoint does not answer."""
 
     told: str
+    """The reason, in words for the user who named the endpoint."""
     final: bool = False
+    """Whether waiting does not help."""
 
 
 def diagnose(endpoint: str, tls: TlsFiles | None = None) -> Diagnosis:
-    """`endpoint` is host:port."""
+    """Return why the endpoint ("host:port") does not answer."""
     host, port = addresses.split(endpoint)
     address = _resolve(host, port)
     if address is None:
@@ -38,7 +40,7 @@ def diagnose(endpoint: str, tls: TlsFiles | None = None) -> Diagnosis:
     try:
         return _encrypted(address, host, tls) if tls else _plain(address)
     except ConnectionRefusedError:
-        return Diagnosis("nobody listens there")
+        return Diagnosis("connection refused")
     except TimeoutError:
         return Diagnosis("it does not answer")
     except OSError as error:
@@ -68,11 +70,12 @@ def _encrypted(address: tuple[str, int], host: str, tls: TlsFiles) -> Diagnosis:
             mine = "this client's certificate (cert=, key=)"
             return Diagnosis(f"it does not accept {mine}: {_reason(error)}", final=True)
         return Diagnosis(f"it does not speak TLS ({_reason(error)})", final=True)
-    except ConnectionResetError:  # which may overtake the reason
+    except ConnectionResetError:  # The reset may overtake the alert that has the reason.
         return _broken_off(address)
 
 
 def _broken_off(address: tuple[str, int]) -> Diagnosis:
+    """Tell a server without TLS from one that refuses this client's certificate."""
     with socket.create_connection(address, PATIENCE) as connection:
         plain = _version(connection).startswith(b"HTTP/1.1 2")
     if plain:
@@ -82,7 +85,7 @@ def _broken_off(address: tuple[str, int]) -> Diagnosis:
 
 
 def read(said: bytes) -> Diagnosis:
-    """Pure: what the answer to GET /version says about who answers."""
+    """Return what the answer to GET /version says about the server."""
     if not said:
         return Diagnosis("it accepts connections and does not answer")
     _, _, body = said.partition(b"\r\n\r\n")
@@ -93,14 +96,14 @@ def read(said: bytes) -> Diagnosis:
         version = ""
     if not version:
         what = "an HTTP server" if said.startswith(b"HTTP/") else "a server"
-        return Diagnosis(f"{what} answers that is not etcd", final=True)
+        return Diagnosis(f"{what} answers there, not etcd", final=True)
     if version.startswith(("0.", "1.", "2.")):
         return Diagnosis(f"etcd {version} answers: version 3 is needed", final=True)
     return Diagnosis(f"etcd {version} answers, but has no leader: are its other members there?")
 
 
 def _version(connection: socket.socket) -> bytes:
-    """All that is said in answer; empty when nothing is."""
+    """Return the answer to GET /version; empty where there is none."""
     connection.settimeout(PATIENCE)
     said = b""
     try:
@@ -113,7 +116,7 @@ def _version(connection: socket.socket) -> bytes:
 
 
 def _speaks_tls(address: tuple[str, int]) -> bool:
-    """Whether somebody shakes hands there, whoever that may be."""
+    """Return whether the server makes TLS handshakes, with any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for _ in range(3):
@@ -124,20 +127,23 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
             ):
                 return True
         except ConnectionResetError:
-            continue  # which may overtake the reason
+            continue  # The reset may overtake the alert that has the reason.
         except OSError as error:
             return _is_alert(error)
     return False
 
 
 def _resolve(host: str, port: int) -> tuple[str, int] | None:
-    """In a thread, because a name server that is away takes longer than anybody wants to wait."""
+    """Return the first address of a host, or None.
+
+    This happens in a thread, because a name server that is away may take very long.
+    """
     found: list[tuple[str, int]] = []
 
     def ask() -> None:
         try:
             found.extend((address, port) for address in addresses.resolve(host))
-        except (OSError, UnicodeError):  # a name that cannot be one
+        except (OSError, UnicodeError):  # The host is not a valid name.
             return
 
     asking = threading.Thread(target=ask, name="resolve", daemon=True)
@@ -147,7 +153,7 @@ def _resolve(host: str, port: int) -> tuple[str, int] | None:
 
 
 def _is_alert(error: OSError) -> bool:
-    """Whether the other side refused by TLS's own means, and so speaks it."""
+    """Return whether the other side refused by a TLS alert, and so speaks TLS."""
     return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
 
 

@@ -1,9 +1,9 @@
-"""Election of one leader among many by a leased key: who creates the key leads until it is gone.
+"""Elects one leader among many processes by a leased key: the process that creates the key leads.
 
-Leadership is never a boolean kept in memory: it is a precondition (`Leadership.compare`) that every
-write of the leader carries, so that a leader that was deposed without noticing cannot write. Those
-who do not lead watch the key and campaign again when it disappears. After etcd's
-`client/v3/concurrency`, without its queue of waiters: whoever comes first leads.
+Leadership is never a boolean kept in memory. It is a precondition (`Leadership.compare`) that every
+write of the leader carries, so that a leader that was deposed without noticing cannot write. The
+others watch the key, and campaign again when it disappears. This follows etcd's
+`client/v3/concurrency`, without its queue of waiters: the first to come leads.
 """
 
 from dataclasses import dataclass
@@ -13,27 +13,31 @@ from spotelastic.store.port import Compare, Delete, Put, Store
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Of one election key, since the store revision `created`."""
+    """The leadership of one election key."""
 
     store: Store
     key: str
     created: int
+    """Store revision at which the key was created."""
 
     @property
     def compare(self) -> Compare:
-        """Holds for as long as this leadership does; goes into each of the leader's commits."""
+        """Holds for as long as this leadership does.
+
+        It belongs into each of the leader's commits.
+        """
         return Compare(self.key, "created", self.created)
 
     def resign(self) -> bool:
-        """Deletes the key if it is still ours; False when the leadership was lost before."""
+        """Delete the key. Returns False when the leadership was lost before."""
         return self.store.commit((self.compare,), (Delete(self.key),)).succeeded
 
 
 def campaign(store: Store, key: str, value: bytes, lease: int) -> Leadership | None:
-    """Tries once to lead, without waiting; None while somebody else does.
+    """Try once to lead, without waiting. Returns None while another process leads.
 
-    Raises `Unavailable` when the outcome is unknown: the next campaign under the same lease then
-    finds its own key and takes it up.
+    Raises `Unavailable` when the outcome is unknown. The next campaign under the same lease then
+    finds its own key, and leads.
     """
     outcome = store.commit((Compare(key, "created", 0),), (Put(key, value, lease),))
     if outcome.succeeded:

@@ -1,4 +1,4 @@
-"""Where etcd's members are, as --rdzv-endpoint says it."""
+"""Parses the addresses of etcd members as `--rdzv-endpoint` and `--rdzv-conf` give them."""
 
 import re
 from collections.abc import Mapping
@@ -8,16 +8,19 @@ from spotelastic_checkpoints import addresses
 from spotelastic.errors import UsageError
 
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[^\[\]/]+)?\]|[^\s:/\[\]]+)(?::(\d*))?")
-"""A host, an IPv6 address in brackets, and perhaps a port."""
+"""A host, or an IPv6 address in brackets, and perhaps a port."""
 
 
 def endpoints_of(text: str, port: int) -> tuple[str, ...]:
-    """host:port of each; an IPv6 address stands in brackets, http:// or https:// may lead."""
+    """Return "host:port" of each member; `port` is used where the text has none.
+
+    IPv6 addresses are in brackets. http:// or https:// may stand before each. Raises `UsageError`.
+    """
     endpoints = []
     for part in filter(None, text.split(",")):
         scheme, _, rest = part.rpartition("://")
         if scheme not in ("", "http", "https"):
-            raise UsageError(f"--rdzv-endpoint {part}: only http:// and https:// are spoken")
+            raise UsageError(f"--rdzv-endpoint {part}: only http:// and https:// are supported")
         found = _ENDPOINT.fullmatch(rest)
         if found is None or (found[2] and not is_port(found[2])):
             how = (
@@ -26,13 +29,17 @@ def endpoints_of(text: str, port: int) -> tuple[str, ...]:
                 else "several with commas"
             )
             raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, {how}")
-        host = addresses.bare(found[1]).replace("%25", "%")  # as in URLs
+        # The interface of a link-local address is escaped in URLs.
+        host = addresses.bare(found[1]).replace("%25", "%")
         endpoints.append(addresses.join(host, found[2] or port))
     return tuple(endpoints)
 
 
 def is_encrypted(text: str, conf: Mapping[str, str]) -> bool:
-    """Whether TLS is asked for: by a scheme before the endpoints, or by --rdzv-conf protocol."""
+    """Return whether TLS is asked for, by https:// or by `--rdzv-conf protocol=https`.
+
+    Raises `UsageError` where the two contradict each other.
+    """
     protocol = conf.get("protocol", "")
     if protocol not in ("", "http", "https"):
         raise UsageError(f"--rdzv-conf protocol={protocol}: give http or https")
@@ -46,4 +53,5 @@ def is_encrypted(text: str, conf: Mapping[str, str]) -> bool:
 
 
 def is_port(text: str) -> bool:
+    """Return whether the text is a valid port."""
     return text.isdecimal() and int(text) < 65536

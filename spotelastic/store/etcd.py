@@ -1,13 +1,12 @@
-"""The key-value store on a real etcd cluster.
+"""Implements the key-value store on a real etcd cluster, with fail-over between its members.
 
-Reads are linearizable. Calls fail over between members within their deadline; watches
-(`store/etcd_watch.py`) resume by themselves.
+Reads are linearizable. Calls go to another member within their deadline when one does not answer.
+Watches (`etcd_watch.py`) resume by themselves.
 
-Reads, puts, deletes and lease operations are repeated on another member when one does not answer.
-A request that was given up may still be carried out much later, by a member that was frozen; so a
-put or delete is sent as a transaction on the revision that it replaces, and comes to nothing once
-the repeated one went through. A `commit` is never repeated unless it certainly did not arrive:
-`Unavailable` then says that the outcome is unknown.
+A request that was given up may still be carried out much later, by a member that was frozen. So a
+put or delete is sent as a transaction on the revision that it replaces, and has no effect once its
+repetition succeeded. A `commit` is only repeated when it certainly did not arrive. Otherwise
+`Unavailable` says that the outcome is unknown.
 """
 
 import math
@@ -25,18 +24,23 @@ from spotelastic.store.port import Compare, Delete, Put, Sink, StoredValue, Tran
 from spotelastic.store.tls import TlsFiles
 
 _REMEMBERED = 4096
+"""Number of keys whose last revision is remembered."""
 
 
 class EtcdStore:
-    """Implements `port.Store`. `endpoints` are host:port; `timeout` is each call's deadline in s.
+    """An etcd cluster as a `port.Store`.
 
-    An election of etcd's own leader takes up to two seconds at default timers: calls made just then
-    may raise `Unavailable` unless `timeout` is longer.
+    etcd takes up to two seconds to elect its own leader at default timers. Calls made meanwhile may
+    raise `Unavailable` unless `timeout` is longer.
     """
 
     def __init__(
         self, endpoints: Sequence[str], *, timeout: float = 2.0, tls: TlsFiles | None = None
     ) -> None:
+        """Make a client.
+
+        `endpoints` are "host:port"; `timeout` is the deadline of each call in seconds.
+        """
         self._members = Members(endpoints, tls)
         self._timeout = timeout
         self._written: dict[str, int] = {}
@@ -45,7 +49,7 @@ class EtcdStore:
 
     @property
     def endpoint(self) -> str:
-        """The member in use right now."""
+        """Endpoint of the member in use."""
         return self._members.current.endpoint
 
     def get(self, key: str) -> StoredValue | None:
@@ -94,7 +98,10 @@ class EtcdStore:
         return TransactionResult(bool(response.succeeded), int(response.header.revision))
 
     def grant(self, ttl: float) -> int:
-        """After a fail-over a lease of an earlier attempt may be left behind; it runs out."""
+        """Grant a lease.
+
+        One of an earlier attempt may be left behind after a fail-over, and runs out.
+        """
         response = self._call("grant", rpc.LeaseGrantRequest(TTL=max(1, math.ceil(ttl))))
         return int(response.ID)
 
@@ -107,7 +114,7 @@ class EtcdStore:
         try:
             self._call("revoke", rpc.LeaseRevokeRequest(ID=lease))
         except LeaseLost:
-            pass  # It is gone, which is what was asked for.
+            pass  # The lease is gone, which is what was asked for.
 
     def watch(self, prefix: str, sink: Sink) -> EtcdWatch:
         watch = EtcdWatch(self._members, prefix, sink)
@@ -117,7 +124,7 @@ class EtcdStore:
         return watch
 
     def close(self) -> None:
-        """Ends all watches and their threads. No call may follow."""
+        """End all watches and their threads. No call may follow."""
         with self._lock:
             watches, self._watches = self._watches, []
         for watch in watches:
@@ -129,7 +136,10 @@ class EtcdStore:
         return value_of(response.kvs[0]) if response.kvs else None
 
     def _wrote(self, key: str, revision: int) -> int:
-        """Remembers what the next put replaces, which saves it a round trip; no more than that."""
+        """Remember the key's revision, which saves the next put a round trip.
+
+        It may be out of date.
+        """
         if len(self._written) >= _REMEMBERED:
             self._written.clear()
         self._written[key] = revision

@@ -1,11 +1,11 @@
-"""A watch on one prefix of etcd that survives its connection.
+"""Watches all keys of one prefix in etcd, and resumes on another member when a connection breaks.
 
     read the prefix ──► stream from the next revision ──► broken ──► another member ──► resume
           ▲                                                                               │
           └───────────── history is gone: compacted, wiped, or rolled back ◄──────────────┘
 
-One thread per watch reads the stream and calls the sink. `Health(False)` is said when the stream
-broke and no other member took over at once, dated back to the break.
+Each watch has one thread, which reads the stream and calls the sink. `Health(False)` is delivered
+when the stream broke and no other member took over at once. Its time is that of the break.
 """
 
 import threading
@@ -21,13 +21,13 @@ from spotelastic.store.members import REQUIRE_LEADER, MemberChannel, Members
 from spotelastic.store.port import Change, Health, Reset, Sink, StoredValue, WatchItem
 
 _PROBE = 0.5
-"""Seconds that a member has to show that it can serve a watch."""
+"""Seconds in which a member has to show that it can serve a watch."""
 
 _JOIN = 5.0
 
 
 class EtcdWatch:
-    """Implements `port.Watch`."""
+    """A watch on one prefix, as a `port.Watch`."""
 
     def __init__(self, members: Members, prefix: str, sink: Sink) -> None:
         self._members = members
@@ -45,10 +45,14 @@ class EtcdWatch:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """No item is delivered afterwards (but one that is being delivered); from any thread."""
+        """End the watch; may be called from any thread.
+
+        No item is delivered afterwards, except one whose delivery has begun.
+        """
         self._closed.set()
         stream = self._stream
         if stream is not None:
@@ -61,7 +65,7 @@ class EtcdWatch:
             member = self._members.current
             try:
                 self._follow(member)
-            except ValueError:  # gRPC's word for a channel closed by another thread
+            except ValueError:  # gRPC raises this for a channel that another thread has closed.
                 if not self._members.closed:
                     raise
             except (grpc.RpcError, _StreamEnded):
@@ -81,19 +85,20 @@ class EtcdWatch:
             if response.canceled:
                 break
             if response.created:
-                # Not before: a reset that was read but not delivered has to be read again.
+                # This is not done before: a reset that was read but not delivered has to be read
+                # again.
                 self._seen = seen
                 self._connected(reset)
             if response.events:
-                # The header may be ahead of the events while the member is still catching up.
+                # The header may be ahead of the events while the member catches up.
                 self._seen = seen = seen.at(response.events[-1].kv.mod_revision)
                 self._deliver(_change(event) for event in response.events)
         raise _StreamEnded
 
     def _catch_up(self, member: MemberChannel) -> tuple["_Seen", Reset | None]:
-        """Where the stream starts, and the whole prefix if it cannot resume there.
+        """Return where the stream starts, and the whole prefix if it cannot resume there.
 
-        The read proves that the member has a quorum; `hasleader` alone does not, because a follower
+        The read proves that the member has a quorum. `hasleader` alone does not, because a follower
         believes in a dead leader for a second.
         """
         seen = self._seen
@@ -139,7 +144,7 @@ class _StreamEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Up to where a watch has followed which history."""
+    """How far a watch has followed which history."""
 
     cluster: int
     term: int
@@ -147,13 +152,18 @@ class _Seen:
 
     @classmethod
     def of(cls, header: Any) -> "_Seen":
+        """Return the position that a response header says."""
         return cls(header.cluster_id, header.raft_term, header.revision)
 
     def at(self, revision: int) -> "_Seen":
+        """Return the same history at another revision."""
         return replace(self, revision=revision)
 
     def continues_in(self, header: Any) -> bool:
-        """False for another cluster, or one that was wiped or restored from an older state."""
+        """Return whether the header belongs to the same history.
+
+        It does not for another cluster, or one that was wiped or restored from an older state.
+        """
         return bool(
             header.cluster_id == self.cluster
             and header.raft_term >= self.term
@@ -162,12 +172,13 @@ class _Seen:
 
 
 def range_request(prefix: str, *, count_only: bool = False) -> Any:
+    """Return the request for all keys with this prefix."""
     key, end = _bounds(prefix)
     return rpc.RangeRequest(key=key, range_end=end, count_only=count_only)
 
 
 def value_of(pair: Any) -> StoredValue:
-    """One key as etcd sent it."""
+    """Convert a key as etcd sends it."""
     return StoredValue(
         pair.key.decode(), pair.value, pair.create_revision, pair.mod_revision, pair.lease
     )
@@ -180,11 +191,11 @@ def _watch_request(prefix: str, revision: int) -> Any:
 
 
 def _bounds(prefix: str) -> tuple[bytes, bytes]:
-    """etcd's half-open key interval that holds exactly what starts with the prefix."""
+    """Return etcd's half-open interval of keys that holds exactly the prefix."""
     key = prefix.encode()
     if not key:
         return b"\0", b"\0"
-    # Keys are UTF-8, so that no byte is 0xff and the last one can always be counted up.
+    # Keys are UTF-8, so no byte is 0xff and the last one can always be incremented.
     return key, key[:-1] + bytes([key[-1] + 1])
 
 

@@ -1,7 +1,7 @@
-"""Every key that spotelastic keeps in its key-value store, and who writes it.
+"""Names every key that spotelastic keeps in etcd, with the process that writes it and its value.
 
-All keys of one run live under `/spotelastic/<run>/`. Two branches keep the number of watch events
-linear in the number of nodes: everybody watches `all/`, only the holder and the controllers watch
+All keys of one run are under `/spotelastic/<run>/`. Two branches keep the number of watch events
+linear in the number of nodes: all agents watch `all/`; only the holder and the controllers watch
 `nodes/`.
 
 | key                          | lease      | written by               | value                |
@@ -25,7 +25,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | ranks/<node rank>            | the node's | its agent                | node id              |
 | group                        | -          | the first launcher       | random; of all nodes |
 | commit                       | -          | agents                   | model.round.Commit |
-| events/<time>-<random>       | -          | anybody                  | model.progress.Event |
+| events/<time>-<random>       | -          | agents, controllers      | model.progress.Event |
 | controller/leader            | the controller's | election among controllers | instance id  |
 | controller/live/<instance>   | the controller's | each controller    | address              |
 """
@@ -33,104 +33,129 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 from dataclasses import dataclass
 
 ROOT = "/spotelastic/"
+"""Prefix of the keys of all runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run."""
+    """The keys of one run.
+
+    Functions that name a node's key return the prefix of all nodes without one.
+    """
 
     run: str
 
     @property
     def root(self) -> str:
+        """Prefix of all keys of the run."""
         return f"{ROOT}{self.run}/"
 
     @property
     def all(self) -> str:
+        """Prefix of the keys that all agents watch."""
         return f"{self.root}all/"
 
     @property
     def round(self) -> str:
+        """The current round."""
         return f"{self.all}round"
 
     @property
     def proposal(self) -> str:
+        """The holder's proposal of a common save step."""
         return f"{self.all}proposal"
 
     @property
     def job(self) -> str:
+        """State of the job."""
         return f"{self.all}job"
 
     @property
     def ending(self) -> str:
-        """There while the job is being ended."""
+        """Exists while the job is being ended."""
         return f"{self.all}ending"
 
     @property
     def settings(self) -> str:
+        """Settings of the job."""
         return f"{self.all}settings"
 
     @property
     def holder(self) -> str:
+        """Election key of the holder."""
         return f"{self.all}holder"
 
     @property
     def reference(self) -> str:
-        """The node that all others must match."""
+        """The software, script and flags that all nodes must match."""
         return f"{self.all}reference"
 
     @property
     def nodes(self) -> str:
+        """Prefix of the keys that only the holder and the controllers watch."""
         return f"{self.root}nodes/"
 
     def live(self, node: str = "") -> str:
+        """Registration of a node."""
         return f"{self.nodes}live/{node}"
 
     def ack(self, node: str = "") -> str:
+        """A node's answer to a proposed round."""
         return f"{self.nodes}ack/{node}"
 
     def vote(self, node: str = "") -> str:
+        """A node's answer to a proposal."""
         return f"{self.nodes}vote/{node}"
 
     def progress(self, node: str = "") -> str:
+        """How far a node is."""
         return f"{self.nodes}progress/{node}"
 
     def snapshots(self, node: str = "") -> str:
+        """The sealed slots that a node outside of the round offers."""
         return f"{self.nodes}snapshots/{node}"
 
     def drain(self, node: str = "") -> str:
+        """Notice of a node that will go."""
         return f"{self.nodes}drain/{node}"
 
     def failure(self, node: str = "") -> str:
+        """The last failure on a node."""
         return f"{self.nodes}failure/{node}"
 
     def finished(self, round_incarnation: str = "", node: str = "") -> str:
+        """A node has finished the script in this round. Without a round: the prefix of all."""
         if not round_incarnation:
             return f"{self.nodes}finished/"
         return f"{self.nodes}finished/{round_incarnation}/{node}"
 
     def rank(self, number: int) -> str:
-        """Who has this node rank. Nobody watches it."""
+        """The node that has this node rank. No process watches it."""
         return f"{self.root}ranks/{number}"
 
     @property
     def group(self) -> str:
-        """Nobody watches it."""
+        """Id of all nodes of one job. No process watches it."""
         return f"{self.root}group"
 
     @property
     def commit(self) -> str:
+        """The newest commit that agents know of."""
         return f"{self.root}commit"
 
     def history(self, number: int | None = None) -> str:
+        """A past round; without a number the prefix of all."""
         return f"{self.root}history/" + ("" if number is None else f"{number:08d}")
 
     def event(self, name: str = "") -> str:
+        """An event; without a name the prefix of all."""
         return f"{self.root}events/{name}"
 
     @property
     def leader(self) -> str:
+        """Election key of the controllers."""
         return f"{self.root}controller/leader"
 
     def controller(self, instance: str = "") -> str:
+        """Registration of a controller."""
         return f"{self.root}controller/live/{instance}"

@@ -1,8 +1,8 @@
-"""Connections to the members of one etcd cluster, and fail-over between them.
+"""Connects to the members of an etcd cluster, and sends each call to one that answers.
 
-`pyetcd` carries etcd's messages and stubs; the channels are our own, because its client pins a
-failed endpoint for minutes, retries nothing, and cannot tell a call that never left this machine
-from one whose outcome is unknown.
+`pyetcd` provides etcd's messages and stubs. The channels are our own, because its client keeps
+using a failed endpoint for minutes and retries nothing. It also cannot tell a call that never left
+this machine from one whose outcome is unknown.
 """
 
 import random
@@ -21,21 +21,22 @@ from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.store.tls import Pem, TlsFiles
 
 REQUIRE_LEADER = (("hasleader", "true"),)
-"""Metadata that makes a member without a leader refuse at once, and end its watch streams."""
+"""Metadata that makes a member without a leader refuse calls at once, and end its watches."""
 
 PATIENCE = (0.25, 1.0)
-"""Seconds that one attempt may take, at least and at most: half of what has passed so far.
+"""Shortest and longest time of one attempt (s); in between, half of the time that has passed.
 
-Short at first, because a follower lets calls hang when the leader has just died, and answers the
-next attempt as soon as there is a new one; longer then, so that a slow cluster gets its time.
+The first attempts are short, because a follower lets calls hang when the leader has just died, and
+answers the next attempt as soon as there is a new one. Later ones are longer, so that a slow
+cluster gets its time.
 """
 
 _ALL_FAILED = Backoff(0.02, 0.25)
-"""After each round of attempts in which every member has failed."""
+"""Back-off after each round of attempts in which every member has failed."""
 
 _OPTIONS = (
-    # A member that stopped or was cut off is noticed within two seconds. Without ping_timeout_ms
-    # gRPC waits a minute for the answer, whatever keepalive_timeout_ms says.
+    # These notice within two seconds that a member has stopped or was cut off. Without
+    # ping_timeout_ms gRPC waits a minute for the answer, whatever keepalive_timeout_ms says.
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
     ("grpc.http2.ping_timeout_ms", 1000),
@@ -46,7 +47,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    # Connections of our own, which end with their channel.
+    # Connections are not shared, and end with their channel.
     ("grpc.use_local_subchannel_pool", 1),
     # Streams are read in the thread that iterates over them, without a helper thread each.
     ("SingleThreadedUnaryStream", 1),
@@ -54,10 +55,10 @@ _OPTIONS = (
 
 
 class MemberChannel:
-    """One member's channel and the calls that the store makes on it.
+    """The connection to one member, and the calls that the store makes on it.
 
-    Each takes (request, timeout=, metadata=). `keep_alive` and `watch` are streams in both
-    directions to etcd; one request is all that is ever sent on them here.
+    Each call takes (request, timeout=, metadata=). `keep_alive` and `watch` are bidirectional
+    streams in etcd; only one request is ever sent on them here.
     """
 
     def __init__(self, endpoint: str, tls: TlsFiles | None = None) -> None:
@@ -91,9 +92,10 @@ class MemberChannel:
         )
 
     def renewed(self) -> "MemberChannel":
-        """Itself, or one with what its files of certificates hold now, if that is not the same.
+        """Return a new channel if the certificate files have changed, else this one.
 
-        A channel keeps those that it was made with; calls under way on it end with it.
+        A channel keeps the certificates that it was made with, and calls on it end when it is
+        closed.
         """
         with suppress(OSError):
             if self._tls is not None and self._tls.read() != self._pem:
@@ -102,12 +104,12 @@ class MemberChannel:
 
 
 class Members:
-    """All members of the cluster; one is in use, and the next takes over when it fails."""
+    """All members of the cluster. One is in use; when it fails, the next one takes over."""
 
     def __init__(self, endpoints: Sequence[str], tls: TlsFiles | None = None) -> None:
         if not endpoints:
             raise ValueError("an etcd cluster needs at least one endpoint")
-        # In random order, so that the clients of a large cluster spread over its members.
+        # The order is random, so that the clients of a large cluster spread over its members.
         order = random.sample(list(endpoints), len(endpoints))
         self._members = [MemberChannel(endpoint, tls) for endpoint in order]
         self._current = 0
@@ -119,16 +121,18 @@ class Members:
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._closed.is_set()
 
     @property
     def current(self) -> MemberChannel:
+        """The member in use."""
         return self._members[self._current]
 
     def fail(self, member: MemberChannel) -> None:
-        """`member` did not serve: the next one is in use, unless another thread moved on before.
+        """Use the next member instead of `member`, unless another thread has done so before.
 
-        Its certificates may have been replaced, long after the connection was made with them.
+        `member` gets new certificates, which may have been replaced long after it was connected.
         """
         with self._lock:
             if self.current is member:
@@ -136,15 +140,16 @@ class Members:
                 self._current = (self._current + 1) % len(self._members)
 
     def pause(self, failures: int) -> None:
-        """Waits before the next attempt once every member has failed; ends early on `close`."""
+        """Wait before the next attempt once every member has failed. `close` ends the wait."""
         rounds, rest = divmod(failures, len(self._members))
         if rounds and not rest:
             self._closed.wait(replace(_ALL_FAILED, failures=rounds).bound)
 
     def call(self, method: str, request: Any, timeout: float, *, repeatable: bool = True) -> Any:
-        """Calls a method of whichever member serves it, within `timeout` seconds in all.
+        """Call a method of the first member that serves it, within `timeout` seconds altogether.
 
-        What is not repeatable goes to another member only if it certainly did not arrive.
+        A call that is not repeatable goes to another member only if it certainly did not arrive.
+        Raises `Unavailable`, `LeaseLost` or `ValueError`.
         """
         started = steady()
         failures = 0
@@ -158,7 +163,8 @@ class Members:
             limit = max(0.001, min(patience, timeout - passed))
             try:
                 return getattr(member, method)(request, timeout=limit, metadata=REQUIRE_LEADER)
-            except ValueError as error:  # gRPC's word for a channel closed by another thread
+            # gRPC raises this for a channel that another thread has closed.
+            except ValueError as error:
                 raise Unavailable("the connection to etcd is closed") from error
             except grpc.RpcError as error:
                 _raise_if_final(error)
@@ -173,6 +179,7 @@ class Members:
                     raise Unavailable(self._silence(timeout, error)) from error
 
     def close(self) -> None:
+        """Close all connections, which ends calls under way."""
         self._closed.set()
         for member in self._members:
             member.close()
@@ -190,7 +197,7 @@ def _channel(endpoint: str, pem: Pem | None) -> Any:
 
 
 def _raise_if_final(error: Any) -> None:
-    """Raises what no other member would answer differently."""
+    """Raise an error to which another member would not give another answer."""
     match error.code():
         case grpc.StatusCode.NOT_FOUND:
             raise LeaseLost(f"etcd: {error.details()}") from error
@@ -201,12 +208,12 @@ def _raise_if_final(error: Any) -> None:
 
 
 def _told(error: Any) -> str:
-    """gRPC's account of an error, less the chain of who heard it from whom."""
+    """Return gRPC's description of an error, without the chain of layers that passed it on."""
     return str(error.details()).rpartition(": ")[2]
 
 
 def _never_arrived(error: Any) -> bool:
-    """Whether no connection was made, or the member refused before it looked at the request."""
+    """Return whether no connection was made, or the member refused without reading the request."""
     details = str(error.details())
     return error.code() == grpc.StatusCode.UNAVAILABLE and (
         details.startswith("failed to connect") or details == "etcdserver: no leader"

@@ -1,13 +1,12 @@
-"""The key-value store in memory, with etcd's semantics: for tests and simulations.
+"""Implements the key-value store in memory with etcd's semantics, for tests and simulations.
 
-Whole clusters run on it in virtual time.
+Whole clusters run on it in virtual time. Nothing here sleeps, starts a thread or reads a clock of
+its own. Leases run out by the clock that is passed in, at the next call of any client or at `tick`.
+A watch delivers changes, in order, before the call that caused them returns, even when a sink
+itself writes to the store.
 
-Nothing here sleeps, starts a thread or reads a clock of its own. Leases run out by the clock that
-was passed in, at the next call of any client or at `tick`; watches deliver before the call that
-caused them returns, in order, also when a sink writes to the store itself.
-
-Several clients share one store through `client()`; `cut` and `heal` take one of them off the
-network and bring it back, as a partition would.
+Several clients share one store through `client()`. `cut` and `heal` disconnect one of them and
+connect it again, as a network partition does.
 """
 
 import itertools
@@ -35,7 +34,7 @@ from spotelastic.store.port import (
 
 
 class MemoryStore:
-    """One client's view of a store in memory; implements `port.Store`."""
+    """One client of a store in memory, as a `port.Store`."""
 
     def __init__(self, clock: Clock) -> None:
         self._data = _Data(clock)
@@ -43,7 +42,7 @@ class MemoryStore:
         self._closed = False
 
     def client(self) -> "MemoryStore":
-        """Another client of the same store, with a connection of its own."""
+        """Return another client of the same store, with a connection of its own."""
         other = MemoryStore(self._data.clock)
         other._data = self._data
         return other
@@ -51,21 +50,21 @@ class MemoryStore:
     # -- the simulated network and time --
 
     def cut(self) -> None:
-        """This client no longer reaches the store: calls fail and watches fall silent."""
+        """Disconnect this client: calls fail, and watches deliver nothing."""
         self._reachable = False
         self._data.disconnect(self)
 
     def heal(self) -> None:
-        """The connection is back: watches resume where they stopped."""
+        """Connect this client again: watches resume where they stopped."""
         self._reachable = True
         self._data.reconnect(self)
 
     def compact(self) -> None:
-        """Forgets history: watches of clients that are cut off resume with a `Reset`."""
+        """Forget history: watches of disconnected clients resume with a `Reset`."""
         self._data.compact()
 
     def tick(self) -> float | None:
-        """Expires the leases that are due; returns when the next one is (by the clock)."""
+        """End leases that have run out. Returns when the next one does, by the clock."""
         return self._data.tick()
 
     # -- port.Store --
@@ -126,7 +125,7 @@ class _Lease:
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """`missed` gathers changes while the client is cut off; None asks for a `Reset` instead."""
+    """A watch of one client."""
 
     data: "_Data"
     owner: MemoryStore
@@ -135,6 +134,8 @@ class _Watch:
     connected: bool
     begun: bool
     missed: list[Change] | None = None
+    """Changes while the client is disconnected; None where a `Reset` has to be delivered instead.
+    """
     closed: bool = False
 
     def close(self) -> None:
@@ -311,7 +312,10 @@ class _Data:
                 watch.close()
 
     def deliver(self) -> None:
-        """Hands out what is due, oldest first; a call from within a sink leaves it to the outer."""
+        """Deliver what is due, oldest first.
+
+        A call from within a sink leaves that to the outer call.
+        """
         with self.lock:
             if self._delivering:
                 return
@@ -329,6 +333,7 @@ class _Data:
         with self.lock:
             if self._deliveries:
                 return self._deliveries.popleft()
-            # Under the same lock as the emptiness check, so that nothing is left behind.
+            # This is under the same lock as the check for emptiness, so that nothing is left
+            # behind.
             self._delivering = False
             return None

@@ -1,7 +1,7 @@
-"""The key-value store port: what rounds, elections and the controller need of etcd.
+"""Defines the interface of a key-value store, as rounds, elections and the controller need it.
 
-Two adapters implement it: `store/etcd.py` and `store/memory.py`; one contract suite runs on both.
-Values are bytes; keys are str. Revisions grow by one with every committed write, as in etcd.
+`etcd.py` and `memory.py` implement it, and one contract suite runs on both. Keys are str, values
+are bytes. As in etcd, the store's revision grows by one with every committed write.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,24 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """One key as read: `created` and `modified` are store revisions; `lease` is 0 for none."""
+    """One key as it was read."""
 
     key: str
     data: bytes
     created: int
+    """Store revision at which the key was created."""
     modified: int
+    """Store revision at which it was last written."""
     lease: int = 0
+    """Lease that the key ends with; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A precondition: the key's create or mod revision equals `revision` (0: the key is absent)."""
+    """A precondition of a transaction: the key's create or modify revision equals `revision`.
+
+    Revision 0 means that the key does not exist.
+    """
 
     key: str
     field: Literal["created", "modified"]
@@ -31,6 +37,8 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
+    """Write a key, under a lease unless that is 0."""
+
     key: str
     data: bytes
     lease: int = 0
@@ -38,6 +46,8 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Delete a key."""
+
     key: str
 
 
@@ -46,15 +56,17 @@ Write = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """Of a transaction: whether all preconditions held, and the store revision it saw or made."""
+    """The result of a transaction."""
 
     succeeded: bool
+    """Whether all preconditions held."""
     revision: int
+    """Store revision that the transaction saw or made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One event of a watch. `value` is None for a deletion."""
+    """A change of one key. `value` is None where it was deleted."""
 
     key: str
     value: StoredValue | None
@@ -63,9 +75,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The watch missed history (compaction): `values` is the whole prefix at `revision`.
+    """All keys of the prefix at `revision`.
 
-    Also the first thing that every watch delivers, so that a reader has one way in.
+    The first item that every watch delivers. It comes again when the watch has missed history,
+    because that was compacted.
     """
 
     values: tuple[StoredValue, ...]
@@ -74,19 +87,21 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The watch's connection was lost (healthy False) or is back (True), since `at` (steady)."""
+    """The watch's connection was lost (`healthy` False), or is back (True)."""
 
     healthy: bool
     at: float
+    """When, on the steady clock (s)."""
 
 
 WatchItem = Change | Reset | Health
 
 
 class Watch(Protocol):
-    """A running watch on one prefix. Items arrive through the callback given to `watch`."""
+    """A running watch on one prefix. Items go to the sink given to `Store.watch`."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the watch."""
 
 
 class Sink(Protocol):
@@ -96,39 +111,49 @@ class Sink(Protocol):
 
 
 class Store(Protocol):
-    """Every call has a deadline (seconds) and raises `errors.Unavailable` when it passes.
+    """A key-value store. Each call has a deadline and raises `errors.Unavailable` when it passes.
 
-    After `Unavailable` from a write the outcome is unknown: read again before writing again.
+    After `Unavailable` from a write the outcome is unknown: read before you write again.
     """
 
-    def get(self, key: str) -> StoredValue | None: ...
+    def get(self, key: str) -> StoredValue | None:
+        """Return the key's value; None where it does not exist."""
 
     def range(self, prefix: str) -> tuple[tuple[StoredValue, ...], int]:
-        """All keys under the prefix, sorted by key, and the revision they were read at."""
+        """Return all keys with this prefix, sorted, and the revision at which they were read."""
         ...
 
     def put(self, key: str, data: bytes, lease: int = 0) -> int:
-        """Returns the new revision. Raises `errors.LeaseLost` when the lease is gone."""
+        """Write a key and return the new revision.
+
+        Raises `errors.LeaseLost` when the lease is gone.
+        """
         ...
 
-    def delete(self, key: str) -> bool: ...
+    def delete(self, key: str) -> bool:
+        """Delete a key. Returns whether it existed."""
 
     def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> TransactionResult:
-        """All writes, or none when a precondition fails."""
+        """Make all writes, or none where a precondition does not hold."""
         ...
 
     def grant(self, ttl: float) -> int:
-        """A new lease; `ttl` in seconds (etcd rounds up to whole seconds)."""
+        """Grant a lease of `ttl` seconds and return its id. etcd rounds up to whole seconds."""
         ...
 
     def refresh(self, lease: int, timeout: float | None = None) -> float:
-        """Seconds the lease now has; 0 when it is gone. `timeout` overrides the call's deadline."""
+        """Renew a lease. Returns the seconds it now has, or 0 when it is gone.
+
+        `timeout` (s) replaces the usual deadline of a call.
+        """
         ...
 
-    def revoke(self, lease: int) -> None: ...
+    def revoke(self, lease: int) -> None:
+        """End a lease, which deletes its keys."""
 
     def watch(self, prefix: str, sink: Sink) -> Watch:
-        """Delivers a `Reset` with what is there, then every change, resuming over reconnects."""
+        """Deliver a `Reset` with all keys of the prefix, then every change, over reconnections."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all watches and close the connection."""

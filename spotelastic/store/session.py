@@ -1,12 +1,12 @@
-"""A lease that is kept alive, and an event when it is lost.
+"""Keeps a lease alive from a thread, and reports when it is lost.
 
-The lease counts as lost when the store says that it is gone, or when it could not be refreshed
-until it may have run out. That moment is reckoned on the steady clock from *before* the last
-refresh that succeeded was sent, so that this process never believes in a lease that the others have
-seen end. The reverse can happen (etcd extends all leases when its leader changes): after a loss the
-old lease may live on for a while, and its keys with it.
+A lease counts as lost when the store says that it is gone, or when it could not be refreshed until
+it may have run out. That time is counted on the steady clock from *before* the last successful
+refresh was sent. So this process never believes in a lease that others have seen end. The reverse
+can happen, because etcd extends all leases when its leader changes. After a loss the old lease may
+live on for a while, and its keys with it.
 
-`Keeper` decides, without a thread; `Session` runs it.
+`Keeper` decides, without a thread. `Session` runs it.
 """
 
 import threading
@@ -18,6 +18,7 @@ from spotelastic.errors import Unavailable
 from spotelastic.store.port import Store
 
 OnLost = Callable[[str], None]
+"""Called with the reason why a lease was lost."""
 
 RETRY = 0.25
 """Seconds between attempts while the store does not answer."""
@@ -27,13 +28,13 @@ _JOIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease is no longer ours, and why."""
+    """The lease is lost, with the reason."""
 
     reason: str
 
 
 class Keeper:
-    """Refreshes one lease; `step` is called again after the seconds that it returns."""
+    """Refreshes one lease. `step` has to be called again after the seconds that it returns."""
 
     def __init__(self, store: Store, lease: int, ttl: float, granted: float, clock: Clock) -> None:
         self.lease = lease
@@ -48,11 +49,11 @@ class Keeper:
         return self._clock() < self._expires
 
     def first(self) -> float:
-        """Seconds until the first step."""
+        """Return the seconds until the first step."""
         return max(0.0, self._expires - self._ttl * 2 / 3 - self._clock())
 
     def step(self) -> float | Lost:
-        """Refreshes the lease; returns the seconds until the next step, or that it is lost."""
+        """Refresh the lease. Returns the seconds until the next step, or that the lease is lost."""
         asked = self._clock()
         if asked >= self._expires:
             return self._lost("the store did not answer in time")
@@ -71,10 +72,10 @@ class Keeper:
 
 
 class Session:
-    """Grants a lease of `ttl` seconds and refreshes it every third of that from its own thread.
+    """Holds a lease of `ttl` seconds and refreshes it every third of that time from a thread.
 
-    `on_lost` is called once per lease, from that thread, with the reason. The session then rests
-    until `renew` (also from within `on_lost`) or `close`.
+    `on_lost` is called in that thread, once per lease, with the reason. Nothing is refreshed then
+    until `renew`, which may be called within `on_lost`, or `close`.
     """
 
     def __init__(self, store: Store, ttl: float, on_lost: OnLost, clock: Clock = steady) -> None:
@@ -92,25 +93,27 @@ class Session:
 
     @property
     def lease(self) -> int:
-        """The lease last granted, whether it is still alive or not."""
+        """Id of the lease granted last, whether it is still alive or not."""
         return self._lease
 
     @property
     def alive(self) -> bool:
-        """Whether the lease is held, as far as known here."""
+        """Whether the lease is held, as far as is known here."""
         return self._keeper is not None
 
     @property
     def holds(self) -> bool:
-        """Whether it cannot have run out either: of a process that stood still, the thread that
-        says so may not have run yet."""
+        """Whether the lease is held and cannot have run out.
+
+        When the whole process stood still, the thread that reports a loss may not have run yet.
+        """
         keeper = self._keeper
         return keeper is not None and keeper.holds
 
     def renew(self) -> int:
-        """A new lease in place of the old, which is left to run out: move its keys over by a put.
+        """Grant a new lease and return its id. The old one runs out; move its keys by a put.
 
-        Raises `Unavailable`; may then be called again.
+        Raises `Unavailable`, and may then be called again.
         """
         asked = self._clock()
         lease = self._store.grant(self._ttl)
@@ -121,7 +124,10 @@ class Session:
         return lease
 
     def close(self, revoke: bool = True) -> None:
-        """Ends the thread; revoking deletes the lease's keys at once, else they run out with it."""
+        """End the thread.
+
+        With `revoke` the lease's keys are deleted at once, otherwise when it runs out.
+        """
         with self._wake:
             self._closed = True
             held, self._keeper = self._keeper, None
@@ -132,7 +138,7 @@ class Session:
             try:
                 self._store.revoke(held.lease)
             except Unavailable:
-                pass  # It runs out by itself.
+                pass  # The lease runs out by itself.
 
     def _run(self) -> None:
         while (keeper := self._next_keeper()) is not None:
@@ -145,19 +151,19 @@ class Session:
                 wait = verdict
 
     def _next_keeper(self) -> Keeper | None:
-        """Waits for a lease to look after; None when closed."""
+        """Wait for a lease to refresh. Returns None when closed."""
         with self._wake:
             self._wake.wait_for(lambda: self._closed or self._keeper is not None)
             return self._keeper
 
     def _rest(self, keeper: Keeper, seconds: float) -> bool:
-        """Sleeps; False as soon as `keeper` is no longer the one to look after."""
+        """Wait. Returns False as soon as `keeper` is no longer the current one."""
         with self._wake:
             return not self._wake.wait_for(lambda: self._keeper is not keeper, seconds)
 
     def _lose(self, keeper: Keeper, lost: Lost) -> None:
         with self._wake:
             if self._keeper is not keeper:
-                return  # Renewed or closed meanwhile.
+                return  # It was renewed or closed meanwhile.
             self._keeper = None
         self._on_lost(lost.reason)

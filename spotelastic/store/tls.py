@@ -1,8 +1,8 @@
-"""The certificates of an etcd that speaks TLS, by the names that torch's etcd back end gives them.
+"""Reads the certificate options of `--rdzv-conf` for an etcd that speaks TLS, as torch names them.
 
-`protocol=https,cacert=FILE,cert=FILE,key=FILE`: the authority that signed the members (left out:
-the public ones), and this client's own certificate, where the members ask for one.
-`daemon_tls=true` uses them between checkpoint daemons as well.
+`protocol=https,cacert=FILE,cert=FILE,key=FILE` give the authority that signed the members'
+certificates (default: the public ones), and this client's own certificate, where members ask for
+one. `daemon_tls=true` uses them between checkpoint daemons as well.
 """
 
 import contextlib
@@ -17,34 +17,35 @@ if TYPE_CHECKING:
     import ssl
 
 FILES = ("cacert", "cert", "key")
+"""Names of the options that are files."""
 
 Pem = tuple[bytes | None, bytes | None, bytes | None]
-"""Of an authority, a key, a certificate; None for what is left out."""
+"""Content of an authority, a key and a certificate; None for what is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files."""
+    """The PEM files of a client, or of a member."""
 
     cacert: Path | None = None
     cert: Path | None = None
     key: Path | None = None
 
     def __str__(self) -> str:
-        """As it was asked for."""
+        """Return the options that ask for these files."""
         named = ((name, getattr(self, name)) for name in FILES)
         return ",".join(["protocol=https", *(f"{name}={file}" for name, file in named if file)])
 
     def read(self) -> Pem:
-        """What the files hold now. Raises `OSError`."""
+        """Return what the files contain now. Raises `OSError`."""
         authority, key, certificate = (
             file.read_bytes() if file else None for file in (self.cacert, self.key, self.cert)
         )
         return authority, key, certificate
 
     def context(self) -> "ssl.SSLContext":
-        """Of a client. Raises `ssl.SSLError` when the files do not fit."""
-        import ssl  # what an agent without TLS need not hold
+        """Return the TLS context of a client. Raises `ssl.SSLError` where the files do not fit."""
+        import ssl  # An agent without TLS need not load this.
 
         context = ssl.create_default_context(cafile=self.cacert)
         if self.cert is not None:
@@ -52,8 +53,11 @@ class TlsFiles:
         return context
 
     def try_both_ways(self) -> None:
-        """Shakes hands with itself, in memory: whether one who has such a certificate lets in
-        another who has one, whatever it is named. Raises `ssl.SSLError`."""
+        """Make a handshake with itself, in memory. Raises `ssl.SSLError`.
+
+        This shows whether a node with these files accepts another node with a certificate of the
+        same authority, whatever its name.
+        """
         import ssl
 
         there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -71,7 +75,10 @@ class TlsFiles:
 
 
 def tls_of(conf: Mapping[str, str], *, wanted: bool) -> TlsFiles | None:
-    """What --rdzv-conf asks for, None for no TLS. Raises `UsageError`, naming key and value."""
+    """Return the files that `--rdzv-conf` names; None without TLS.
+
+    Raises `UsageError` with the option and its value.
+    """
     given = {name: conf[name] for name in FILES if conf.get(name)}
     if not wanted:
         for name, file in given.items():
@@ -82,7 +89,7 @@ def tls_of(conf: Mapping[str, str], *, wanted: bool) -> TlsFiles | None:
     if ("cert" in given) != ("key" in given):
         (name,) = {"cert", "key"} & set(given)
         raise UsageError(f"--rdzv-conf {name}={given[name]}: cert and key belong together")
-    # Absolute, because members of our own do not run in this folder.
+    # Paths are made absolute, because members that we start run in another folder.
     tls = TlsFiles(**{name: Path(file).absolute() for name, file in given.items()})
     try:
         tls.context()
@@ -92,24 +99,24 @@ def tls_of(conf: Mapping[str, str], *, wanted: bool) -> TlsFiles | None:
 
 
 def daemon_tls_of(conf: Mapping[str, str], tls: TlsFiles | None) -> TlsFiles | None:
-    """What nodes send each other checkpoints by: the same certificates, where `daemon_tls` is set.
+    """Return the files for TLS between checkpoint daemons; None unless `daemon_tls` is set.
 
-    Only where it is, because what opens an etcd is often a client's certificate and no server's.
-    Raises `UsageError`.
+    It has to be set, because a certificate for etcd is often valid for clients only. Raises
+    `UsageError`.
     """
     told = conf.get("daemon_tls", "")
     if told.lower() in ("", "0", "false", "no"):
         return None
     where = f"--rdzv-conf daemon_tls={told}"
     if told.lower() not in ("1", "true", "yes"):
-        raise UsageError(f"{where}: true or false")
+        raise UsageError(f"{where}: give true or false")
     if tls is None or None in (tls.cacert, tls.cert, tls.key):
         raise UsageError(f"{where}: nodes need cacert, cert and key for it, and protocol=https")
     try:
         tls.try_both_ways()
     except OSError as error:
         raise UsageError(
-            f"{where}: {tls.cert} is no certificate of {tls.cacert} for servers and "
+            f"{where}: {tls.cert} is not a certificate of {tls.cacert} for both servers and "
             f"clients: {_reason(error)}"
         ) from error
     return tls

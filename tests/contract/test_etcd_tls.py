@@ -100,7 +100,7 @@ def test_what_is_wrong_with_certificates_is_said(
     assert f"cacert={stranger.cacert}" in told["authority"].told
     assert "does not accept this client's certificate" in told["missing"].told
     assert "does not accept this client's certificate" in told["refused"].told
-    assert "nobody listens" in told["host"].told
+    assert "connection refused" in told["host"].told
     assert told["right"].told.startswith("etcd 3.") and not told["right"].final
     assert {name for name, each in told.items() if not each.final} == {"host", "right"}
 
@@ -109,8 +109,8 @@ def test_what_is_wrong_with_certificates_is_said(
     ("said", "told", "final"),
     [
         (b"", "does not answer", False),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "an HTTP server answers that is not etcd", True),
-        (b"SSH-2.0-OpenSSH\r\n", "a server answers that is not etcd", True),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "an HTTP server answers there, not etcd", True),
+        (b"SSH-2.0-OpenSSH\r\n", "a server answers there, not etcd", True),
         (b'HTTP/1.1 200 OK\r\n\r\n{"etcdserver":"2.3.8"}', "etcd 2.3.8 answers", True),
         (b'HTTP/1.1 200 OK\r\n\r\n{"etcdserver":"3.6.0"}', "has no leader", False),
         (b'HTTP/1.1 200 OK\r\n\r\n{"version":"7"}', "not etcd", True),

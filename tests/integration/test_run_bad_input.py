@@ -39,7 +39,11 @@ CASES = {
         "--rdzv-endpoint nowhere.invalid:1: no etcd 3",
         "no address is known for nowhere.invalid",
     ),
-    "unreachable": (f"{PAIR} {{closed}} train.py", "--rdzv-endpoint {closed}:", "nobody listens"),
+    "unreachable": (
+        f"{PAIR} {{closed}} train.py",
+        "--rdzv-endpoint {closed}:",
+        "connection refused",
+    ),
     "silent": (f"{PAIR} {{silent}} train.py", "--rdzv-endpoint {silent}:", "does not answer"),
     "several": (
         f"{PAIR} {{closed}},{{silent}} train.py",

@@ -1,17 +1,17 @@
-"""An etcd member that a job's agent runs itself: alone, or one of three or five on as many hosts.
+"""Runs an etcd member inside a job's agent: a single one, or one of three or five on as many nodes.
 
-Its data are in a folder of its agent's, and go with it: a host that comes back has forgotten what
-it promised to the others, and must not go on under its old identity.
+Its data are in a folder of the agent, and are deleted with it. A node that comes back has forgotten
+what it promised to the others, and must not go on under its old identity.
 
-    nobody else answers ───────────────────────► found: a new cluster (etcd itself refuses a member
+    no other member answers ───────────────────► found: a new cluster (etcd itself refuses a member
                                                  that the others have seen serve)
     others answer; listed, but never served ───► join: as it is listed
     others answer; listed, and served once ────► replace: be removed and added as a new member
     others answer; not listed ─────────────────► add
     others answer, and a change is needed, but they have no leader ──► wait until they have
 
-A member that ends is started again from its folder, and when it ends again at once, as if the
-folder were gone.
+A member that ends is started again from its folder. When it ends again at once, it is started as if
+the folder were gone.
 """
 
 import shutil
@@ -36,30 +36,34 @@ from spotelastic.store.etcd_server.roster import ListedMember, Roster
 from spotelastic.store.tls import TlsFiles
 
 Entry = Literal["found", "join", "replace", "add", "wait"]
+"""How a member without data enters its cluster."""
 
 SHORT_LIFE = 5.0
-"""Seconds: a member that ends younger than that is started afresh, not from its folder."""
+"""Seconds. A member that ends sooner is started without its folder the next time."""
 TRIES = 3
 """Short lives after which a member that never served is given up."""
 LOOK_AGAIN = 0.5
+"""Seconds between attempts to enter the cluster."""
 _JOIN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCluster:
-    """`peers` maps the client host:port of each member to its host:port among members."""
+    """The members of a job's etcd."""
 
     peers: dict[str, str]
+    """Endpoint among members ("host:port") by endpoint for clients."""
     token: str
+    """Id of the cluster, which keeps clusters on the same machines apart."""
     tls: TlsFiles | None = None
 
 
 class PortTaken(EnvironmentFailure):
-    """Another process listens where the member was to."""
+    """Another process listens at the member's endpoint."""
 
 
 def entry(peer: str, seen: Roster | None) -> Entry:
-    """Pure: how a member without data comes in, from what the others say."""
+    """Decide how a member without data enters, from what the other members say."""
     if seen is None:
         return "found"
     mine = _find(peer, seen.members)
@@ -71,7 +75,7 @@ def entry(peer: str, seen: Roster | None) -> Entry:
 
 
 class Embedded:
-    """The member at `endpoint`, kept running by a thread of its own until `close`."""
+    """The member at `endpoint`, kept running by a thread until `close`."""
 
     def __init__(
         self,
@@ -82,10 +86,14 @@ class Embedded:
         *,
         listen: str = "",
     ) -> None:
+        """Start the member.
+
+        `listen` is the address to listen at, if it is not that of `endpoint`.
+        """
         self.endpoint = endpoint
         self.group = group
         self.failure: SpotelasticError | None = None
-        """Why it gave up before it ever served."""
+        """Why the member was given up before it ever served; None otherwise."""
         self._others = [each for each in group.peers if each != endpoint]
         self._folder = folder
         self._say = say
@@ -100,7 +108,7 @@ class Embedded:
             cluster=group.peers,
             token=group.token,
             fsync=False,
-            # A replacement comes in also while a third member is away.
+            # A replacement can then enter while a third member is away.
             flags=("--strict-reconfig-check=false",),
         )
         self._closing = threading.Event()
@@ -108,23 +116,24 @@ class Embedded:
         self._member: EtcdMember | None = None
         if self._others and self._binary.version < MINIMUM:
             say(
-                f"{self._binary} may diverge when a member is killed; its corruption check is on, "
-                "etcd 3.5.6 or newer on PATH is better"
+                f"{self._binary} may corrupt data when a member is killed; its corruption check is "
+                "on, but etcd 3.5.6 or newer on PATH is better"
             )
-        # Not this thread: a member is killed when the thread that started it ends.
+        # A member is killed when the thread that started it ends, so this needs a thread that
+        # lasts.
         self._thread = threading.Thread(target=self._run, name="etcd", daemon=True)
         self._thread.start()
 
     @property
     def pid(self) -> int:
-        """Raises `Unavailable` while it does not run."""
+        """Process id. Raises `Unavailable` while the member does not run."""
         with self._lock:
             if self._member is None:
                 raise Unavailable(f"the etcd member at {self.endpoint} is not running")
             return self._member.pid
 
     def leave(self) -> None:
-        """For good, so that the others need it no longer for their quorum; then `close`."""
+        """Remove the member from the cluster, so that the quorum no longer needs it; then close."""
         tls = self.group.tls
         try:
             seen = roster.ask([self.endpoint, *self._others], tls)
@@ -135,7 +144,7 @@ class Embedded:
         self.close()
 
     def close(self) -> None:
-        """Ends it; its data stay."""
+        """Stop the member. Its data stay."""
         self._closing.set()
         with self._lock:
             if self._member is not None:
@@ -156,7 +165,9 @@ class Embedded:
         except SpotelasticError as error:
             self.failure = error
         except Exception as error:
-            self.failure = EnvironmentFailure(f"the etcd here is no longer minded: {told(error)}")
+            self.failure = EnvironmentFailure(
+                f"the etcd member here is no longer supervised: {told(error)}"
+            )
 
     def _keep(self) -> None:
         afresh, served, short = True, False, 0
@@ -176,14 +187,14 @@ class Embedded:
             self._closing.wait(LOOK_AGAIN if short else 0.0)
 
     def _give_up(self, code: int, why: str, tries: int) -> None:
-        """Raises why it does not come up, once that is certain."""
+        """Raise the reason why the member does not start, once it is certain."""
         if "address already in use" in why:
             raise PortTaken(f"etcd cannot listen at {self.endpoint}: {why}")
         if tries >= TRIES or not self._others:
             raise EnvironmentFailure(f"etcd at {self.endpoint} ended with {code}: {why}")
 
     def _live(self) -> tuple[int, str]:
-        """One life of its process: the exit code, and what it said last."""
+        """Run the process once. Returns its exit code and its last message."""
         log = self._folder / "etcd.log"
         with self._lock:
             if self._closing.is_set():
@@ -193,7 +204,7 @@ class Embedded:
         return member.join(), member.last_words()
 
     def _enter(self) -> bool:
-        """Waits until it may start without data; False when closed before that."""
+        """Wait until the member may start without data. Returns False when closed before that."""
         told = ""
         while not self._closing.is_set():
             seen = roster.ask(self._others, self.group.tls)
@@ -214,11 +225,14 @@ class Embedded:
 
     def _tell(self, told: str, why: str) -> str:
         if why != told:
-            self._say(f"the etcd member here cannot come back yet: {why}")
+            self._say(f"the etcd member here cannot start yet: {why}")
         return why
 
     def _change(self, how: Entry, seen: Roster) -> dict[str, str]:
-        """Has the cluster agree; its members by name then, or none while it cannot."""
+        """Make the cluster accept the member.
+
+        Returns all members by name, or none while it cannot.
+        """
         if how == "wait":
             return {}
         tls, peer = self.group.tls, self._config.peer
@@ -240,7 +254,7 @@ class Embedded:
         mine = _find(self._config.peer, seen.members)
         if mine is None or not heirs:
             return
-        # Those that are away would count for the quorum of the rest.
+        # Members that are away would count for the quorum of the rest.
         for each in seen.members:
             if each.id not in heirs and each != mine:
                 roster.remove(seen.endpoint, each.id, tls)

