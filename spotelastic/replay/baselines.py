@@ -1,8 +1,8 @@
-"""What others make of the same trace: torchrun's elastic launcher, and a restart of everything.
+"""Computes how torchrun's elastic launcher and a full restart would have fared on the same trace.
 
-Their constants are published or were measured (`benchmarks/recovery.py`); where there is a choice,
-they are given the better one. Both stop for no more than a copy to save, at the scenario's
-checkpoint interval, and read the newest commit from the object store when they start. Neither uses
+Their constants are published or were measured (`benchmarks/recovery.py`). Where there is a choice,
+they get the better one. Both stop for no more than a copy to save, at the scenario's checkpoint
+interval, and read the newest checkpoint from the object store when they start. Neither uses
 notices: a node trains until it is gone.
 """
 
@@ -14,17 +14,25 @@ from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Span, Trace
 
 TORCHRUN = "torchrun"
+"""Name of this policy in results."""
 FULL_RESTART = "full restart"
+"""Name of this policy in results; the number of nodes is added."""
 AFTER_LOSS = 43.0
-"""Seconds from the loss of a node to the first all-reduce under torchrun's defaults, measured on
-CPUs: keep-alive 3 x 5 s, last call 30 s, new processes."""
+"""Seconds from the loss of a node to the first all-reduce under torchrun's defaults.
+
+Measured on CPUs: keep-alive 3 x 5 s, last call 30 s, new processes.
+"""
 AFTER_ARRIVAL = 37.0
+"""Seconds from the arrival of a node to the first all-reduce under torchrun's defaults."""
 POLL = 15.0
-"""Seconds between two looks of a full-restart manager at its cluster (SkyPilot's)."""
+"""Seconds between two looks of a full-restart manager at its cluster (SkyPilot's value)."""
 
 
 def torchrun(trace: Trace, scenario: Scenario) -> ReplayOutcome:
-    """min to max nodes; every change of membership restarts all workers from the last commit."""
+    """Return the outcome of torchrun with min to max nodes.
+
+    Every change of membership restarts all workers from the last checkpoint.
+    """
     stretches: list[RunSpan] = []
     members: list[Span] = []
     now, delay, step = 0.0, AFTER_ARRIVAL, 0
@@ -42,8 +50,10 @@ def torchrun(trace: Trace, scenario: Scenario) -> ReplayOutcome:
 
 
 def full_restart(trace: Trace, scenario: Scenario) -> ReplayOutcome:
-    """As many nodes as does best on this trace, all or nothing: a lost node ends them all, and the
-    job starts again on new ones as soon as the market has enough."""
+    """Return the outcome of a fixed number of nodes, the one that does best on this trace.
+
+    A lost node ends them all. The job starts again on new ones as soon as the market has enough.
+    """
     sizes = range(scenario.min_nodes, scenario.max_nodes + 1)
     outcomes = (_fixed(size, trace, scenario) for size in sizes)
     return max(outcomes, key=lambda outcome: outcome.goodput)
@@ -75,7 +85,7 @@ def _fixed(size: int, trace: Trace, scenario: Scenario) -> ReplayOutcome:
 
 
 def _train(scenario: Scenario, begins: float, ends: float, nodes: int, step: int) -> RunSpan | None:
-    """None where it never came to a first step."""
+    """Return the span in which steps are executed; None where there is no first step."""
     if ends <= begins:
         return None
     steps = math.floor((ends - begins) / _mean_step(scenario))
@@ -83,12 +93,12 @@ def _train(scenario: Scenario, begins: float, ends: float, nodes: int, step: int
 
 
 def _mean_step(scenario: Scenario) -> float:
-    """Seconds, with its part of a save."""
+    """Return the seconds of a step with its share of a save."""
     return scenario.step + scenario.copied_within / scenario.schedule.checkpoint_every
 
 
 def _committed(stretch: RunSpan, scenario: Scenario) -> int:
-    """The newest step whose upload was done when the stretch ended."""
+    """Return the newest step whose upload was complete when the span ended."""
     every = scenario.schedule.checkpoint_every
     upload = math.ceil(scenario.uploaded_within(stretch.nodes) / _mean_step(scenario))
     step = stretch.last - upload
@@ -103,7 +113,7 @@ def _fetched(scenario: Scenario, step: int) -> float:
 
 
 def _present(members: Sequence[Span], trace: Trace, scenario: Scenario, now: float) -> list[Span]:
-    """Members that are still there, and then others in the order of their arrival."""
+    """Return members that are still there, then others in the order of their arrival, up to max."""
     boot = scenario.machines.boot
     kept = [span for span in members if span.end > now]
     others = (span for span in trace.spans if span.start + boot <= now < span.end)
@@ -113,7 +123,7 @@ def _present(members: Sequence[Span], trace: Trace, scenario: Scenario, now: flo
 def _next_change(
     members: Sequence[Span], trace: Trace, scenario: Scenario, now: float
 ) -> tuple[float, bool]:
-    """When a member is lost (True), or a node arrives for which there is room (False)."""
+    """Return when a member is lost (True) or a node arrives for which there is room (False)."""
     lost = min((span.end for span in members), default=math.inf)
     boot = scenario.machines.boot
     arrivals = (span.start + boot for span in trace.spans if now < span.start + boot < span.end)
@@ -122,7 +132,7 @@ def _next_change(
 
 
 def _enough_at(size: int, trace: Trace, now: float) -> float:
-    """The first moment from now on at which the market has so many nodes; infinity for never."""
+    """Return the next time at which the market has `size` nodes; infinity for never."""
     moments = [now, *(change for change in trace.changes() if change > now)]
     for moment in moments:
         if sum(span.start <= moment < span.end for span in trace.spans) >= size:
@@ -131,7 +141,7 @@ def _enough_at(size: int, trace: Trace, now: float) -> float:
 
 
 def _group_bill(trace: Trace, scenario: Scenario) -> Bill:
-    """Of a group that holds as many nodes as the market has, up to max."""
+    """Return the bill of a group that has as many nodes as the market has, up to max."""
     seconds = since = 0.0
     for change in [*trace.changes(), trace.length]:
         there = sum(span.start <= since < span.end for span in trace.spans)

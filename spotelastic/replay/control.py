@@ -1,4 +1,4 @@
-"""The controller of a replayed job: its real decisions, carried out on the played market."""
+"""Runs the controller's real decisions in a replay, and acts on the simulated market."""
 
 from dataclasses import dataclass, replace
 
@@ -30,27 +30,32 @@ from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 
 TURN = 0.25
-"""Seconds until the controller has observed what changed."""
+"""Seconds until the controller has observed a change."""
 FORGOTTEN = 3600.0
-"""Seconds after which EC2 does not list a terminated instance any more."""
+"""Seconds after which EC2 no longer lists a terminated instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPrices:
+    """Prices that do not change during a replay, in US dollars an hour."""
+
     machines: NodeTimings
 
     def spot(self, type: str, zone: str) -> float:
+        """Return the spot price of an instance."""
         return self.machines.spot_usd
 
     def on_demand(self, type: str) -> float:
+        """Return the on-demand price of an instance."""
         return self.machines.on_demand_usd
 
     def besides(self, role: str, *, public: bool) -> float:
-        return 0.0  # a replay is about what instances cost
+        """Return 0: a replay counts only what instances cost."""
+        return 0.0  # a replay counts only what instances cost
 
 
 class SimulatedController:
-    """`stir` is to be called when something has changed."""
+    """The controller of a replayed job. Call `stir` when something has changed."""
 
     def __init__(
         self, timeline: Timeline, scenario: Scenario, policy: ControllerPolicy | None = None
@@ -69,6 +74,7 @@ class SimulatedController:
         self._handled: set[str] = set()
 
     def lead(self, market: SimulatedMarket, nodes: SimulatedNodes) -> None:
+        """Begin to control this market and these nodes."""
         self._leads = market, nodes
         self.stir()
 
@@ -82,7 +88,7 @@ class SimulatedController:
         for action in decision.actions:
             self._perform(action, market, nodes)
         if any(not isinstance(action, Tell | Discard) for action in decision.actions):
-            self.stir()  # as a controller looks again soon after it has acted
+            self.stir()  # A controller looks again soon after it has acted.
         if decision.wake_at is not None:
             self._timeline.at(decision.wake_at, self.stir)
 

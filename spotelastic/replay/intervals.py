@@ -1,6 +1,6 @@
-"""How often other products save where nobody says: best for what the trace holds (pure).
+"""Chooses the best save intervals for torchrun and full restart on a given trace, with hindsight.
 
-With hindsight, which favours them. What this product chooses is chosen as in a cluster
+Hindsight favours them. Spotelastic itself chooses intervals in a replay as in a cluster
 (`rendezvous/intervals.py`).
 """
 
@@ -13,11 +13,14 @@ from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace
 
 UNANNOUNCED = 500 * 3600.0
-"""Node seconds between two losses that no notice announces: failures of machines."""
+"""Node seconds between two losses without a notice, that is, failures of machines."""
 
 
 def schedule(trace: Trace, scenario: Scenario, losses: int) -> Schedule:
-    """`losses`: times within the trace at which the policy goes back to what was saved."""
+    """Return the best schedule.
+
+    `losses` is how often the policy goes back to a save in the trace.
+    """
     length = trace.length
     nodes = sum(min(span.end, length) - span.start for span in trace.spans) / length
     machines = length * min(nodes, scenario.max_nodes) / UNANNOUNCED
@@ -28,5 +31,5 @@ def schedule(trace: Trace, scenario: Scenario, losses: int) -> Schedule:
 
 
 def removals(trace: Trace) -> int:
-    """Moments at which nodes are taken back."""
+    """Return the number of times at which nodes are taken back."""
     return len({span.end for span in trace.spans if span.end <= trace.length})

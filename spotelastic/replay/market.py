@@ -1,9 +1,8 @@
-"""Two worker groups: one on a spot market that has the nodes of a trace, and no others, and one of
-on-demand nodes, which are always to be had.
+"""Simulates the AWS side of a replay: a spot worker group fed by a trace, and an on-demand group.
 
-Played as AWS behaves: a group launches up to its desired size as soon as the market has a node
-free, a terminating instance stays at its hook until that is completed, and what is taken back is
-announced on the event bus.
+It behaves as AWS does. A group launches up to its desired size as soon as the market has a free
+node. A terminating instance stays at its lifecycle hook until that is completed. A node that is
+taken back is announced on the event bus. On-demand nodes can always be had.
 """
 
 import math
@@ -25,25 +24,29 @@ SPOT, ON_DEMAND = "workers", "workers-on-demand"
 TYPE = "replayed"
 ZONE = "a"
 POLLED = 0.5
-"""Seconds until an agent that asks every second sees a notice."""
+"""Seconds until an agent, which asks once a second, sees a notice."""
 HOOK = 120.0
-"""Seconds that a terminating node takes for its last save at most."""
+"""Seconds that a terminating node may take for its last save."""
 BUS = 1.0
-"""Seconds that an event takes to the queue."""
+"""Seconds that an event takes to reach the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rented:
+    """An instance that a group has launched."""
+
     machine: Instance
     group: str
     span: Span | None
-    """What the market takes back; on-demand nodes are nobody's to take."""
+    """The node of the trace that it is; None for an on-demand instance, which is never
+    taken back.
+    """
     state: str
-    """Of its place in the group; "" once it has none."""
+    """State of the group member; empty once the instance has left the group."""
 
 
 class SimulatedMarket:
-    """`changed` is called when AWS has something new to show or to say."""
+    """The market, the two groups, and the queue of events."""
 
     def __init__(
         self,
@@ -53,13 +56,20 @@ class SimulatedMarket:
         nodes: SimulatedNodes,
         changed: Callable[[], None],
     ) -> None:
+        """Schedule everything in the trace.
+
+        `changed` is called when AWS has something new to show.
+        """
         self.desired = {SPOT: 0, ON_DEMAND: 0}
+        """Desired size of each group."""
         self.rented: dict[str, Rented] = {}
+        """Instances by id."""
         self.messages: dict[str, Message] = {}
+        """Messages in the queue, by receipt."""
         self._timeline, self._scenario = timeline, scenario
         self._nodes, self._changed = nodes, changed
         self._spans: dict[Span, str] = {}
-        """Those that the market has, with the instance that has each; "" for none."""
+        """Nodes that the market has, with the instance that runs on each; empty for none."""
         self._launched = 0
         self._told = 0
         self._fill = Soon(timeline, 0.1, self._launch_missing)
@@ -77,7 +87,7 @@ class SimulatedMarket:
         self._fill()
 
     def _warn(self, span: Span) -> None:
-        """Nobody gets it any more; who has it is told."""
+        """Take a node off the market, and send a notice to the instance on it."""
         instance = self._spans.pop(span)
         if not instance or not self._scenario.notice:
             return
@@ -96,16 +106,18 @@ class SimulatedMarket:
     # -- the group --------------------------------------------------------------------------------
 
     def group(self, name: str) -> ScalingGroup:
+        """Return the group as Auto Scaling describes it."""
         mine = ((id, each.state) for id, each in self.rented.items() if each.group == name)
         places = sorted((GroupMember(id, state) for id, state in mine if state), key=_instance)
         return ScalingGroup(name, self.desired[name], tuple(places))
 
     def set_desired(self, group: str, size: int) -> None:
+        """Set the size of a group."""
         self.desired[group] = size
         self._fill()
 
     def terminate(self, instance: str, *, smaller: bool = False) -> None:
-        """Unless the group becomes smaller by it, it launches another."""
+        """Terminate an instance. The group launches another, unless it becomes `smaller`."""
         rented = self.rented[instance]
         if rented.state == "InService":
             self.desired[rented.group] -= smaller
@@ -119,9 +131,11 @@ class SimulatedMarket:
             self._changed()
 
     def complete(self, instance: str) -> None:
+        """Complete the lifecycle hook of an instance, which ends it."""
         self._end(instance)
 
     def end(self, instance: str) -> None:
+        """End an instance at once."""
         self._end(instance)
 
     def _launch_missing(self) -> None:
@@ -147,7 +161,7 @@ class SimulatedMarket:
         self._changed()
 
     def _booted(self, name: str) -> None:
-        rented = self.rented.get(name)  # EC2 forgets those that were given up long ago
+        rented = self.rented.get(name)  # EC2 forgets instances that ended long ago.
         if rented is not None and rented.machine.state in ALIVE:
             self._nodes.join(name, ZONE, spot=rented.machine.spot)
 

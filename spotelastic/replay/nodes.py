@@ -1,7 +1,7 @@
-"""The nodes of a replayed job: what agents answer to the rounds that `rendezvous` decides.
+"""Simulates the nodes of a replayed job, under the real decisions about rounds.
 
-Real: every decision about rounds. Played: agents, workers and daemons, which need the time that the
-scenario gives them and never fail by themselves.
+Agents, workers and daemons are simulated: they take the times that the scenario gives, and never
+fail by themselves.
 """
 
 import itertools
@@ -27,55 +27,61 @@ from spotelastic.replay.timeline import Soon, Timeline
 from spotelastic.replay.training import Training
 
 NETWORK = 0.01
-"""Seconds from a change in etcd until those whom it concerns have answered."""
+"""Seconds from a change in etcd until the nodes that it concerns have answered."""
 SLOTS = 2
-"""Sealed states that a node keeps."""
+"""Number of snapshots that a node keeps."""
 MEASURED = 2
-"""Steps after which new workers know how long one takes."""
-LOOK, SHARE = 1.0, 0.1
-"""The holder looks whether other intervals would pay after that many seconds, or that share of the
-round's age, whichever is longer: the older it is, the less a second changes."""
+"""Steps after which new workers know how long a step takes."""
+LOOK = 1.0
+"""Shortest time, in seconds, between two looks of the holder at the save intervals."""
+SHARE = 0.1
+"""Share of a round's age between two such looks. The older it is, the less a second changes."""
 
 
 class SimulatedNodes:
-    """`changed` is called when etcd's view of them has changed."""
+    """The nodes of the job, and what etcd contains about them."""
 
     def __init__(self, timeline: Timeline, scenario: Scenario, changed: Callable[[], None]) -> None:
+        """Start without nodes. `changed` is called when the content of etcd has changed."""
         self.seen = RunState(settings=scenario.settings, job=Job("running", 0.0))
+        """Content of etcd."""
         self.training: Training | None = None
+        """The workers of the current round; None while none train."""
         self.schedule = intervals.first(scenario.settings)
-        """Of the newest round, as of now."""
+        """Schedule of the newest round."""
         self.stretches: list[RunSpan] = []
+        """Past spans in which steps were executed."""
         self._timeline, self._scenario, self._changed = timeline, scenario, changed
         self._ids = itertools.count(1)
         self._slots: dict[str, list[Snapshot]] = {}
         self._commit: Commit | None = None
         self._commit_time = 0.0
         self._due = (0.0, 0)
-        """When the next checkpoint of the intervals is sealed, and at which step."""
+        """When the next checkpoint of the schedule is sealed, and at which step."""
         self._epochs = itertools.count(1)
         self._decide = Soon(timeline, NETWORK / 10, self._turn)
 
     # -- what happens to them ---------------------------------------------------------------------
 
     def join(self, name: str, zone: str, *, spot: bool = True) -> None:
+        """Register a node."""
         node = Node(name, self._new_id(), "", zone, Fingerprint(), daemon=name, spot=spot)
         live = LiveNode(node, next(self._ids), self._timeline.now)
         self._put("nodes", name, live)
 
     def drain(self, drain: Drain) -> None:
-        """Written once, by who comes first."""
+        """Record a notice for a node. Only the first one counts."""
         if drain.node in self.seen.nodes and drain.node not in self.seen.drains:
             self._put("drains", drain.node, drain)
             self._tell()
 
     def leave(self, name: str) -> None:
-        """By itself, with its work done."""
+        """Deregister a node."""
         for table in ("nodes", "acks", "votes", "offers", "progress"):
             self._drop(table, name)
 
     def vanish(self, name: str) -> None:
-        """The machine is gone: its peers stand still at once, its lease runs out later."""
+        """Lose a node: the other workers stop at once, and its lease runs out later."""
         training = self.training
         if training is not None and training.round.member(name) is not None:
             training.stop(self._timeline.now)
@@ -84,12 +90,12 @@ class SimulatedNodes:
             self._timeline.after(self.seen.settings.lease, lambda: self.leave(name))
 
     def ask_to_end(self, ending: Ending) -> None:
-        """They save first."""
+        """Ask the nodes to save and to end the job."""
         self.seen = replace(self.seen, ending=ending)
         self._decide()
 
     def end(self, job: Job) -> None:
-        """All workers end; what is committed stays."""
+        """End the job and all workers. What is committed stays."""
         self.seen = replace(self.seen, job=job)
         self._end_training()
         for name in list(self.seen.nodes):
@@ -97,10 +103,11 @@ class SimulatedNodes:
 
     @property
     def committed(self) -> int:
+        """Step of the newest commit; 0 if there is none."""
         return self._commit.step if self._commit is not None else 0
 
     def finish(self) -> None:
-        """The replay ends here."""
+        """End the replay."""
         self._end_training()
 
     # -- what the holder does ---------------------------------------------------------------------
@@ -126,7 +133,8 @@ class SimulatedNodes:
         before = self.seen.round
         self.schedule = round_.schedule
         if before is not None and before.phase == round_.phase == "started":
-            self.seen = replace(self.seen, round=round_)  # the same one, with other intervals
+            # It is the same round with other intervals.
+            self.seen = replace(self.seen, round=round_)
             return
         self.seen = replace(self.seen, round=round_, round_at=now)
         if round_.phase == "proposed":
@@ -136,7 +144,10 @@ class SimulatedNodes:
             self._start(round_)
 
     def _answer(self, round_: Round) -> None:
-        """Members are ready: their workers wait, or have been killed. The others offer slots."""
+        """Acknowledge a round for all members, and offer the slots of other nodes.
+
+        The members' workers wait, or have been killed.
+        """
         acks, offers = dict(self.seen.acks), dict(self.seen.offers)
         for name, live in self.seen.nodes.items():
             slots = tuple(self._slots.get(name, ()))
@@ -174,7 +185,7 @@ class SimulatedNodes:
                 self._timeline.after(upload, partial(self.leave, name))
 
     def _tell(self) -> None:
-        """What agents say of themselves, when it has become something else."""
+        """Update what agents report, when it has changed."""
         training, now, scenario = self.training, self._timeline.now, self._scenario
         if training is None:
             return
@@ -202,7 +213,7 @@ class SimulatedNodes:
         self._timeline.after(max(LOOK, SHARE * age), lambda: self._look(training))
 
     def _restored_within(self, round_: Round) -> float:
-        """Until the slowest node has its state."""
+        """Return the seconds until the slowest node has its state."""
         copied = self._scenario.copied_within
         match round_.resume.kind:
             case "fresh":
@@ -253,7 +264,7 @@ class SimulatedNodes:
             self._upload(training, proposal.target)
 
     def _end_training(self) -> None:
-        """What is sealed stays in memory; the steps after it are lost."""
+        """End the workers. What is sealed stays in memory; later steps are lost."""
         training, now = self.training, self._timeline.now
         if training is None:
             return
@@ -274,8 +285,10 @@ class SimulatedNodes:
         self._slots[node] = [*self._slots.get(node, ()), snapshot][-SLOTS:]
 
     def _commit_next(self, training: Training) -> None:
-        """The next checkpoint of the intervals, and then the one after it; asked for anew when they
-        change, or when training has waited."""
+        """Schedule the next checkpoint, and then the one after it.
+
+        Has to be called again when the intervals have changed, or when training has waited.
+        """
         every = training.schedule.checkpoint_every
         now = max(self._timeline.now, training.begins)
         step = (training.step(now) // every + 1) * every
@@ -306,7 +319,7 @@ class SimulatedNodes:
         self._timeline.after(seconds, done)
 
     def _all_live(self, names: Iterable[str]) -> bool:
-        """Every node uploads a part of its own."""
+        """Return whether all these nodes live. Each of them uploads a part of its own."""
         return all(name in self.seen.nodes for name in names)
 
     # -- etcd -------------------------------------------------------------------------------------

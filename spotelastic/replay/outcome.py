@@ -1,4 +1,4 @@
-"""What became of a job under one policy, and what that is worth (pure)."""
+"""Computes goodput, lost steps and cost of a replayed job from the times at which it trained."""
 
 import math
 from collections.abc import Sequence
@@ -14,19 +14,22 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RunSpan:
-    """A time in which the same nodes executed step after step."""
+    """A time in which the same nodes executed one step after another."""
 
     start: float
+    """Seconds from the beginning of the trace."""
     end: float
+    """Seconds from the beginning of the trace."""
     nodes: int
     first: int
     """The step that it resumed from."""
     last: int
+    """The last step that it executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What was running, and its price."""
+    """The hours for which nodes were paid, and their price."""
 
     spot_hours: float = 0.0
     on_demand_hours: float = 0.0
@@ -34,40 +37,47 @@ class Bill:
 
     @property
     def hours(self) -> float:
+        """Node hours of both kinds."""
         return self.spot_hours + self.on_demand_hours
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
+    """How a job fared under one policy."""
+
     policy: str
+    """Name of the policy."""
     hours: float
-    """In which steps were executed."""
+    """Hours in which steps were executed."""
     goodput: float
-    """Node time in steps that count, of the node time that the trace allows."""
+    """Node time in steps that count, divided by the node time that the trace allows."""
     useful_node_hours: float
+    """Node time in steps that count."""
     steps: int
-    """The last one that was reached."""
+    """The last step that was reached."""
     steps_lost: int
-    """Executed again."""
+    """Steps that had to be executed again."""
     starts: int
-    """How often training began or went on."""
+    """How often training began or resumed."""
     stopped_hours: float
-    """In which no step was executed although there were enough nodes."""
+    """Hours without a step although there were enough nodes."""
     most_nodes: int
-    """That trained at a time."""
+    """Largest number of nodes that trained at the same time."""
     schedule: Schedule
-    """When it saved; in the end, where that changed."""
+    """When it saved; the last schedule, where it changed."""
     bill: Bill
     paid: float
-    """Node time in steps that count, of the node time that was paid for."""
+    """Node time in steps that count, divided by the node time that was paid for."""
     usd_per_node_hour: float
-    """For each that was useful."""
+    """US dollars for each node hour that counts."""
     stretches: tuple[RunSpan, ...]
+    """The times in which it trained."""
 
 
 def judge(
     policy: str, stretches: Sequence[RunSpan], bill: Bill, trace: Trace, scenario: Scenario
 ) -> ReplayOutcome:
+    """Compute the outcome of a policy."""
     most = allowed(trace, scenario)
     counted = kept(stretches)
     useful = sum(
@@ -95,7 +105,7 @@ def judge(
 
 
 def kept(stretches: Sequence[RunSpan]) -> list[int]:
-    """Steps of each stretch that no later one executed again."""
+    """Return, for each span, the number of its steps that no later one executed again."""
     counted = []
     earliest = math.inf
     for stretch in reversed(stretches):
@@ -106,15 +116,20 @@ def kept(stretches: Sequence[RunSpan]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """What a job that lost nothing and never stopped would have had of the trace: at most max
-    nodes, nothing while there are fewer than min, each from its boot until its notice."""
+    """What a job that lost nothing and never stopped would have had of the trace.
+
+    It has at most max nodes, and none while there are fewer than min. Each counts from its boot
+    until its notice.
+    """
 
     seconds: float
-    """With at least min nodes."""
+    """Seconds with at least min nodes."""
     node_seconds: float
+    """Node seconds."""
 
 
 def allowed(trace: Trace, scenario: Scenario) -> UpperBound:
+    """Compute the upper bound of a trace."""
     boot = scenario.machines.boot
     changes: list[tuple[float, int]] = []
     for span in trace.spans:

@@ -1,4 +1,4 @@
-"""A replay as a picture: what the trace had, and what each policy made of it."""
+"""Draws a replay as a picture: the nodes on the market, and what each policy made of them."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -12,12 +12,14 @@ MARKET, TRAINS, REPEATED = "#d9d9d9", "#0072b2", "#d55e00"
 
 
 def draw(trace: Trace, outcomes: Sequence[ReplayOutcome], file: Path) -> None:
-    """One panel per policy, as PNG: nodes over hours, training that counts and that was repeated.
+    """Write a PNG with one panel per policy.
 
-    Raises `EnvironmentFailure` where there is no matplotlib, or the file cannot be written.
+    It shows the nodes over hours, training that counts, and steps that were repeated.
+
+    Raises `EnvironmentFailure` where matplotlib is missing or the file cannot be written.
     """
     try:
-        # Figure itself, not pyplot: no display, and no state that outlives the picture.
+        # `Figure` is used without pyplot: no display is needed, and no state outlives the picture.
         from matplotlib.figure import Figure
     except ImportError:
         raise EnvironmentFailure(
@@ -55,7 +57,7 @@ def draw(trace: Trace, outcomes: Sequence[ReplayOutcome], file: Path) -> None:
 
 
 def _market(trace: Trace) -> Iterator[tuple[float, int]]:
-    """(hour, nodes from then on)."""
+    """Yield the hour of each change and the number of nodes from then on."""
     changes = [0.0, *trace.changes(), trace.length]
     for at, after in pairwise(changes):
         if at < after:
@@ -76,6 +78,6 @@ def _repeated(stretch: RunSpan, steps: int) -> tuple[float, float, int]:
 
 
 def _until(stretch: RunSpan, steps: int) -> float:
-    """When it had executed so many."""
+    """Return when the span had executed this number of steps."""
     share = steps / (stretch.last - stretch.first) if stretch.last > stretch.first else 1.0
     return stretch.start + share * (stretch.end - stretch.start)

@@ -1,4 +1,4 @@
-"""A trace played under this product's own decisions, in virtual time."""
+"""Replays a spot trace under spotelastic's own decisions, in virtual time."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,10 +13,11 @@ from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
 
 NAME = "spotelastic"
+"""Name of this policy."""
 
 
 def play(trace: Trace, scenario: Scenario) -> ReplayOutcome:
-    """From the beginning of the trace to its end."""
+    """Replay the whole trace and return the outcome."""
     timeline = Timeline()
     controller = SimulatedController(timeline, scenario)
     nodes = SimulatedNodes(timeline, scenario, controller.stir)

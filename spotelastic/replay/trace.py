@@ -1,8 +1,8 @@
-"""Spot traces: which nodes a spot market had, and when (pure but for reading the file).
+"""Reads spot traces from files: which nodes a spot market had, and when.
 
-Two forms are read. Events, one a line, `milliseconds,add|remove,node`; and counts per interval,
-`{"metadata": {"gap_seconds": 600}, "data": [4, 4, 3]}`. A count does not say which node goes: that
-is drawn, the same way each time.
+Two formats are read: events, one per line, `milliseconds,add|remove,node`; and counts per interval,
+`{"metadata": {"gap_seconds": 600}, "data": [4, 4, 3]}`. A count does not say which node goes. That
+is drawn at random, the same way each time.
 """
 
 import itertools
@@ -17,10 +17,11 @@ from pathlib import Path
 from spotelastic.errors import UsageError
 
 LARGEST = 64 * 2**20
-"""Bytes of a file that may be a trace."""
+"""Bytes of the largest file that is read."""
 MOST_NODES = 10_000
+"""Largest number of nodes in a count."""
 MOST_DIGITS = 15
-"""Of milliseconds: a moment in a trace, not an identifier."""
+"""Digits of the largest number of milliseconds. A longer number is no time."""
 EVENT = "expected milliseconds,add|remove,node"
 COUNTS = 'expected {"metadata": {"gap_seconds": SECONDS}, "data": [NODES, ...]}'
 
@@ -32,20 +33,23 @@ class Span:
     node: str
     start: float
     end: float
-    """Infinity for one that is never taken back."""
+    """Infinity for a node that is never taken back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
+    """All nodes of a spot market over some time."""
+
     name: str
+    """Name of the file."""
     spans: tuple[Span, ...]
-    """In the order in which they begin."""
+    """The nodes in the order in which they appear."""
     length: float
     """Seconds from the beginning to the last event."""
 
     @property
     def most_nodes(self) -> int:
-        """At a time."""
+        """Largest number of nodes at the same time."""
         there = sorted(
             change for span in self.spans for change in ((span.start, 1), (span.end, -1))
         )
@@ -53,31 +57,31 @@ class Trace:
 
     @property
     def taken(self) -> int:
-        """Nodes that are taken back."""
+        """Number of nodes that are taken back."""
         return sum(span.end < math.inf for span in self.spans)
 
     def changes(self) -> tuple[float, ...]:
-        """The moments at which the number of nodes changes, in order."""
+        """Return the times at which the number of nodes changes, in order."""
         ends = {span.end for span in self.spans if span.end < math.inf}
         return tuple(sorted({span.start for span in self.spans} | ends))
 
 
 def read(path: Path) -> Trace:
-    """Raises `UsageError` with file, line and what was expected there."""
+    """Read a trace. Raises `UsageError` with file, line and what was expected there."""
     try:
         if path.stat().st_size > LARGEST:
-            raise UsageError(f"{path}: has more than {LARGEST >> 20} MiB: {EVENT}, or a JSON file")
+            raise UsageError(f"{path}: larger than {LARGEST >> 20} MiB: {EVENT}, or a JSON file")
         text = path.read_text()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is no text: {EVENT}, or a JSON file") from None
+        raise UsageError(f"{path}: not a text file: {EVENT}, or a JSON file") from None
     counts = text.lstrip().startswith("{")
     trace = _counts(path, text) if counts else _events(path, text)
     if not trace.spans:
-        raise UsageError(f"{path}: has no node in it: {COUNTS if counts else EVENT}")
+        raise UsageError(f"{path}: contains no nodes: {COUNTS if counts else EVENT}")
     if trace.length <= 0:
-        raise UsageError(f"{path}: covers no time: expected events at two moments at least")
+        raise UsageError(f"{path}: covers no time: expected events at two times at least")
     return trace
 
 
@@ -117,7 +121,7 @@ def _counts(path: Path, text: str) -> Trace:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise _bad(path, getattr(error, "lineno", 1), f"no JSON: {COUNTS}") from None
+        raise _bad(path, getattr(error, "lineno", 1), f"not valid JSON: {COUNTS}") from None
     gap = value["metadata"].get("gap_seconds") if isinstance(value.get("metadata"), dict) else None
     data = re.search(r'"data"\s*:\s*\[([^\[\]{}]*)\]', text)
     if not isinstance(gap, int | float) or isinstance(gap, bool) or not 0 < gap < math.inf:

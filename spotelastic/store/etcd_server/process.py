@@ -315,7 +315,7 @@ class EtcdMember:
                 self._process.wait(seconds)
 
     def last_words(self) -> str:
-        """Return the last error in the log of this start, else why it panicked, else the last line."""
+        """Return the last error in the log of this start, or why it panicked, or the last line."""
         lines = self.log.read_bytes()[self._log_from :].decode(errors="replace").splitlines()
         for pattern in (
             r'"error":"(.*?)"[,}]',

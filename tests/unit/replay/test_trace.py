@@ -59,7 +59,7 @@ def test_public_traces_are_read_whole() -> None:
         ("500,add,a\n200,remove,a\n", 2, "goes back in time"),
         ("0,add,a\n9,add,a\n", 2, "a is added a second time"),
         ("0,add,a\n9,remove,b\n", 2, "b is not there"),
-        ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n x]}', 3, "no JSON"),
+        ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n x]}', 3, "not valid JSON"),
         ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2,\n -1]}', 3, "expected a number of"),
         ('{"metadata": {"gap_seconds": 600},\n "data": [1, 2.5]}', 2, "expected a number of"),
         ('{"metadata": {\n"gap_seconds": 0},\n "data": [1]}', 2, "no gap_seconds"),
