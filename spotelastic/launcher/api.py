@@ -24,17 +24,18 @@ def launch(
     kwargs: Mapping[str, Any] | None = None,
     **flags: Any,
 ) -> dict[int, T]:
-    """Call `fn(*args, **kwargs)` in every worker of this node; the results by global rank.
+    """Call `fn(*args, **kwargs)` in every worker of this node; return the results by global rank.
 
-    `flags` are those of `spotelastic run`, with underscores: nnodes="2:4", nproc_per_node=2,
-    rdzv_endpoint="a:2379", gang=True, preload=["my.model"]; the variables PET_<NAME> count too.
-    Returns when the job has ended on all nodes. Function, arguments and results are pickled; the
-    result of a function that ends by `sys.exit(0)` is None.
+    `flags` are the flags of `spotelastic run`, with underscores: `nnodes="2:4"`,
+    `nproc_per_node=2`, `rdzv_endpoint="a:2379"`, `gang=True`, `preload=["my.model"]`. The variables
+    `PET_NAME` and `SPOTELASTIC_NAME` count too. The call returns when the job has ended on all
+    nodes. Function, arguments and results are pickled. The result of a function that ends by
+    `sys.exit(0)` is None.
 
-    Raises `WorkerFailed` with the first failure when the script's restarts are used up, `JobFailed`
-    when the job failed otherwise or a result cannot be sent back, `UsageError` and
-    `EnvironmentFailure` where the command would end with exit code 2, KeyboardInterrupt or
-    SystemExit when a signal asked this node to leave.
+    Raises `WorkerFailed` with the first failure if the restart budget is used up. Raises
+    `JobFailed` if the job failed otherwise or a result cannot be sent back. Raises `UsageError` and
+    `EnvironmentFailure` where the command would end with exit code 2. Raises `KeyboardInterrupt` or
+    `SystemExit` if a signal asked this node to leave.
     """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("spotelastic.launch was called on another thread than the main one")

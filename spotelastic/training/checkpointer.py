@@ -50,17 +50,21 @@ state that grows from save to save would never be saved."""
 
 
 class Checkpointer:
-    """Saves `state`: modules, optimizers, things with state_dict()/load_state_dict(), values.
+    """Saves a training script's state while it trains, and restores it after an interruption.
 
-    Values of the mapping itself are replaced on restore, but for tensors, also those in a container
-    such as a state_dict: what was saved is put into them. All ranks construct it with the same
-    names, after `init_process_group` where there is one. `storage` (an s3:// URL or a folder) and
-    the two intervals, in steps, are for runs without `spotelastic`; under it the job's settings
-    hold. `take_over` claims a storage that another run has written to.
+    Use it as a context manager around the training loop. All ranks construct it with the same names
+    in `state`, after `init_process_group` if there is a process group.
 
-    Periodic saves copy beside forward and backward what optimizers of the state change, and their
-    next step waits for that. `overlap=False` is for scripts that write to parameters elsewhere,
-    a few elements at a time, and in ways that torch does not count (`.data`).
+    `state` maps names to modules, optimizers, anything with `state_dict()` and `load_state_dict()`,
+    tensors, and plain values. A restore fills modules, optimizers and tensors in place. Plain
+    values are replaced in the mapping.
+
+    `storage` (an `s3://` URL or a folder), `snapshot_every` and `checkpoint_every` (steps) are for
+    scripts that run without spotelastic. Under `spotelastic run` and `up` the job's settings apply.
+    `take_over=True` claims a storage that another run has written to.
+
+    Periodic saves copy parameters while forward and backward go on. Set `overlap=False` if the
+    script changes a few elements of a parameter outside of the optimizer, through `.data`.
     """
 
     _open: ClassVar["Checkpointer | None"] = None
@@ -110,7 +114,7 @@ class Checkpointer:
         """The last step that was sealed to be committed."""
         self._branch = NO_BRANCH
         self.stall = 0.0
-        """Seconds that the last save kept training waiting, at an optimizer's step, too."""
+        """Seconds for which the last save kept training waiting."""
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
@@ -180,15 +184,15 @@ class Checkpointer:
 
     @gc_pause.not_searched_for()
     def restore(self, step: int | None = None) -> int:
-        """Load the state that this round resumes from; its step, 0 on a fresh run.
+        """Load the newest state of the run, and return its step; 0 on a fresh run.
 
-        All ranks call it, and get the same. Where the newest state turns out to be damaged, all go
-        back to the commit before it. `step` sends the run back to that commit, once: a run that
-        has gone on from there since, and was only restarted, goes on.
+        All ranks call it and get the same step. If the newest state is damaged, all ranks go back
+        to the checkpoint before it. With `step`, the run goes back to that checkpoint once: when it
+        has trained on from there and is only restarted, it resumes from its newest state.
 
-        Raises `UsageError` when the checkpoint is of another model, naming what differs, or when
-        `step` was never committed; `SpotelasticError` when nothing can be restored, after which the
-        state may be filled in part.
+        Raises `UsageError` if the checkpoint belongs to another model (the message names what
+        differs) or if `step` was never committed. Raises `SpotelasticError` if nothing can be
+        restored; the state may then be filled in part.
         """
         session, client = self._entered()
         if self._last_step and self._saver is not None:
@@ -210,10 +214,12 @@ class Checkpointer:
         return restored.step
 
     def step(self, step: int, loss: Any = None) -> None:
-        """Steps 1 to `step` are done. Saves when due; at an agreed step, waits to be told more.
+        """Record that the optimizer steps 1 to `step` are done, and save if a save is due.
 
-        So a loop that counts from 0 calls `step(number + 1)`. Told again, it is the same step.
-        `loss` (a number, or a tensor of one element) goes to the status and the loss curve.
+        Call it after every optimizer step. A loop that counts from 0 calls `step(number + 1)`.
+        Calling it twice with one number counts one step. `loss`, a number or a tensor of one
+        element, is shown in the status and the loss curve. At a step that all ranks have agreed on,
+        because a node is about to come or go, the call waits.
         """
         session, client = self._entered()
         assert self._losses is not None
@@ -250,10 +256,10 @@ class Checkpointer:
                 client.wait(step)
 
     def save(self) -> bool:
-        """Save the last step now and have it committed, whatever the schedule says.
+        """Save the last step now and commit it to storage, whatever the schedule says.
 
-        All ranks call it after the same step. Waits for a slot, not for the upload: `wait()` does.
-        False when no slot came free; training goes on.
+        All ranks call it after the same step. It waits for the copy, not for the upload; `wait()`
+        does that. Returns False if there was no room for another save; training goes on.
         """
         session, client = self._entered()
         if not self._last_step:
@@ -269,17 +275,17 @@ class Checkpointer:
         return True
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
-        """Until all that is to be committed is; False when `timeout` seconds were too few."""
+        """Wait until each due save is committed. Returns False after `timeout` seconds."""
         _, client = self._entered()
         self._settle(client)
         return client.flush(timeout)
 
     @property
     def interrupted(self) -> bool:
-        """A node is about to come or go, and a save for it is ahead; or this node has its notice.
+        """Whether a node is about to come or go, or this node has received its notice.
 
-        A moment to skip what takes long and can be had later, like an evaluation. Ranks may see it
-        at different steps: use it for nothing that all ranks must do alike.
+        Use it to postpone what takes long, such as an evaluation. Ranks may see it at different
+        steps, so never use it for a decision that all ranks have to make alike.
         """
         _, client = self._entered()
         return client.page.target > self._last_step or client.page.deadline > 0

@@ -52,11 +52,13 @@ def microbatches(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> tuple[Microbatch, ...]:
-    """This rank's share of `global_batch` samples, in pieces of at most `most` rows.
+    """Split this rank's share of `global_batch` samples into pieces of at most `most` rows.
 
-    Shares differ by one row at most. A rank without any, in the last batch of an epoch, has one
-    row of weight 0, so that it takes part in the exchange. `rank` and `world_size` are those of
-    the data-parallel group where it is not the whole job.
+    Each piece has `rows` (a slice of the share), a `weight` for its mean loss, and `last`, which is
+    True for the piece whose backward pass exchanges gradients. Shares differ by one row at most. A
+    rank that has no sample of an epoch's last batch gets one row of weight 0, so that it takes part
+    in the exchange. If the data-parallel group is not the whole job, pass its `rank` and
+    `world_size`.
     """
     rank, world_size = _place(rank, world_size)
     size = len(range(rank, global_batch, world_size))
@@ -74,17 +76,18 @@ def microbatches(
 
 
 class ElasticSampler(Sampler[list[int]]):
-    """A batch sampler: lists of this rank's sample numbers, one list for every step.
+    """A batch sampler for a number of ranks that changes.
 
-    In an epoch every sample comes exactly once, whatever the number of ranks was at any time in
-    it. The order depends on `seed` and epoch alone. `global_batch` samples make a step, over all
-    ranks. The last step of an epoch takes what is left; with `drop_last` what would not fill a
-    batch is left out of that epoch (other samples every epoch, since the order is another).
+    Pass it to `DataLoader(batch_sampler=...)`. It yields this rank's sample numbers, one list for
+    each step. In an epoch every sample comes exactly once, however often the number of ranks
+    changes. A step takes `global_batch` samples over all ranks. The order depends on `seed` and the
+    epoch alone. The last step of an epoch takes the samples that are left; with `drop_last=True`
+    they are left out of that epoch.
 
-    Its state is (epoch, seed, samples consumed), the same on all ranks. A Checkpointer that has it
-    in its state moves it on by a batch in every `step`; without one, call `advance()` after each.
-    A step that does not fit to the batches that the loop has taken is refused, unless `check` is
-    False.
+    Its state is the same on all ranks: epoch, seed and the samples consumed. A `Checkpointer` whose
+    state contains it moves it by one batch at every `step`. Without one, call `advance()` after
+    each step. A step that does not match the batches taken from the loader is refused, unless
+    `check` is False.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class ElasticSampler(Sampler[list[int]]):
 
     @property
     def batch(self) -> int:
-        """Samples of the step that is being made, over all ranks."""
+        """Number of samples in the current step, over all ranks."""
         return min(self.global_batch, self._usable - self.consumed)
 
     def __len__(self) -> int:
@@ -159,7 +162,7 @@ class ElasticSampler(Sampler[list[int]]):
         return any(batches > 0 for batches in self._passes.waiting)
 
     def advance(self) -> None:
-        """A step was made of the batch at the cursor, or it was passed over, or accumulated."""
+        """Move past the current batch: a step was made of it, or it was skipped or accumulated."""
         if self._check:
             self._passes.check()
         self._passes.stepped()
@@ -169,11 +172,12 @@ class ElasticSampler(Sampler[list[int]]):
             self.epoch, self.consumed = self.epoch + 1, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; nothing when the cursor is in it already."""
+        """Go to the beginning of an epoch. Changes nothing within that epoch."""
         if epoch != self.epoch:
             self.epoch, self.consumed = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the position in the data."""
         return {
             "epoch": self.epoch,
             "seed": self.seed,
@@ -182,7 +186,8 @@ class ElasticSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises `UsageError` when in mid-epoch the data are others than they were."""
+        """Go to a saved position. Raises `UsageError` if the size of the data has changed within an
+        epoch."""
         if state["size"] != self.size and state["consumed"]:
             raise UsageError(
                 f"the data set has {self.size} samples and had {state['size']} when the state was "

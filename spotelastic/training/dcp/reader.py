@@ -138,12 +138,14 @@ class Fetching:
 
 
 class CheckpointReader(StorageReader):
-    """`path` is a checkpoint's own folder: a local one, or a URL such as s3://bucket/prefix.
+    """Reads checkpoints of `torch.distributed.checkpoint`: `dcp.load(state, storage_reader=...)`.
 
-    Takes the place of `FileSystemReader` and `FsspecReader`, with their arguments:
-    `storage_options` are fsspec's for that URL, and hold for every later `checkpoint_id`. Raises
-    `UsageError` where there is no checkpoint, `SpotelasticError` where one is damaged,
-    `Unavailable` when the store stays away.
+    It takes the place of `FileSystemReader` and `FsspecReader`, with their arguments. `path` is a
+    checkpoint's own folder, or a URL such as `s3://bucket/prefix`. `storage_options` are fsspec's
+    for that URL, and apply to every later `checkpoint_id`.
+
+    Raises `UsageError` if there is no checkpoint, `SpotelasticError` if one is damaged, and
+    `Unavailable` if the store stays away.
     """
 
     def __init__(

@@ -76,19 +76,22 @@ def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[ShardPlan
 
 
 class CheckpointWriter(StorageWriter, AsyncStager):
-    """`path` is the checkpoint's own folder: a local one, or a URL such as s3://bucket/prefix.
+    """Writes checkpoints of `torch.distributed.checkpoint`: `dcp.save(state, storage_writer=...)`.
 
-    Takes the place of `FileSystemWriter` and `FsspecWriter`, with their arguments:
-    `single_file_per_rank=False` gives every item a file; otherwise a rank's items share files of
-    about 64 MiB. `thread_count` files go up at a time, four at least. `overwrite=False` refuses a
-    path that holds a checkpoint. `storage_options` are fsspec's for that URL, and hold for every
-    later `checkpoint_id`. `sync_files` and `per_thread_copy_ahead` change nothing: files are always
-    synced, and copied from a GPU one after the other.
+    It takes the place of `FileSystemWriter` and `FsspecWriter`, with their arguments. `path` is the
+    checkpoint's own folder, or a URL such as `s3://bucket/prefix`.
 
-    Keep one writer for all saves, and pass `checkpoint_id` to each: what `dcp.async_save` copies
-    the state to, and what files are assembled in, then is memory that is there already.
+    - A rank's items share files of about 64 MiB; with `single_file_per_rank=False` each has its
+      own.
+    - `thread_count` files are uploaded at a time, at least four.
+    - `overwrite=False` refuses a path that already holds a checkpoint.
+    - `storage_options` are fsspec's for that URL, and apply to every later `checkpoint_id`.
+    - `sync_files` and `per_thread_copy_ahead` have no effect: files are always synced.
 
-    Raises `UsageError` where it may not write, `Unavailable` when the store stays away.
+    Keep one writer for all saves and pass `checkpoint_id` to each save. The memory that
+    `dcp.async_save` copies the state to is then used again.
+
+    Raises `UsageError` if it may not write, and `Unavailable` if the store stays away.
     """
 
     _synchronize_after_execute = False

@@ -24,15 +24,15 @@ Merge = Callable[[list[Any], int, int], Any]
 
 
 class PerRank(Generic[T]):
-    """Around anything in the state that differs from rank to rank on purpose.
+    """Wraps an entry of the state that differs from rank to rank on purpose.
 
-    `value` is what the state could hold otherwise: something with state_dict() and
-    load_state_dict(), a torch.Generator, a tensor, a container or a plain value. A restore loads
-    into it, and replaces plain values: read them as `.value`.
+    `value` is anything that a state can hold: an object with `state_dict()` and
+    `load_state_dict()`, a `torch.Generator`, a tensor, a container or a plain value. Each rank gets
+    back what it saved. Plain values are replaced, so read them as `.value`.
 
-    `merge(saved, rank, world_size)` is called by a restore on another number of ranks, with what
-    all ranks saved, in their order; it returns what this rank loads. Without it such a restore is
-    refused.
+    `merge(saved, rank, world_size)` is called if the run resumes with another number of ranks. It
+    receives what all ranks saved, in their order, and returns what this rank loads. Without it such
+    a restore is refused.
     """
 
     def __init__(self, value: T, merge: Merge | None = None) -> None:
