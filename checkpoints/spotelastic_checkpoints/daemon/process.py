@@ -248,7 +248,7 @@ async def _upload_all(service: Service) -> None:
     """
     if not await _sent(service.pipeline):
         return
-    service.want_due(every_save=True)
+    service.saves.want(every_save=True)
     if not await _sent(service.pipeline):
         return
     deadline = time.monotonic() + LAST_RECORD

@@ -8,7 +8,6 @@ for somebody runs beside it.
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,21 +15,19 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from spotelastic_checkpoints import framing, messages
-from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.collector import Collector
-from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.retention import Keep
-from spotelastic_checkpoints.commit.upload_cadence import Cadence
-from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import daemon_state
 from spotelastic_checkpoints.daemon.connections import Client, Connections
+from spotelastic_checkpoints.daemon.daemon_storage import DaemonStorage
+from spotelastic_checkpoints.daemon.due_saves import DueSaves
 from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import (
     CheckpointsError,
     DaemonUnavailable,
-    StorageUnavailable,
 )
 from spotelastic_checkpoints.memory import fence, slots
 from spotelastic_checkpoints.memory.arena import Arena
@@ -38,7 +35,6 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import SourceContext
-from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.room import check_room
 from spotelastic_checkpoints.types import (
@@ -75,28 +71,18 @@ class Service:
     ) -> None:
         self.arena = arena
         self._furnishing = SlotPrefaulter(arena, most_slots, self._grant_waiting, self.tell_problem)
-        self._warned = False
         self._hurried = 0.0
         """Epoch seconds at which this node will be gone; 0: none known."""
         self.clients = Connections()
-        self.owner = owner
         self._node = node
         self._credentials = credentials
         self.listen = ""
-        self._storage = storage
-        self._commits: Commits | None = None
-        self._opening = threading.Lock()
         self._executor = _stepping_back(8, "store")
+        self._storage = DaemonStorage(storage, owner, self._executor)
         self._remembered = daemon_state.recall(arena.folder)
         self._restores = Restores(arena.workers, self._surroundings)
-        self._settled = asyncio.Event()
-        self._cadence = Cadence()
-        self._waited_for = 0
-        """Flushes under way."""
-        self._overdue = False
-        """What was to be committed has been overwritten: the next save is sent in its place."""
         self.pipeline = Pipeline(
-            self.commits,
+            self._storage.commits,
             self.clients.emit,
             self._uploads_changed,
             self._executor,
@@ -104,8 +90,9 @@ class Service:
             self._committed,
             self._take_newest,
         )
+        self.saves = DueSaves(arena, self.pipeline, lambda: self._remembered)
         self._grants = SlotAllocator(arena, self._furnishing, self.pipeline)
-        self._collector = Collector(self.commits, self.tell_problem, self._executor, keep)
+        self._collector = Collector(self._storage.commits, self.tell_problem, self._executor, keep)
         self._handlers = self._table()
         sources.forget_copies(arena)
         self._adopt_round()
@@ -114,7 +101,7 @@ class Service:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self.want_due()
+        self.saves.want()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upload())
             group.create_task(self._collector.run())
@@ -126,17 +113,11 @@ class Service:
         if round_ is not None and round_.epoch:
             with suppress(CheckpointsError, OSError):  # a later epoch's sweep finds them, too
                 await self._in_thread(
-                    lambda: retention.end_uploads(self.commits(), round_.epoch, round_.ranks)
+                    lambda: retention.end_uploads(
+                        self._storage.commits(), round_.epoch, round_.ranks
+                    )
                 )
         await self.pipeline.run()
-
-    def commits(self) -> Commits:
-        """Opened at first use, in any thread: the storage packages take a second to import. All
-        must have the same one: what a claim has learned, it alone knows."""
-        with self._opening:
-            if self._commits is None:
-                self._commits = Commits(open_storage(self._storage), self.owner)
-            return self._commits
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -146,7 +127,7 @@ class Service:
         """A worker that went without a word may have sealed a slot without a word, too."""
         self.clients.remove(client)
         if client.attached:
-            self.want_due()
+            self.saves.want()
             self._grant_waiting()
 
     def tell_problem(self, message: str) -> None:
@@ -155,9 +136,12 @@ class Service:
     def _committed(self, commit: Commit) -> None:
         self._collector.committed(commit, self.pipeline.epoch)
 
+    def _take_newest(self) -> None:
+        self.saves.take_newest()
+
     def _uploads_changed(self) -> None:
         """A save was settled or given up: its slots may be overwritten."""
-        self._settled.set()
+        self.saves.settled()
         self._grant_waiting()
 
     # -- requests ---------------------------------------------------------------------------------
@@ -190,7 +174,7 @@ class Service:
             messages.GetStatus: lambda client, ident, r: self._status(),
             messages.SetTarget: lambda client, ident, r: self._set_target(r),
             messages.End: lambda client, ident, r: self.end(),
-            messages.Flush: lambda client, ident, r: self.flush(r.timeout),
+            messages.Flush: lambda client, ident, r: self.saves.flush(r.timeout),
             messages.SetDeadline: lambda client, ident, r: self._hurry(r.deadline),
             messages.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
             messages.Attach: lambda client, ident, r: self._attach(client, r),
@@ -221,14 +205,14 @@ class Service:
         self._remembered = self._remembered.begun(round_)
         if not known:
             self._restores.forget()
-            self._cadence = Cadence()
+            self.saves.begin()
         # The pages say themselves of which round they are: its workers may be at them already,
         # where the daemon before this one could not write down what it was told.
         for page, rank in zip(self.arena.pages, round_.ranks, strict=False):
             if not page.is_of(round_.incarnation):
                 page.reset(round_.incarnation, rank, round_.schedule, self._hurried)
         self._adopt_round()
-        self.want_due()
+        self.saves.want()
         self._grant_waiting()
         self._keep()
 
@@ -260,7 +244,7 @@ class Service:
         self.arena.drop_torn()
         self._emit_points(all_written=True)
         self._restores.forget()
-        self.want_due()
+        self.saves.want()
 
     def _set_target(self, request: messages.SetTarget) -> list[WorkerStep]:
         self._check_current(request.round)
@@ -286,32 +270,11 @@ class Service:
             raise DaemonUnavailable(f"round {incarnation} is not the current one on this node")
 
     async def _claim(self, request: messages.ClaimEpoch) -> EpochClaim:
-        self.owner = request.owner
-        deadline = time.monotonic() + request.timeout
-        backoff = Backoff(0.2, 2.0)
-        while True:
-            try:
-                claim = await self._in_thread(lambda: self._claim_once(request))
-            except StorageUnavailable:
-                backoff = backoff.failed()
-                if time.monotonic() + backoff.bound > deadline:
-                    raise
-                await asyncio.sleep(backoff.bound)
-            else:
-                self.pipeline.learned(claim.commit)
-                self._warn(self.commits().storage.weaker)
-                return claim
-
-    def _warn(self, weaker: str) -> None:
-        """Once per daemon."""
-        if weaker and not self._warned:
-            self._warned = True
+        claim = await self._storage.claim(request)
+        self.pipeline.learned(claim.commit)
+        if weaker := self._storage.weakness():
             self.tell_problem(weaker)
-
-    def _claim_once(self, request: messages.ClaimEpoch) -> EpochClaim:
-        commits = self.commits()
-        commits.owner = request.owner
-        return commits.claim(take_over=request.take_over)
+        return claim
 
     def _status(self) -> DaemonStatus:
         upload = self.pipeline.upload
@@ -328,50 +291,11 @@ class Service:
             collecting=self._collector.busy,
         )
 
-    async def flush(self, timeout: float) -> bool:
-        """Wait until what is due is committed; False when it was not, or time (s) ran out."""
-        self._waited_for += 1
-        self.want_due()
-        try:
-            return await self._committed_within(timeout)
-        finally:
-            self._waited_for -= 1
-
-    async def _committed_within(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while True:
-            due, done = self._newest_due(), self.pipeline.settled
-            if due is None and not self.pipeline.busy():
-                return True
-            if due is not None and done is not None and done >= due and due.epoch:
-                newest = self.pipeline.newest
-                return newest is not None and newest >= due
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._settled.clear()
-            try:
-                await asyncio.wait_for(self._settled.wait(), left)
-            except TimeoutError:
-                pass
-
-    def _newest_due(self) -> Commit | None:
-        """Of the current round, whether all local ranks have sealed it or not; epoch 0: not yet."""
-        round_ = self.round
-        if round_ is None:
-            return None
-        steps = [
-            header.step
-            for _, header in self.arena.sealed()
-            if header.incarnation == round_.incarnation and header.due
-        ]
-        return Commit(round_.epoch, max(steps)) if steps else None
-
     def _hurry(self, deadline: float) -> None:
         self._hurried, self._collector.on, self.pipeline.deadline = deadline, False, deadline
         for page in self.arena.pages:
             page.set_deadline(deadline)
-        self.want_due(every_save=True)
+        self.saves.want(every_save=True)
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -399,11 +323,16 @@ class Service:
             loop.call_soon_threadsafe(self.tell_problem, message)
 
         return SourceContext(
-            self.arena, self.commits, self._node, self._credentials, warn, OutageRetry(warn)
+            self.arena,
+            self._storage.commits,
+            self._node,
+            self._credentials,
+            warn,
+            OutageRetry(warn),
         )
 
     def _prepare(self, client: Client, nbytes: int) -> None:
-        check_room(self._storage, self.round, nbytes)
+        check_room(self._storage.url, self.round, nbytes)
         client.slots = self._grants.prepare(client.local_rank, nbytes, self.round)
 
     def _reserve(self, client: Client, ident: int, urgent: bool) -> object:
@@ -412,7 +341,7 @@ class Service:
             client.reserving = ident
             return _LATER
         client.reserving = 0
-        return SlotGrant(str(path), self.owner)
+        return SlotGrant(str(path), self._storage.owner)
 
     def _grant_waiting(self) -> None:
         for client in self.clients:
@@ -428,21 +357,9 @@ class Service:
         if round_ is not None and ranks >= set(round_.ranks):
             waiting = all(c.waiting for c in workers)
             self.clients.emit(messages.Sealed(request.step, tuple(sorted(ranks)), waiting))
-            if self._passes(request, round_) or self._overdue:
-                self.want_due()
+            if self.saves.passes(request, round_, in_haste=self._hurried > 0):
+                self.saves.want()
         return _LATER
-
-    def _passes(self, request: messages.Sealing, round_: RoundInfo) -> bool:
-        """Whether its sealing begins an upload. What somebody waits for passes in any case."""
-        every = self.arena.pages[0].schedule.checkpoint_every
-        alone, in_haste = len(round_.members) == 1, self._hurried or self._waited_for
-        if request.waiting or alone or in_haste:
-            return True
-        if not request.due or not every or request.step % every:
-            return request.due
-        return self._cadence.passes(
-            request.step // every, time.monotonic(), self.pipeline.upload_time
-        )
 
     def _await(self, client: Client, ident: int, target: int) -> object:
         now = self.arena.pages[client.local_rank].target
@@ -453,7 +370,7 @@ class Service:
         return _LATER
 
     def _urge(self) -> object:
-        self.want_due()
+        self.saves.want()
         return _LATER
 
     def _complain(self, message: str) -> object:
@@ -463,40 +380,15 @@ class Service:
     def _leave(self, client: Client, request: messages.Leave) -> None:
         self._emit_points(all_written=True)
         self.clients.emit(messages.WorkerLeft(client.rank, request.step, request.clean))
-        self.want_due()
+        self.saves.want()
         self.clients.detach(client)
-
-    # -- saves ------------------------------------------------------------------------------------
-
-    def want_due(self, *, every_save: bool = False) -> None:
-        """Hand the newest complete save that is due (or just the newest) to the pipeline."""
-        every_save = every_save or self._overdue
-        round_ = self.round
-        if round_ is None:
-            return
-        sealed = self.arena.sealed()
-        snapshots = slots.snapshots(header for _, header in sealed)
-        for snapshot in slots.newest_first(snapshots, round_):
-            epoch = self._remembered.epochs.get(snapshot.incarnation, 0)
-            save = snapshot.incarnation, snapshot.step, snapshot.layout
-            members = slots.members(sealed, *save)
-            due = every_save or any(header.due for _, header in members)
-            if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
-                commit = Commit(epoch, snapshot.step)
-                if self.pipeline.want(Save(commit, snapshot.incarnation, tuple(members))):
-                    self._overdue = False
-                return
-
-    def _take_newest(self) -> None:
-        self._overdue = True
-        self.want_due()
 
     async def _pass_on_points(self) -> None:
         while True:
             await asyncio.sleep(POINTS_EVERY)
             self._emit_points(all_written=False)
-            if self._cadence.has_paused(time.monotonic()):
-                self.want_due()
+            if self.saves.has_paused():
+                self.saves.want()
 
     def _emit_points(self, *, all_written: bool) -> None:
         points = self.arena.pages[0].take_points(all_written=all_written)

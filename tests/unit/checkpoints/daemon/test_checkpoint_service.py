@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import pytest
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
-from spotelastic_checkpoints.daemon import daemon_state, service
+from spotelastic_checkpoints.daemon import daemon_state, daemon_storage
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.daemon_state import DaemonState
+from spotelastic_checkpoints.daemon.daemon_storage import DaemonStorage
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.messages import Sealing
@@ -43,7 +44,6 @@ def daemon_in(folder: Path) -> Service:
 def test_threads_that_need_the_store_at_once_get_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = daemon_in(tmp_path)
     opens: list[str] = []
     both_ask, both_open = Barrier(2), Barrier(2)
 
@@ -53,17 +53,17 @@ def test_threads_that_need_the_store_at_once_get_the_same(
             both_open.wait(0.2)
         return FolderStorage(Path(url))
 
-    monkeypatch.setattr(service, "open_storage", opened)
+    monkeypatch.setattr(daemon_storage, "open_storage", opened)
 
     def ask(_: int) -> object:
         both_ask.wait(PATIENT)
-        return daemon.commits()
+        return storage.commits()
 
     with ThreadPoolExecutor(2) as pool:
+        storage = DaemonStorage(str(tmp_path / "store"), "test", pool)
         first, second = pool.map(ask, range(2))
     assert first is second
     assert len(opens) == 1
-    daemon.close()
 
 
 class Poor(socket.socket):
@@ -118,7 +118,7 @@ def test_a_daemon_ends_what_one_before_it_was_uploading_and_nothing_of_others(
     ]
     ours = ["3/step-00000009/__2_0.distcp", "3/step-00000009/__2_11.distcp"]
     storage = Parts(tmp_path / "store", *others, *ours)
-    monkeypatch.setattr(service, "open_storage", lambda _: storage)
+    monkeypatch.setattr(daemon_storage, "open_storage", lambda _: storage)
     (tmp_path / "arena").mkdir()
     round_ = round_info("r1", 2, ["n0", "n1", "n2"], 1, epoch=3)
     daemon_state.keep(tmp_path / "arena", DaemonState().begun(round_))
@@ -144,7 +144,7 @@ def sealing(daemon: Service, client: Client, *steps: int, waiting: bool = False)
     """Of the steps that are sealed now, to be committed, those whose sealing begins an upload."""
     begun: list[int] = []
     for step in steps:
-        daemon.want_due = lambda step=step, **_: begun.append(step)  # type: ignore[method-assign]
+        daemon.saves.want = lambda step=step, **_: begun.append(step)  # type: ignore[method-assign]
         daemon._sealing(client, Sealing(step, "", waiting, due=True))
     return begun
 
@@ -167,7 +167,7 @@ def test_where_uploads_take_long_few_saves_begin_one_unless_somebody_waits(
     assert sealing(daemon, client, 10, waiting=True) == [10]
 
     async def flush() -> None:
-        flushing = asyncio.create_task(daemon.flush(PATIENT))
+        flushing = asyncio.create_task(daemon.saves.flush(PATIENT))
         await asyncio.sleep(0)
         assert sealing(daemon, client, 12) == [12]
         flushing.cancel()
