@@ -84,9 +84,9 @@ def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
         _check_version(theirs)
         theirs += exactly(channel, NONCE, deadline)
         proof = bytes(exactly(channel, MAC, deadline))
-        if not hmac.compare_digest(proof, _proof(credentials.token, b"client", mine, theirs)):
+        if not hmac.compare_digest(proof, proof_of(credentials.token, b"client", mine, theirs)):
             raise PeerRefused("it does not know this cluster's token")
-        channel.sendall(_proof(credentials.token, b"server", theirs, mine))
+        channel.sendall(proof_of(credentials.token, b"server", theirs, mine))
         undo.pop_all()
     return channel
 
@@ -118,12 +118,12 @@ def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
             channel.sendall(mine)  # so that the other side can name both, too
             raise
         theirs += exactly(channel, NONCE, deadline)
-        channel.sendall(mine + _proof(credentials.token, b"client", theirs, mine))
+        channel.sendall(mine + proof_of(credentials.token, b"client", theirs, mine))
         try:
             proof = bytes(exactly(channel, MAC, deadline))
         except ConnectionError as error:
             raise PeerRefused(f"{error}; is the token the same?") from error
-        if not hmac.compare_digest(proof, _proof(credentials.token, b"server", mine, theirs)):
+        if not hmac.compare_digest(proof, proof_of(credentials.token, b"server", mine, theirs)):
             raise PeerRefused("it does not know this cluster's token")
         undo.pop_all()
     return channel
@@ -162,7 +162,7 @@ def fill(connection: socket.socket, target: memoryview, deadline: float | None =
         target = target[count:]
 
 
-def _proof(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
+def proof_of(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
     return hmac.new(token.encode(), side + first + second, hashlib.sha256).digest()
 
 
