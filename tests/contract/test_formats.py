@@ -6,16 +6,19 @@ differs is a new version of the protocol, which gets a folder of its own (`suppo
 
 import hashlib
 import re
+import zlib
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.peers.messages import PeerRequest
+from support import format_values
 from support.formats import FOLDER, Kind, kinds, write
 
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.store import keys
+from spotelastic.model.round import Round
+from spotelastic.store import codec, keys
 
 DIGESTS = {"v1": "2c789e16df7ed36f4a202e685afd121d1e17273ee2a50b14fb6fe4d915d36770"}
 """Of all files of each version."""
@@ -60,6 +63,11 @@ def test_no_golden_file_has_changed(version: str) -> None:
     for path in files(version):
         digest.update(f"{path.relative_to(FOLDER)}\n".encode() + path.read_bytes())
     assert digest.hexdigest() == DIGESTS[version]
+
+
+def test_a_large_value_is_read_as_it_is_compressed() -> None:
+    data = (FOLDER / NEWEST / "etcd/all-round.json").read_bytes()
+    assert codec.decode(zlib.compress(data, 1), Round) == format_values.ROUND
 
 
 def test_each_kind_has_a_file_and_each_file_a_kind() -> None:
