@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Event, current_thread
 from typing import Any
 
@@ -57,20 +58,30 @@ def trained(steps: int) -> dict[str, torch.Tensor]:
     return tensors(state)
 
 
+@dataclass(frozen=True)
+class Held:
+    """A copy beside training that waits at its first piece."""
+
+    begun: Event = field(default_factory=Event)
+    """Set once the copy's thread has a piece, which no other thread can take then."""
+    go_on: Event = field(default_factory=Event)
+
+
 @contextmanager
-def held(patch: pytest.MonkeyPatch) -> Iterator[Event]:
-    """No copy beside training gets on until the event is set; nor after the end."""
-    go_on = Event()
+def held(patch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Holds every copy beside training until `go_on` is set, or until the end."""
+    copy = Held()
     move = overlap._move
 
     def hold(*arguments: int) -> None:
         if current_thread().name == "snapshot":
-            assert go_on.wait(60)
+            copy.begun.set()
+            assert copy.go_on.wait(60)
         move(*arguments)
 
     patch.setattr(overlap, "_move", hold)
     try:
-        yield go_on
+        yield copy
     finally:
-        go_on.set()
+        copy.go_on.set()
         patch.setattr(overlap, "_move", move)

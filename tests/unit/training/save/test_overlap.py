@@ -124,14 +124,15 @@ def test_a_step_waits_for_a_copy_that_is_not_done(monkeypatch: pytest.MonkeyPatc
         copying.guard()
         run.step()
 
-    with held(monkeypatch) as go_on:
+    with held(monkeypatch) as copy:
         copying = run.begin()
+        assert copy.begun.wait(PATIENT)
         stepping = Thread(target=step)
         stepping.start()
         assert asked.wait(PATIENT)
         stepping.join(0.2)  # more than a step takes
         assert all(map(torch.equal, run.tensors, run.before))
-        go_on.set()
+        copy.go_on.set()
         stepping.join(PATIENT)
     copying.settle()
     assert copying.error is None and run.is_as_before()
@@ -142,10 +143,10 @@ def test_a_step_waits_for_a_copy_that_is_not_done(monkeypatch: pytest.MonkeyPatc
 def written_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Run, Copying]]:
     """While the copy is held; it fails after that, and seals nothing."""
     run = Run()
-    with held(monkeypatch) as go_on:
+    with held(monkeypatch) as copy:
         copying = run.begin()
         yield run, copying
-        go_on.set()
+        copy.go_on.set()
         copying.settle()
     assert isinstance(copying.error, WrittenTo)
     assert not run.sealed.is_set()
@@ -173,11 +174,11 @@ def test_what_torch_does_not_count_is_found(number: int, monkeypatch: pytest.Mon
 def test_what_is_put_back_before_the_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As averaged weights are, that a model is evaluated with."""
     run = Run()
-    with held(monkeypatch) as go_on:
+    with held(monkeypatch) as copy:
         copying = run.begin()
         for tensor in run.tensors:
             tensor.data.neg_()
-        go_on.set()
+        copy.go_on.set()
         for part in copying._parts:
             part.work()
         for tensor in run.tensors:
@@ -211,7 +212,7 @@ def test_who_is_interrupted_while_it_takes_a_hand_leaves_no_save_and_no_wait(
 ) -> None:
     """By Ctrl-C, which comes between any two instructions of the main thread."""
     run = Run()
-    with held(monkeypatch) as go_on:
+    with held(monkeypatch) as copy:
         copying = run.begin()
         hold = overlap._move
 
@@ -223,7 +224,7 @@ def test_who_is_interrupted_while_it_takes_a_hand_leaves_no_save_and_no_wait(
         monkeypatch.setattr(overlap, "_move", interrupted)
         with pytest.raises(KeyboardInterrupt):
             copying.guard()
-        go_on.set()
+        copy.go_on.set()
         copying.settle()
     assert str(copying.error) == "the copy was interrupted"
     assert not run.sealed.is_set()
