@@ -81,8 +81,8 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     It takes the place of `FileSystemWriter` and `FsspecWriter`, with their arguments. `path` is the
     checkpoint's own folder, or a URL such as `s3://bucket/prefix`.
 
-    - A rank's items share files of about 64 MiB; with `single_file_per_rank=False` each has its
-      own.
+    - A rank's items share files of about 64 MiB. With `single_file_per_rank=False` each item has
+      a file of its own.
     - `thread_count` files are uploaded at a time, at least four.
     - `overwrite=False` refuses a path that already holds a checkpoint.
     - `storage_options` are fsspec's for that URL, and apply to every later `checkpoint_id`.
