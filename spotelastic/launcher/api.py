@@ -1,4 +1,5 @@
-"""`spotelastic.launch`: run a function elastically, as `spotelastic run` does a script."""
+"""Implements `spotelastic.launch`: calls a Python function in elastic workers, as `spotelastic run`
+runs a script."""
 
 import os
 import signal
@@ -38,10 +39,10 @@ def launch(
     `SystemExit` if a signal asked this node to leave.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise UsageError("spotelastic.launch was called on another thread than the main one")
+        raise UsageError("spotelastic.launch must be called on the main thread")
     if "SPOTELASTIC_ROUND" in os.environ:
         raise UsageError(
-            "spotelastic.launch was called by a worker, which loads the main module again: "
+            "spotelastic.launch was called inside a worker, which imports the main module: "
             'call it below `if __name__ == "__main__":`'
         )
     options = parse([*_words(flags), getattr(fn, "__qualname__", "function")])
@@ -56,11 +57,11 @@ def launch(
 
 
 def _words(flags: Mapping[str, Any]) -> list[str]:
-    """As they would stand on the command line."""
+    """Return the flags as they would stand on the command line."""
     words = []
     for name, value in flags.items():
         if name not in _FLAGS or name in _FOR_SCRIPTS:
-            raise UsageError(f"spotelastic.launch: {name} is no flag of `spotelastic run`")
+            raise UsageError(f"spotelastic.launch: {name} is not a flag of `spotelastic run`")
         if value is None or value is False:
             continue
         words.append(f"--{name}" if value is True else f"--{name}={_text(value)}")
@@ -79,7 +80,7 @@ def _error(code: int, job: Job | None) -> BaseException:
     if code > 128:
         return KeyboardInterrupt() if code == 128 + signal.SIGINT else SystemExit(code)
     if job is None or code != 1:
-        return EnvironmentFailure("this node had to leave the job; what it said tells why")
+        return EnvironmentFailure("this node had to leave the job: its messages say why")
     first = job.failure
     if first is None:
         return JobFailed(f"the job has {job.state}: {job.reason}")

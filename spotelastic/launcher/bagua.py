@@ -1,7 +1,8 @@
-"""The variables that Bagua's own launcher sets for its scripts (BaguaSys/bagua distributed/run.py).
+"""Sets the variables that scripts of the Bagua library expect, from Bagua's own launcher flags.
 
-Its service runs beside rank 0, which may be on another node in each round: its address is that of
-the round's store, whatever --master-addr says.
+They are those of BaguaSys/bagua distributed/run.py. Bagua's service runs beside rank 0, which may
+be on another node in each round: its address is that of the round store, whatever --master-addr
+says.
 """
 
 import argparse
@@ -20,6 +21,7 @@ DEFAULTS = {
     "autotune_sampling_confidence_time": 5.0,
     "autotune_warmup_time": 30.0,
 }
+"""Bagua's own default values, by flag."""
 VARIABLES = {
     "bagua_service_port": "BAGUA_SERVICE_PORT",
     "default_bucket_size": "BAGUA_DEFAULT_BUCKET_SIZE",
@@ -28,10 +30,11 @@ VARIABLES = {
     "autotune_sampling_confidence_time": "BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S",
     "autotune_warmup_time": "BAGUA_AUTOTUNE_WARMUP_TIME_S",
 }
+"""The environment variable of each flag."""
 
 
 def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    """Empty when none of Bagua's flags is given and the package is not installed."""
+    """Return the variables; none if no flag of Bagua's is given and Bagua is not installed."""
     if not given(options, BAGUA) and importlib.util.find_spec("bagua") is None:
         return {}
     values = {
@@ -49,7 +52,7 @@ def environment(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
 
 
 def _net() -> Path:
-    """The folder of the NCCL plug-in that comes with Bagua."""
+    """Return the folder of the NCCL plug-in that comes with Bagua."""
     spec = importlib.util.find_spec("bagua_core")
     if spec is None or spec.origin is None:
         raise UsageError("--enable-bagua-net: the package bagua_core is not installed here")

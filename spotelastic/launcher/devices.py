@@ -1,7 +1,7 @@
-"""How many workers `--nproc-per-node auto|cpu|gpu|xpu` means on this machine.
+"""Counts the workers that `--nproc-per-node auto|cpu|gpu|xpu` means on this machine.
 
-torch knows best, and is asked in a process of its own: importing it here would cost the launcher
-its size and its speed. Where there is no driver it need not be asked.
+torch is asked in a separate process: importing it in the launcher would cost memory and time. If
+there is no driver, torch is not asked.
 """
 
 import os
@@ -14,12 +14,16 @@ from spotelastic_checkpoints import isolated
 from spotelastic.errors import UsageError
 
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Of NVIDIA, AMD, and either below WSL."""
+"""Device files of the NVIDIA and AMD drivers, and of either below WSL."""
 ASK_WITHIN = 60.0
+"""Seconds that torch may take to answer."""
 
 
 def workers(text: str) -> int:
-    """Raises `UsageError` for anything that is not a number of workers here."""
+    """Return the number of workers.
+
+    Raises `UsageError` for anything that is not one on this machine.
+    """
     flag = f"--nproc-per-node {text}"
     if text == "cpu":
         return _cpus()
@@ -41,7 +45,7 @@ def workers(text: str) -> int:
 
 
 def gpus() -> int:
-    """Those that torch can use."""
+    """Return the number of GPUs that torch can use."""
     return _count("cuda") if any(driver.exists() for driver in DRIVERS) else 0
 
 
@@ -50,7 +54,7 @@ def _cpus() -> int:
 
 
 def _count(kind: str) -> int:
-    """Devices of this kind that torch sees, by CUDA_VISIBLE_DEVICES and the like."""
+    """Return the number of devices of this kind that torch sees; CUDA_VISIBLE_DEVICES applies."""
     ask = [sys.executable, "-P", "-c", f"import torch; print(torch.{kind}.device_count())"]
     try:
         told = subprocess.run(

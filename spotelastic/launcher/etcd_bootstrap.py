@@ -1,10 +1,12 @@
 """Finds, joins or starts the etcd that the nodes of a run rendezvous through, and shuts it down.
 
-alone            ► an etcd of its own
-client           ► waits until one that is there answers
-host             ► runs a member at its endpoint, and waits until enough of the others are there
-guest            ► waits for the hosts
-either           ► host at the first endpoint of this machine that nobody listens at, else guest
+What a node does depends on its role:
+
+    alone    run an etcd of its own
+    client   wait until an existing etcd answers
+    host     run an etcd member at its endpoint, and wait until enough of the others are up
+    guest    wait for the hosts
+    either   be host at the first free endpoint of this machine, else guest
 """
 
 import contextlib
@@ -39,41 +41,45 @@ if TYPE_CHECKING:
     from spotelastic.store.etcd_server.embedded import Embedded
 
 ANSWER_WITHIN = 4.0
-"""Seconds for an etcd that is said to be there."""
+"""Seconds within which an existing etcd must answer."""
 LOOK_AGAIN = 0.2
+"""Seconds between two looks for etcd members."""
 LEAVE_WITHIN = 30.0
-"""Seconds that a node with a member waits for others to leave once the job has ended."""
+"""Seconds that a node with an etcd member waits for other nodes to leave after the job's end."""
 QUORUM_WITHIN = 3.0
-"""Seconds after which an etcd without a quorum, once the job has ended, tells nobody any more."""
+"""Seconds without a quorum, after the job's end, after which etcd can inform no node any more."""
 
 LINGER = 0.5
-"""Seconds that a member stays when all have left, for the last of the other hosts to see it too."""
+"""Seconds that an etcd member stays after all nodes have left, for the other hosts to see it."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where a node has arrived: `address` is its own, as the others reach it."""
+    """Where the nodes of the run meet, as seen from this node."""
 
     endpoints: tuple[str, ...]
     address: str
+    """This node's own address, as the others reach it; empty if not known here."""
     tls: TlsFiles | None = None
     member: "Embedded | None" = None
-    """Runs here, for others too."""
+    """The etcd member that this node runs, if it runs one."""
 
 
 @contextlib.contextmanager
 def meet(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous]:
-    """An etcd that answers, until the end of the block. Raises `UsageError`, and
-    `EnvironmentFailure` when nobody is there in time."""
+    """Yield an etcd that answers, and end this node's etcd member afterwards.
+
+    Raises `UsageError`, and `EnvironmentFailure` if no etcd answers in time.
+    """
     if (
         asked.role in ("alone", "host")
         and asked.master_port
         and not ports.is_free(asked.master_port)
     ):
         raise UsageError(
-            f"--master-port {asked.master_port}: is in use on this machine; the workers meet there"
+            f"--master-port {asked.master_port}: is in use on this machine, and the workers need it"
         )
     if asked.role == "alone":
         from spotelastic.store.etcd_server.process import standalone
@@ -84,19 +90,22 @@ def meet(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous
         _await(asked, ANSWER_WITHIN, say)
         yield Rendezvous(asked.endpoints, "", asked.tls)
     else:
-        with _host_or_guest(asked, folder, say) as place:
-            yield place
+        with _host_or_guest(asked, folder, say) as rendezvous:
+            yield rendezvous
 
 
-def part(place: Rendezvous, run: str, *, ended: bool) -> None:
-    """Before a node that runs a member goes: once the job has ended, when no node needs it to hear
-    so; before that, with the others' consent."""
-    if place.member is None:
+def leave_rendezvous(rendezvous: Rendezvous, run: str, *, ended: bool) -> None:
+    """Stop this node's etcd member.
+
+    After the job has ended, wait until every node has seen the result. Otherwise remove the member
+    from the etcd cluster first, so that quorum is kept.
+    """
+    if rendezvous.member is None:
         return
     if ended:
-        _see_off(place, run)
+        _await_departures(rendezvous, run)
     else:
-        place.member.leave()
+        rendezvous.member.leave()
 
 
 # -- hosts and guests -----------------------------------------------------------------------------
@@ -107,22 +116,22 @@ def _host_or_guest(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[
     from spotelastic.store.etcd_server.embedded import PortTaken
 
     addresses = {} if asked.role == "guest" else _resolve_all(asked)
-    seats = _seats(asked, addresses)
+    own = _own_endpoints(asked, addresses)
     with contextlib.ExitStack() as stack:
         while True:
-            member = _sit_down(asked, seats, addresses, folder, say)
+            member = _start_member(asked, own, addresses, folder, say)
             if member is not None:
                 stack.enter_context(member)
             try:
                 _await(asked, asked.join_within, say, member)
                 break
-            except PortTaken:  # by another node of this machine, which was faster
+            except PortTaken:  # another node on this machine was faster
                 continue
-        yield Rendezvous(asked.endpoints, _own_place(asked, seats), asked.tls, member)
+        yield Rendezvous(asked.endpoints, _reachable_address(asked, own), asked.tls, member)
 
 
-def _seats(asked: RendezvousConfig, addresses: dict[str, str]) -> list[str]:
-    """The endpoints that are this machine's, in order."""
+def _own_endpoints(asked: RendezvousConfig, addresses: dict[str, str]) -> list[str]:
+    """Return the endpoints that belong to this machine, in order."""
     mine = [endpoint for endpoint, address in addresses.items() if is_free(address, 0)]
     near = [endpoint for endpoint in mine if addresses[endpoint] == asked.near]
     if asked.role == "host" and not mine:
@@ -131,42 +140,42 @@ def _seats(asked: RendezvousConfig, addresses: dict[str, str]) -> list[str]:
     return near or mine
 
 
-def _sit_down(
-    asked: RendezvousConfig, seats: list[str], addresses: dict[str, str], folder: Path, say: Say
+def _start_member(
+    asked: RendezvousConfig, own: list[str], addresses: dict[str, str], folder: Path, say: Say
 ) -> "Embedded | None":
-    """Starts a member at the first free one of the seats; None when there is none."""
+    """Start an etcd member at the first free endpoint of this machine; None if there is none."""
     from spotelastic.store.etcd_server.embedded import Embedded, EmbeddedCluster
     from spotelastic.store.etcd_server.process import free_ports
 
-    for seat in seats:
-        address, peers = addresses[seat], asked.peers
-        if not is_free(address, _port(seat)):
+    for endpoint in own:
+        address, peers = addresses[endpoint], asked.peers
+        if not is_free(address, _port(endpoint)):
             continue
         if len(peers) == 1:
-            peers = {seat: join(_host(seat), free_ports(1, address)[0])}
-        elif not is_free(address, _port(peers[seat])):
-            if _settles(lambda address=address, seat=seat: not is_free(address, _port(seat))):  # type: ignore[misc]
-                continue  # another node of this machine was just about to sit down
+            peers = {endpoint: join(_host(endpoint), free_ports(1, address)[0])}
+        elif not is_free(address, _port(peers[endpoint])):
+            if _becomes_taken(address, _port(endpoint)):
+                continue  # another node on this machine is just taking this endpoint
             raise UsageError(
-                f"{asked.where}: members speak with each other at port {_port(peers[seat])}, "
-                "which is in use here (--rdzv-conf peer_port=… for all hosts)"
+                f"{asked.where}: etcd members use port {_port(peers[endpoint])} among each other, "
+                "which is in use here: give --rdzv-conf peer_port=… on all hosts"
             )
         group = EmbeddedCluster(
             peers, f"{asked.run} at {','.join(sorted(asked.endpoints))}", asked.tls
         )
-        # A machine's own name often is a loopback address there, and another one elsewhere; and
-        # etcd takes no address with an interface.
-        elsewhere = is_loopback(address) and not is_loopback(_host(seat))
+        # A machine's name often resolves to a loopback address on the machine itself, and to
+        # another elsewhere. And etcd accepts no address that names an interface.
+        elsewhere = is_loopback(address) and not is_loopback(_host(endpoint))
         listen = everywhere(address) if elsewhere or "%" in address else address
-        return Embedded(group, seat, folder / str(_port(seat)), say, listen=listen)
+        return Embedded(group, endpoint, folder / str(_port(endpoint)), say, listen=listen)
     if asked.role == "host":
         raise UsageError(f"{asked.where}: the etcd's port is in use on this machine")
     return None
 
 
-def _own_place(asked: RendezvousConfig, seats: Sequence[str]) -> str:
-    """This node's address, as machines elsewhere reach it."""
-    far = [endpoint for endpoint in asked.endpoints if endpoint not in seats]
+def _reachable_address(asked: RendezvousConfig, own: Sequence[str]) -> str:
+    """Return this node's address, as other machines reach it."""
+    far = [endpoint for endpoint in asked.endpoints if endpoint not in own]
     address = _own_address(*split(far[0] if far else asked.endpoints[0]))
     if is_loopback(address) and not all(is_loopback(_host(each)) for each in asked.endpoints):
         return own_address(like=address)
@@ -189,10 +198,10 @@ def _await(
         def look(late: float | None = None) -> None:
             found = list(pool.map(lambda each: diagnose(each, asked.tls), asked.endpoints))
             if late is not None or all(each.final for each in found):
-                raise EnvironmentFailure(_silence(asked, found, late))
+                raise EnvironmentFailure(_describe_silence(asked, found, late))
 
         if asked.tls and member is None:
-            look()  # before gRPC does, which prints what it thinks of certificates
+            look()  # before gRPC connects, which prints its own complaints about certificates
         first = member is None
         while not any(pool.map(lambda each: serves(each, asked.tls), asked.endpoints)):
             if member is not None and member.failure is not None:
@@ -207,7 +216,9 @@ def _await(
             pause.wait(LOOK_AGAIN)
 
 
-def _silence(asked: RendezvousConfig, found: Sequence["Diagnosis"], within: float | None) -> str:
+def _describe_silence(
+    asked: RendezvousConfig, found: Sequence["Diagnosis"], within: float | None
+) -> str:
     told = [each.told for each in found]
     if len(told) > 1:
         told = [f"{at}: {why}" for at, why in zip(asked.endpoints, told, strict=True)]
@@ -217,17 +228,17 @@ def _silence(asked: RendezvousConfig, found: Sequence["Diagnosis"], within: floa
 
 
 def _tell(asked: RendezvousConfig, mine: str, told: str, say: Say) -> str:
-    """A line when those that are waited for are others than before."""
+    """Report which etcd members are missing, when these have changed; return the line."""
     missing = [each for each in asked.endpoints if each != mine and not _is_there(each)]
     count = f"{len(missing)} of {len(asked.endpoints)} etcd members"
-    line = f"waits for {count}: {', '.join(missing)}" if missing else ""
+    line = f"waiting for {count}: {', '.join(missing)}" if missing else ""
     if line and line != told:
         say(line)
     return line
 
 
-def _see_off(place: Rendezvous, run: str) -> None:
-    """Wait until no node of the run is left, so that each has heard how the job ended."""
+def _await_departures(rendezvous: Rendezvous, run: str) -> None:
+    """Wait until no node of the run is left, so that each has seen how the job ended."""
     from spotelastic.store.etcd import EtcdStore
     from spotelastic.store.keys import Keys
     from spotelastic.store.port import Change, Health, Reset, WatchItem
@@ -252,13 +263,13 @@ def _see_off(place: Rendezvous, run: str) -> None:
                         give_up = last if healthy else min(last, steady() + QUORUM_WITHIN)
             changed.notify_all()
 
-    store = EtcdStore(place.endpoints, tls=place.tls)
+    store = EtcdStore(rendezvous.endpoints, tls=rendezvous.tls)
     try:
         watch = store.watch(Keys(run).live(), fold)
         with changed:
             while (here or not known) and (left := give_up - steady()) > 0:
                 changed.wait(left)
-            if not here and len(place.endpoints) > 1:
+            if not here and len(rendezvous.endpoints) > 1:
                 changed.wait(LINGER)
         watch.close()
     finally:
@@ -269,13 +280,15 @@ def _see_off(place: Rendezvous, run: str) -> None:
 
 
 def local_address(text: str) -> str:
-    """--local-addr as an IP address, because a name is never advertised."""
+    """Return --local-addr as an IP address: a name is never advertised."""
     return _resolve("--local-addr", bare(text))[0]
 
 
 def own_address(*, like: str = "") -> str:
-    """The address that packets to the outside leave from, of IPv6 only where `like` is or there is
-    no other; nothing is sent."""
+    """Return the address from which packets leave this machine; nothing is sent.
+
+    IPv6 only if `like` is an IPv6 address, or if the machine has nothing else.
+    """
     first, second = ("2001:db8::1", "192.0.2.1") if ":" in like else ("192.0.2.1", "2001:db8::1")
     try:
         return towards(first, 9)
@@ -284,15 +297,15 @@ def own_address(*, like: str = "") -> str:
 
 
 def _own_address(host: str, port: int) -> str:
-    """That of this machine by which it reaches the host."""
+    """Return this machine's address towards a host."""
     try:
         return towards(host, port)
     except OSError as error:
-        raise EnvironmentFailure("this machine has no route: give --local-addr") from error
+        raise EnvironmentFailure("this machine has no network route: give --local-addr") from error
 
 
 def _resolve_all(asked: RendezvousConfig) -> dict[str, str]:
-    """The IP address of each endpoint: one of this machine, where a name has several."""
+    """Return the IP address of each endpoint; of several, one of this machine is preferred."""
     found = {each: _resolve(asked.where, _host(each)) for each in asked.endpoints}
     return {
         each: next((one for one in several if is_free(one, 0)), several[0])
@@ -301,13 +314,13 @@ def _resolve_all(asked: RendezvousConfig) -> dict[str, str]:
 
 
 def _resolve(where: str, host: str) -> list[str]:
-    """Those of IPv4 first."""
+    """Return the addresses of a host, IPv4 first."""
     try:
         found = resolve(host)
     except (OSError, UnicodeError) as error:
         raise UsageError(f"{where}: no address is known for {host}") from error
     if is_link_local(found[0]) and ":" in found[0] and "%" not in found[0]:
-        told = f"{found[0]} is good on one interface: name it, as in {found[0]}%eth0"
+        told = f"{found[0]} is valid on one interface only: name it, as in {found[0]}%eth0"
         raise UsageError(f"{where}: {told}")
     return found
 
@@ -320,10 +333,10 @@ def _is_there(endpoint: str) -> bool:
         return False
 
 
-def _settles(so: Callable[[], bool]) -> bool:
-    """Whether it becomes so within a second."""
+def _becomes_taken(address: str, port: int) -> bool:
+    """Whether a process begins to listen there within a second."""
     give_up, pause = steady() + 1.0, threading.Event()
-    while not so():
+    while is_free(address, port):
         if steady() >= give_up:
             return False
         pause.wait(0.05)

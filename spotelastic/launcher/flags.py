@@ -1,8 +1,8 @@
-"""The command line of `spotelastic run`: torchrun's flags, Bagua's, and our own, as data.
+"""Defines and parses the command line of `spotelastic run`: torchrun's flags, Bagua's, and its own.
 
-Every flag is accepted with dashes and with underscores, and as a variable PET_<NAME> or
-SPOTELASTIC_<NAME> for when it is not given. argparse rather than typer: everything after the script
-belongs to the script.
+The flags are data, from which help and parser are made. Each is accepted with dashes and with
+underscores, and as a variable PET_<NAME> or SPOTELASTIC_<NAME> if it is not given. The parser is
+argparse, because everything after the script belongs to the script.
 """
 
 import argparse
@@ -16,15 +16,18 @@ from spotelastic.usage_errors import no_such_option, reworded
 
 
 def _words(text: str) -> list[str]:
-    """Separated by commas; two commas stand for one that is meant."""
+    """Split at commas; two commas stand for one in a word."""
     words = text.replace(",,", "\0").split(",") if text else []
     return [word.replace("\0", ",") for word in words]
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`read` is what its text becomes; bool: it takes no value. `default` is shown where it says
-    something; `metavar` is its value in the help."""
+    """One flag.
+
+    `read` converts its text; bool means that it takes no value. `default` is used if it is not
+    given, `metavar` names its value in the help.
+    """
 
     names: str
     help: str
@@ -41,60 +44,74 @@ class Flag:
 NODES = (
     Flag("--nnodes", "nodes of the job (1)", "N|MIN:MAX", "1:1"),
     Flag("--nproc-per-node", "workers on each node (1)", "N|auto|cpu|gpu|xpu"),
-    Flag("--standalone", "this node alone, with an etcd of its own", read=bool),
-    Flag("--rdzv-backend", "how the nodes meet: docs/how-to/own-machines.md", "NAME"),
-    Flag("--rdzv-endpoint", "where they meet; a port left out is 29400", "HOST[:PORT],…"),
+    Flag("--standalone", "run on this node alone, with its own etcd", read=bool),
+    Flag("--rdzv-backend", "how the nodes find each other: docs/how-to/own-machines.md", "NAME"),
+    Flag("--rdzv-endpoint", "where the nodes find each other; default port 29400", "HOST[:PORT],…"),
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
     Flag(
         "--rdzv-conf",
         "join_timeout, is_host, peer_port, etcd_port; TLS: cacert, cert, key, daemon_tls",
         "KEY=VALUE,…",
     ),
-    Flag("--node-rank", "of static: node 0 runs the etcd; see --rank-policy", "N", None, int),
+    Flag(
+        "--node-rank",
+        "rank of this node, for static (node 0 runs the etcd) and pinned ranks",
+        "N",
+        None,
+        int,
+    ),
     Flag(
         "--rank-policy",
-        "pinned: a node has the group rank --node-rank while it lives (static's default); "
-        "stable: ranks stay with those who have them",
+        "pinned: a node keeps the group rank --node-rank (default for static); "
+        "stable: nodes keep the ranks they have",
         "stable|pinned",
         choices=("stable", "pinned"),
     ),
-    Flag("--master-addr", "of static: address of node 0 (127.0.0.1)", "HOST"),
+    Flag("--master-addr", "address of node 0, for static (127.0.0.1)", "HOST"),
     Flag(
         "--master-port",
-        "where the workers meet, on the node of rank 0 (static: 29500, and the etcd 1000 above; "
-        "else a new one in each round)",
+        "port of the workers' TCPStore on the node of rank 0 (static: 29500, with the etcd 1000 "
+        "above; otherwise a new port in each round)",
         "PORT",
         None,
         int,
     ),
-    Flag("--local-addr", "address of this node, as the others reach it", "IP"),
-    Flag("--node-id", "name of this node (from the host)", "ID"),
+    Flag("--local-addr", "address at which other nodes reach this node", "IP"),
+    Flag("--node-id", "name of this node (made from the host name)", "ID"),
     Flag("--zone", "availability zone of this node", "ZONE"),
 )
 WORKERS = (
-    Flag("--max-restarts", "failures of the script; lost nodes are not counted (3)", "N", 3, int),
+    Flag(
+        "--max-restarts",
+        "restarts after failures of the script; lost nodes do not count (3)",
+        "N",
+        3,
+        int,
+    ),
     Flag(
         "--exit-barrier-timeout",
-        "how long a node that has finished waits for the others (300)",
+        "how long a node that has finished waits for the other nodes (300)",
         "SECONDS",
         300.0,
         float,
     ),
     Flag("--gang", "fail the job when a node is lost", read=bool),
-    Flag("--role", "ROLE_NAME of the workers", "NAME", "default"),
-    Flag("-m --module", "what follows is a module, as for python -m", read=bool),
-    Flag("--no-python", "what follows is a program", read=bool),
+    Flag("--role", "value of ROLE_NAME for the workers", "NAME", "default"),
+    Flag("-m --module", "run a module, as python -m does", read=bool),
+    Flag("--no-python", "run a program that is not Python", read=bool),
     Flag("--run-path", "run the script with runpy.run_path", read=bool),
     Flag("--preload", "modules to import once, before workers are forked", "MODULE,…", [], _words),
-    Flag("--no-warm", "start workers as fresh processes, do not fork them", read=bool),
+    Flag(
+        "--no-warm", "start each worker as a new process; do not fork it from a warm one", read=bool
+    ),
     Flag(
         "--stall-timeout",
-        "restart when no step is done for so long; 0: never. Counts steps of the Checkpointer",
+        "restart the workers if no step of the Checkpointer completes for this long; 0: never",
         "SECONDS",
         0.0,
         float,
     ),
-    Flag("--virtual-local-rank", "LOCAL_RANK 0 and one visible GPU for each", read=bool),
+    Flag("--virtual-local-rank", "give each worker LOCAL_RANK 0 and one visible GPU", read=bool),
     Flag(
         "--numa-binding",
         "bind workers to the cores near their GPU",
@@ -103,27 +120,33 @@ WORKERS = (
     ),
     Flag(
         "--signals-to-handle",
-        "signals that ask this node to leave",
+        "signals on which this node leaves the job",
         "NAME,…",
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     ),
-    Flag("--shutdown-timeout", "from a worker's SIGTERM to SIGKILL (10)", "SECONDS", None, float),
+    Flag(
+        "--shutdown-timeout",
+        "time between SIGTERM and SIGKILL for a worker (10)",
+        "SECONDS",
+        None,
+        float,
+    ),
 )
 OUTPUT = (
-    Flag("--log-dir", "keep workers' logs here", "DIR"),
-    Flag("-r --redirects", "streams that go to a file only: 1 out, 2 err, 3 both", "N|RANK:N,…"),
-    Flag("-t --tee", "streams that go to a file of their own as well", "N|RANK:N,…"),
-    Flag("--local-ranks-filter", "show the output of these only", "RANK,…"),
+    Flag("--log-dir", "keep the workers' logs in this folder", "DIR"),
+    Flag("-r --redirects", "send streams to a file only: 1 stdout, 2 stderr, 3 both", "N|RANK:N,…"),
+    Flag("-t --tee", "also send streams to a file: 1 stdout, 2 stderr, 3 both", "N|RANK:N,…"),
+    Flag("--local-ranks-filter", "show the output of these local ranks only", "RANK,…"),
     Flag(
         "--duplicate-stdout-filters",
-        "lines of stdout that also go to filtered_stdout.log",
+        "copy stdout lines that contain one of these texts to filtered_stdout.log",
         "TEXT,…",
         [],
         _words,
     ),
     Flag(
         "--duplicate-stderr-filters",
-        "lines of stderr that also go to filtered_stderr.log",
+        "copy stderr lines that contain one of these texts to filtered_stderr.log",
         "TEXT,…",
         [],
         _words,
@@ -131,38 +154,58 @@ OUTPUT = (
 )
 CHECKPOINTS = (
     Flag("--storage", "where checkpoints go (./runs/ID)", "URL"),
-    Flag("--snapshot-every", "save into memory: 20, 30s (auto: by its cost)", "N|TIME", "auto"),
-    Flag("--checkpoint-every", "commit into storage: 500, 10m (auto)", "N|TIME", "auto"),
-    Flag("--keep-last", "newest checkpoints that are kept (3)", "N", 3, int),
-    Flag("--keep-every", "and those whose step is a multiple of this (0: none)", "N", 0, int),
-    Flag("--fresh", "begin at step 0; earlier checkpoints stay, and count no more", read=bool),
-    Flag("--allow-uncommitted", "succeed although the last step was not committed", read=bool),
-    Flag("--take-over", "continue checkpoints of another run", read=bool),
+    Flag(
+        "--snapshot-every",
+        "interval of snapshots in memory: 20, 30s, auto (by cost)",
+        "N|TIME",
+        "auto",
+    ),
+    Flag(
+        "--checkpoint-every",
+        "interval of checkpoints in the storage: 500, 10m, auto",
+        "N|TIME",
+        "auto",
+    ),
+    Flag("--keep-last", "how many of the newest checkpoints to keep (3)", "N", 3, int),
+    Flag(
+        "--keep-every",
+        "also keep checkpoints whose step is a multiple of this (0: none)",
+        "N",
+        0,
+        int,
+    ),
+    Flag(
+        "--fresh",
+        "begin at step 0; earlier checkpoints stay stored but are no longer used",
+        read=bool,
+    ),
+    Flag("--allow-uncommitted", "succeed even if the last step could not be committed", read=bool),
+    Flag("--take-over", "continue the checkpoints of another run", read=bool),
 )
 WITHOUT_EFFECT = (
-    Flag("--monitor-interval", "exits are events here: nothing is polled", "SECONDS"),
-    Flag("--start-method", "workers are forked from a warm process", "METHOD"),
-    Flag("--event-log-handler", "events are kept in etcd", "NAME"),
-    Flag("--logs-specs", "see --log-dir, --redirects and --tee", "NAME"),
-    Flag("--use-env", "the local rank always comes as LOCAL_RANK", read=bool),
+    Flag("--monitor-interval", "not needed: exits are events, nothing is polled", "SECONDS"),
+    Flag("--start-method", "not needed: workers are forked from a warm process", "METHOD"),
+    Flag("--event-log-handler", "not needed: events are kept in etcd", "NAME"),
+    Flag("--logs-specs", "use --log-dir, --redirects and --tee", "NAME"),
+    Flag("--use-env", "not needed: the local rank is always in LOCAL_RANK", read=bool),
 )
-"""Accepted, so that a command written for another launcher works as it stands."""
+"""Flags that are accepted so that a command written for another launcher works unchanged."""
 BAGUA = (
-    Flag("--bagua-service-port", "of its service (29501)", "PORT", None, int),
-    Flag("--default-bucket-size", "of a bucket (10485760)", "BYTES", None, int),
+    Flag("--bagua-service-port", "service port (29501)", "PORT", None, int),
+    Flag("--default-bucket-size", "bucket size (10485760)", "BYTES", None, int),
     Flag("--autotune-level", "0: off (0)", "LEVEL", None, int),
-    Flag("--autotune-max-samples", "at most (60)", "N", None, int),
+    Flag("--autotune-max-samples", "most samples (60)", "N", None, int),
     Flag(
         "--autotune-sampling-confidence-time",
-        "of a sample (5)",
+        "time per sample (5)",
         "SECONDS",
         None,
         float,
     ),
-    Flag("--autotune-warmup-time", "before the first (30)", "SECONDS", None, float),
-    Flag("--is-output-autotune-log", "write its log", read=bool),
-    Flag("--enable-bagua-net", "load Bagua's network plug-in", read=bool),
-    Flag("--bagua-net_switch_on --bagua-net-switch-on", "the same", read=bool),
+    Flag("--autotune-warmup-time", "warm-up time (30)", "SECONDS", None, float),
+    Flag("--is-output-autotune-log", "write the tuning log", read=bool),
+    Flag("--enable-bagua-net", "load Bagua-Net", read=bool),
+    Flag("--bagua-net_switch_on --bagua-net-switch-on", "same as above", read=bool),
 )
 GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "nodes": NODES,
@@ -185,11 +228,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
-    """The options by name; `script` and `args` are what to run. Raises `UsageError`."""
+    """Return the options by name; `script` and `args` are what to run. Raises `UsageError`."""
     made = parser(environ)
     options = made.parse_args(_spelled_out(made, args))
     for flag in (flag for flags in GROUPS.values() for flag in flags if flag.choices):
-        value = getattr(options, flag.dest)  # argparse looks at what is typed only
+        value = getattr(options, flag.dest)  # argparse checks only what is typed, not defaults
         if value and value not in flag.choices:
             name = flag.dest.upper()
             made.error(f"PET_{name}={value}: choose from {', '.join(flag.choices)}")
@@ -197,6 +240,7 @@ def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argpa
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Return the parser; variables of the environment are its defaults."""
     made = _Parser(
         prog="spotelastic run",
         allow_abbrev=False,
@@ -213,8 +257,11 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def _spelled_out(made: argparse.ArgumentParser, args: Sequence[str]) -> list[str]:
-    """The same with abbreviated flags in full, up to the script. argparse's own abbreviations would
-    also look at the script's arguments, and find each flag twice: with dashes and underscores."""
+    """Return the arguments with abbreviated flags written in full, up to the script.
+
+    argparse's own abbreviations would also apply to the script's arguments, and would find each
+    flag twice: with dashes and with underscores.
+    """
     actions = made._option_string_actions
     spelled = list(args)
     at = 0
@@ -229,7 +276,7 @@ def _spelled_out(made: argparse.ArgumentParser, args: Sequence[str]) -> list[str
 
 
 def _meant(made: argparse.ArgumentParser, name: str, known: Mapping[str, argparse.Action]) -> str:
-    """The one flag that begins so."""
+    """Return the only flag that begins with `name`."""
     dashed = {"--" + full.lstrip("-").replace("_", "-") for full in known if full[:2] == "--"}
     wanted = "--" + name.lstrip("-").replace("_", "-")
     fitting = sorted(full for full in dashed if full.startswith(wanted))
@@ -243,7 +290,7 @@ def _meant(made: argparse.ArgumentParser, name: str, known: Mapping[str, argpars
 
 
 def given(options: argparse.Namespace, flags: Sequence[Flag]) -> list[str]:
-    """Names of those flags that have another value than their default."""
+    """Return the names of those flags that differ from their default."""
     names = []
     for flag in flags:
         default = False if flag.read is bool else flag.default

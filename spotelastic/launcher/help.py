@@ -1,5 +1,7 @@
-"""`spotelastic run --help`, in the look of all other commands. It alone needs typer, and nothing is
-started by what it makes."""
+"""Shows `spotelastic run --help` in the look of all other commands.
+
+The typer application made here is only for the help; it runs nothing.
+"""
 
 import inspect
 from typing import Annotated, Any
@@ -21,25 +23,28 @@ spotelastic run --storage s3://bucket/job7 --fresh train.py
 
 
 def run() -> None:
-    """Run a script elastically on machines you already have, as torchrun does.
+    """Run a script elastically on machines you already have, in place of torchrun.
 
-    Flags come before the script; what comes after it is the script's.
+    Flags come before the script; everything after it is passed to the script.
 
-    Each may be written with underscores, shortened where that is unambiguous,
-    and given as a variable: PET_NNODES=2, or SPOTELASTIC_KEEP_LAST=5.
+    A flag may be written with underscores, or shortened if that is unambiguous.
+    It may also be a variable: PET_NNODES=2, or SPOTELASTIC_KEEP_LAST=5.
     """
 
 
 def show() -> None:
-    """To stdout."""
+    """Print the help to stdout."""
     application()(["--help"], prog_name="spotelastic run", standalone_mode=False)
 
 
 def application() -> typer.Typer:
-    """A command with the flags of `spotelastic run`, for its help and the reference."""
+    """Return a typer application with the flags of `spotelastic run`, for help and reference."""
     parameters = [
-        _parameter("script", typer.Argument(help="A Python file, or what -m or --no-python say.")),
-        _parameter("args", typer.Argument(help="Its arguments."), list[str]),
+        _parameter(
+            "script",
+            typer.Argument(help="A Python file; with -m a module, with --no-python a program."),
+        ),
+        _parameter("args", typer.Argument(help="Arguments of the script."), list[str]),
     ]
     for title, flags in GROUPS.items():
         parameters += [_parameter(flag.dest, _option(flag, title), _kind(flag)) for flag in flags]

@@ -1,6 +1,7 @@
-"""What the options of `spotelastic run` mean; what is wrong with them is said here, in one line.
+"""Validates the options of `spotelastic run` and converts them into settings; a mistake is one
+line.
 
-Looks at this machine's files and modules, starts nothing. Where the nodes meet is in
+Looks at this machine's files and modules, and starts nothing. The rendezvous options are in
 `rendezvous_config.py`.
 """
 
@@ -33,7 +34,7 @@ TEE_PREFIX = "[${role_name}${local_rank}]:"
 
 
 def sizes(nnodes: str) -> tuple[int, int]:
-    """The smallest and the largest number of nodes."""
+    """Return the smallest and the largest number of nodes."""
     low, _, high = nnodes.partition(":")
     try:
         smallest, largest = int(low), int(high or low)
@@ -45,12 +46,18 @@ def sizes(nnodes: str) -> tuple[int, int]:
 
 
 def rank_policy(options: argparse.Namespace) -> RankPolicy:
-    """torchrun's static rendezvous takes the node rank for the group rank, its others ignore it."""
+    """Return how ranks are assigned.
+
+    torchrun's static rendezvous takes the node rank as the group rank; its other ones ignore it.
+    """
     return options.rank_policy or ("pinned" if is_static(options) else "stable")
 
 
 def node_rank(options: argparse.Namespace) -> int | None:
-    """What this node asks for: where ranks are pinned, and of static the 0 that torchrun takes."""
+    """Return the rank that this node asks for; None if ranks are not pinned.
+
+    For static it is 0 by default, as in torchrun.
+    """
     if rank_policy(options) == "stable":
         return None
     rank = 0 if options.node_rank is None and is_static(options) else options.node_rank
@@ -61,6 +68,7 @@ def node_rank(options: argparse.Namespace) -> int | None:
 
 
 def settings(options: argparse.Namespace) -> Settings:
+    """Return the job's settings."""
     smallest, largest = sizes(options.nnodes)
     validation.not_negative(
         max_restarts=options.max_restarts,
@@ -90,7 +98,7 @@ def settings(options: argparse.Namespace) -> Settings:
 def command(
     options: argparse.Namespace, folder: Path, environ: Mapping[str, str]
 ) -> tuple[Entry, tuple[str, ...]]:
-    """What a worker runs. Raises `UsageError` when it is not there."""
+    """Return what a worker runs. Raises `UsageError` if it does not exist."""
     name, args = options.script, options.args
     if options.run_path:
         _find_script(name, folder)
@@ -113,7 +121,7 @@ def command(
 
 
 def _find_script(name: str, folder: Path) -> None:
-    """A file, or a folder or an archive that `python` would run."""
+    """Check that the script is a file, or a folder or archive that `python` would run."""
     path = folder / name
     if not path.exists():
         raise UsageError(f"no such script: {name}")
@@ -127,13 +135,13 @@ def _holds_modules(path: Path) -> bool:
 
 
 def _parse(path: Path, name: str) -> None:
-    """That a file which holds source does; one that was compiled has been parsed before."""
+    """Check that a source file is valid Python; a compiled one was parsed before."""
     if _holds_modules(path) or not path.is_file():
         return
     with path.open("rb") as file:
         begin = file.read(len(MAGIC_NUMBER))
     if path.suffix == ".pyc" and begin != MAGIC_NUMBER:
-        raise UsageError(f"{name} was compiled by another version of Python: compile it anew")
+        raise UsageError(f"{name} was compiled by another version of Python: compile it again")
     if begin != MAGIC_NUMBER:
         validation.parses(path, name)
 
@@ -147,9 +155,9 @@ def _program(name: str, folder: Path, environ: Mapping[str, str]) -> str:
 
 
 def _find_module(name: str, folder: Path, environ: Mapping[str, str]) -> None:
-    """As `python -m` would find it, but without importing the packages that it is in.
+    """Find a module as `python -m` would, without importing the packages that contain it.
 
-    A name needs not be one that an `import` could name: `-m my-tool`.
+    The name need not be one that `import` accepts, e.g. `-m my-tool`.
     """
     first, *inner = name.split(".")
     if not all((first, *inner)):
@@ -173,18 +181,20 @@ def _find_module(name: str, folder: Path, environ: Mapping[str, str]) -> None:
 def _installed(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except ValueError:  # of __main__
+    except ValueError:  # raised for __main__
         return None
 
 
 def _locations(spec: object) -> Sequence[str]:
-    """Where a package's modules are; none for anything else."""
+    """Return the folders of a package's modules; empty for anything else."""
     return list(getattr(spec, "submodule_search_locations", None) or ())
 
 
 def code(entry: Entry, command: Sequence[str]) -> str:
-    """Hash of the script, so that no node joins with another version of it; empty: nothing to hash
-    (a module, a program, a folder)."""
+    """Return the script's hash, by which nodes with different versions refuse each other.
+
+    Empty if there is no file to hash: for a module, a program or a folder.
+    """
     path = Path(command[0])
     if entry not in ("script", "path") or not path.is_file():
         return ""
@@ -192,6 +202,7 @@ def code(entry: Entry, command: Sequence[str]) -> str:
 
 
 def output(options: argparse.Namespace) -> Output:
+    """Return where the output of workers goes."""
     filters = {
         "stdout": tuple(options.duplicate_stdout_filters),
         "stderr": tuple(options.duplicate_stderr_filters),
@@ -223,6 +234,7 @@ def _ranks(text: str) -> frozenset[int] | None:
 
 
 def signals(text: str) -> tuple[int, ...]:
+    """Parse `--signals-to-handle`."""
     found = []
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
@@ -232,7 +244,7 @@ def signals(text: str) -> tuple[int, ...]:
 
 
 def grace(options: argparse.Namespace, environ: Mapping[str, str]) -> float:
-    """Seconds that workers have between SIGTERM and SIGKILL."""
+    """Return the seconds between SIGTERM and SIGKILL for a worker."""
     if options.shutdown_timeout is not None:
         return float(options.shutdown_timeout)
     variable = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "10")
@@ -243,17 +255,17 @@ def grace(options: argparse.Namespace, environ: Mapping[str, str]) -> float:
 
 
 def preload(options: argparse.Namespace) -> tuple[str, ...]:
-    """The modules that workers are to find imported."""
+    """Return the modules that workers find already imported."""
     if options.preload and options.no_warm:
         raise UsageError(
-            f"--preload {','.join(options.preload)}: has no use with --no-warm, which imports "
-            "everything in each worker; give one of them"
+            f"--preload {','.join(options.preload)}: has no effect with --no-warm, which imports "
+            "everything in each worker; remove one of the two"
         )
     return tuple(options.preload)
 
 
 def check_devices(options: argparse.Namespace, workers: int, environ: Mapping[str, str]) -> None:
-    """What only makes sense with a GPU for each worker."""
+    """Check the options that need a GPU for each worker."""
     if options.numa_binding:
         if devices.gpus() < workers:
             raise UsageError(f"--numa-binding {options.numa_binding}: needs a GPU for each worker")
@@ -267,7 +279,7 @@ def check_devices(options: argparse.Namespace, workers: int, environ: Mapping[st
 
 
 def prefix(options: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[int, int], str]:
-    """What stands before each line that is shown, by its rank and local rank."""
+    """Return a function that makes the prefix of a shown line from its rank and local rank."""
     usual = TEE_PREFIX if options.tee.strip("0") else PREFIX
     template = Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", usual))
 

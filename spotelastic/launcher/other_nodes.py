@@ -1,4 +1,4 @@
-"""The other nodes of a run, as the etcd where they meet shows them."""
+"""Tells, from the etcd of a run, which other nodes of the run exist."""
 
 import secrets
 from collections.abc import Iterator
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 class OtherNodes:
-    """`group` is the same on all nodes that meet there under this name, however they spell the
-    endpoints; `meets` are these, for an etcd that was emptied meanwhile."""
+    """The other nodes of a run.
+
+    `group` is the same on all nodes that meet in this etcd under this name, however they spell the
+    endpoints. `meets` are the endpoints, for the case that etcd has been emptied.
+    """
 
     def __init__(self, store: "Store", run: str, endpoints: tuple[str, ...]) -> None:
         self._store, self._keys = store, Keys(run)
@@ -27,7 +30,7 @@ class OtherNodes:
         self.group = self._group()
 
     def live(self) -> bool | None:
-        """Whether an agent of the run is there; None: etcd does not answer."""
+        """Whether an agent of the run is alive; None if etcd does not answer."""
         try:
             return bool(self._store.range(self._keys.live())[0])
         except Unavailable:
@@ -35,7 +38,7 @@ class OtherNodes:
 
     def _group(self) -> str:
         key, mine = self._keys.group, secrets.token_hex(8)
-        with suppress(Unavailable):  # the agent says so
+        with suppress(Unavailable):  # the agent will report it
             self._store.commit([Compare(key, "created", 0)], [Put(key, mine.encode())])
             value = self._store.get(key)
             return value.data.decode() if value else mine
@@ -43,17 +46,21 @@ class OtherNodes:
 
 
 @contextmanager
-def others_at(place: Rendezvous, run: str) -> Iterator[OtherNodes]:
+def others_at(rendezvous: Rendezvous, run: str) -> Iterator[OtherNodes]:
+    """Yield the other nodes of the run that meet there."""
     from spotelastic.store.etcd import EtcdStore
 
-    store = EtcdStore(place.endpoints, timeout=5.0, tls=place.tls)
+    store = EtcdStore(rendezvous.endpoints, timeout=5.0, tls=rendezvous.tls)
     try:
-        yield OtherNodes(store, run, place.endpoints)
+        yield OtherNodes(store, run, rendezvous.endpoints)
     finally:
         store.close()
 
 
 def _everywhere(endpoint: str) -> str:
-    """One of this machine's own is another one elsewhere."""
+    """Return an endpoint that means the same on all machines.
+
+    A loopback address gets the machine's id.
+    """
     host, _ = split(endpoint)
     return f"{machine()} {endpoint}" if is_loopback(host) else endpoint

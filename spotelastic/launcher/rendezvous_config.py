@@ -1,6 +1,6 @@
-"""Where the nodes of a run meet: an etcd that is there, or members that nodes of the run run.
+"""Parses the rendezvous flags of `spotelastic run`: which etcd the nodes use, and who runs it.
 
-What the flags ask for; `etcd_bootstrap.py` does it. Looks at no file but those of certificates.
+`etcd_bootstrap.py` carries it out. No files are read but certificates.
 """
 
 import argparse
@@ -15,49 +15,55 @@ from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port
 from spotelastic.store.tls import TlsFiles, daemon_tls_of, tls_of
 
 PORT = 29400
+"""Default port of endpoints, as torchrun's."""
 MASTER_PORT = 29500
-"""Of static: where the store of the workers listens, as torchrun has it."""
+"""Default port of the workers' store for static, as torchrun's."""
 ETCD_ABOVE = 1000
-"""Of static: the port of the etcd is so far above the store's, which leaves ports next to that one
-to further jobs (below it where there is none above)."""
+"""How far the etcd's port is above the store's for static, so that further jobs can use the ports
+between (below, if there is none above)."""
 PORTS = {"etcd": 2379, "etcd-v2": 2379, "static": MASTER_PORT}
-"""Of endpoints that name none."""
+"""Default ports of endpoints, by backend."""
 JOIN_WITHIN = 600.0
+"""Default seconds to wait for enough etcd members."""
 SIZES = (1, 3, 5)
-"""Members that nodes of a run may run: each of these survives one loss more than the one before."""
+"""Numbers of etcd members that nodes may run: each survives one loss more than the one before."""
 
 EXISTING = ("etcd", "etcd-v2", "spotelastic")
+"""Backends that use an existing etcd."""
 EMBEDDED = ("c10d", "embedded")
+"""Backends whose nodes run the etcd members."""
 Role = Literal["alone", "client", "either", "host", "guest"]
 
 
 @dataclass(frozen=True, slots=True)
 class RendezvousConfig:
-    """`role`: alone, this node has an etcd of its own; client, of one that is there; host and
-    guest, of one that nodes run; either, a host if one of the endpoints is an address of this
-    machine and nobody runs it yet."""
+    """How this node reaches the etcd of its run.
+
+    Its role: `alone`, with an etcd of its own; `client` of an existing one; `host` or `guest` of
+    one that nodes run; `either`, a host if one of the endpoints is a free address of this machine.
+    """
 
     role: Role
     endpoints: tuple[str, ...] = ()
     flag: str = "--rdzv-endpoint"
-    """That the endpoint came by."""
+    """The flag that gave the endpoint."""
     join_within: float = JOIN_WITHIN
     tls: TlsFiles | None = None
     daemon_tls: TlsFiles | None = None
-    """Of the nodes' checkpoint daemons among each other."""
+    """Certificates of the checkpoint daemons among each other."""
     peer_port: int = 0
-    """Of members with each other; 0: the port above each member's own."""
+    """Port of etcd members among each other; 0: one above each member's own."""
     near: str = ""
-    """--local-addr: of several endpoints on this machine, the one that is meant."""
+    """The value of --local-addr, which picks one of several endpoints on this machine."""
     run: str = "default"
     master: str = ""
-    """Of static: host:port of the workers' store, as the flag has it."""
+    """For static: host:port of the workers' store, as the flag gives it."""
     master_port: int = 0
-    """Where the store of each round listens, on the node of rank 0; 0: at a new port each time."""
+    """Port of each round's store on the node of rank 0; 0: a new port each time."""
 
     @property
     def where(self) -> str:
-        """The flag and its value."""
+        """The flag and its value, for messages."""
         told = f"{self.flag} {self.master or ','.join(self.endpoints)}"
         if not self.master:
             return told
@@ -65,13 +71,13 @@ class RendezvousConfig:
 
     @property
     def peers(self) -> dict[str, str]:
-        """By each member's host:port for clients: its host:port among members."""
+        """For each etcd member's host:port for clients, its host:port among members."""
         pairs = (split(endpoint) for endpoint in self.endpoints)
         return {join(host, port): join(host, self.peer_port or port + 1) for host, port in pairs}
 
 
 def meeting(options: argparse.Namespace, smallest: int, largest: int) -> RendezvousConfig:
-    """Raises `UsageError`."""
+    """Return the configuration that the flags ask for. Raises `UsageError`."""
     backend = options.rdzv_backend
     if backend not in ("", "static", *EXISTING, *EMBEDDED):
         known = ", ".join(("static", *EXISTING, *EMBEDDED))
@@ -92,7 +98,9 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Rendezv
     free = backend in EMBEDDED and len(endpoints) == 1 and endpoints[0].endswith(":0")
     if not endpoints or free:
         if largest > 1:
-            raise UsageError("--rdzv-endpoint is missing: where the nodes meet (host:port of etcd)")
+            raise UsageError(
+                "--rdzv-endpoint is missing: give the host:port at which the nodes meet"
+            )
         return RendezvousConfig("alone", master_port=port)
     told = RendezvousConfig(
         _role(conf) if backend in EMBEDDED else "client",
@@ -109,29 +117,29 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Rendezv
 
 
 def is_static(options: argparse.Namespace) -> bool:
-    """Node 0 is where the others come to: asked for, or meant where nothing else is said."""
+    """Whether node 0 is the rendezvous: if asked for, or if nothing else is given."""
     master = (options.master_addr, options.master_port, options.node_rank) != ("", None, None)
     implied = not options.rdzv_backend and not options.rdzv_endpoint and not options.standalone
     return options.rdzv_backend == "static" or (implied and master)
 
 
 def _checked(asked: RendezvousConfig) -> RendezvousConfig:
-    """Whether nodes can run members there."""
+    """Check that nodes can run etcd members at these endpoints."""
     count, hosts = len(asked.endpoints), [split(each)[0] for each in asked.endpoints]
     if count not in SIZES:
         why = "an even number survives no more losses than one fewer" if count % 2 == 0 else "many"
-        raise UsageError(f"{asked.where}: {count} members, {why}: name 1, 3 or 5 hosts")
+        raise UsageError(f"{asked.where}: {count} etcd members, {why}: name 1, 3 or 5 hosts")
     ports = [*asked.endpoints, *(asked.peers.values() if count > 1 else ())]
     twice = sorted({port for port in ports if ports.count(port) > 1})
     if twice:
         raise UsageError(
-            f"{asked.where}: {twice[0]} is needed twice (members speak with each other at "
-            f"{', '.join(asked.peers.values())}; --rdzv-conf peer_port=… for all)"
+            f"{asked.where}: {twice[0]} is needed twice (among each other the etcd members use "
+            f"{', '.join(asked.peers.values())}): give --rdzv-conf peer_port=… on all hosts"
         )
     local = [is_loopback(host) for host in hosts]
     if any(local) and not all(local):
         raise UsageError(
-            f"{asked.where}: {hosts[local.index(True)]} is another machine on each machine"
+            f"{asked.where}: {hosts[local.index(True)]} means a different machine on each machine"
         )
     if asked.tls is not None and None in (asked.tls.cacert, asked.tls.cert, asked.tls.key):
         raise UsageError(f"--rdzv-conf {asked.tls}: members run here need cacert, cert and key")
@@ -143,7 +151,7 @@ def _peer_port(conf: dict[str, str]) -> int:
 
 
 def _port_in(conf: dict[str, str], key: str) -> int:
-    """0 where it is not given."""
+    """Return the port that a key gives; 0 if it is not given."""
     text = conf.get(key, "0")
     if not is_port(text):
         raise UsageError(f"--rdzv-conf {key}={text}: not a port")
@@ -151,7 +159,7 @@ def _port_in(conf: dict[str, str], key: str) -> int:
 
 
 def _master_port(options: argparse.Namespace) -> int:
-    """0 where it is not given."""
+    """Return --master-port; 0 if it is not given."""
     port = options.master_port
     if port is not None and not 0 < port < 65536:
         raise UsageError(f"--master-port {port}: not a port")
@@ -165,15 +173,19 @@ def _static(
     largest: int,
     conf: dict[str, str],
 ) -> RendezvousConfig:
-    """As torchrun's: fixed size, and the node of rank 0 is where the others come to. The workers'
-    store has the port that is named there, and the etcd another one."""
+    """Return torchrun's static rendezvous: a fixed size, with the etcd on the node of rank 0.
+
+    The workers' store has the port that is given, the etcd another one.
+    """
     rank = options.node_rank or 0
     if smallest != largest:
-        raise UsageError(f"--nnodes {options.nnodes}: --rdzv-backend static is of one size")
+        raise UsageError(
+            f"--nnodes {options.nnodes}: --rdzv-backend static has a fixed size: give one number"
+        )
     if not 0 <= rank < largest:
         raise UsageError(f"--node-rank {rank}: needs to be from 0 to {largest - 1}")
     if len(endpoints) > 1:
-        raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: static takes one")
+        raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: static takes one endpoint")
     if endpoints:
         host, port = split(endpoints[0])
     else:
@@ -183,7 +195,7 @@ def _static(
         return RendezvousConfig("alone", master_port=port)
     etcd = _port_in(conf, "etcd_port") or _beside(port)
     if etcd == port:
-        raise UsageError(f"--rdzv-conf etcd_port={etcd}: the workers' store has that port")
+        raise UsageError(f"--rdzv-conf etcd_port={etcd}: that port is the workers' store's")
     return RendezvousConfig(
         "host" if rank == 0 else "guest",
         (join(host, etcd),),

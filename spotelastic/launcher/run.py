@@ -1,6 +1,6 @@
-"""`spotelastic run`: a script, elastically, on machines that are already there.
+"""Runs `spotelastic run`: one node of an elastic job, on a machine that already exists.
 
-The flags are in `flags.py`, what they mean in `options.py`, where nodes meet in
+The flags are in `flags.py`, their meaning in `options.py`, the rendezvous in
 `rendezvous_config.py`. Everything is checked before anything starts.
 """
 
@@ -26,7 +26,13 @@ from spotelastic.agent.config import AgentConfig, Entry
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.launcher import bagua, run_storage
 from spotelastic.launcher import options as launcher_options
-from spotelastic.launcher.etcd_bootstrap import Rendezvous, local_address, meet, own_address, part
+from spotelastic.launcher.etcd_bootstrap import (
+    Rendezvous,
+    leave_rendezvous,
+    local_address,
+    meet,
+    own_address,
+)
 from spotelastic.launcher.flags import WITHOUT_EFFECT, given, parse
 from spotelastic.launcher.other_nodes import others_at
 from spotelastic.launcher.rendezvous_config import RendezvousConfig, meeting
@@ -39,20 +45,27 @@ if TYPE_CHECKING:
     from spotelastic.agent.run import AgentResult
 
 PREFIX = "spotelastic-run-"
-"""Of folders, followed by the pid of the run that they belong to."""
+"""Prefix of a run's folders; the pid of the run follows."""
 SHARED_MEMORY = Path("/dev/shm")
 OWNER_LOCK, DAEMON_LOCK = "owner", "lock"
-"""Files in them, locked for as long as the run and its daemon live: another run that sees a folder
-need not see these processes, which may be in another container."""
+"""Files that a run and its checkpoint daemon keep locked while they live.
+
+By them another run recognizes a folder in use, even if its processes are in another container.
+"""
 
 LOGS_PREFIX = "spotelastic-logs-"
-"""Of a folder with the logs of a job, where --log-dir named no other. Those of one that failed are
-kept, and then have no lock."""
+"""Prefix of a job's log folder if --log-dir names none.
+
+The logs of a job that failed are kept, and then have no lock.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """This node's own; they end with it, but for the logs of a job that failed."""
+    """The folders of this node's run.
+
+    They are removed at its end, except for the logs of a failed job.
+    """
 
     state: Path
     shm: Path
@@ -60,22 +73,22 @@ class Folders:
 
 
 OPEN_FILES = 256
-"""At least, of a node with few workers; etcd starts with no fewer."""
+"""Fewest open files that a node needs; etcd does not start with less."""
 
 Configure = Callable[[Rendezvous, Folders], AgentConfig]
 
 
 def main(args: Sequence[str]) -> int:
-    """Run this machine's node until the job ends; the exit code."""
+    """Run this machine's node until the job ends; return the exit code."""
     options = parse(args)
-    _need_a_machine()
+    _check_machine()
     entry, command = launcher_options.command(options, Path.cwd(), os.environ)
     with own_folders() as folders:
         return serve(options, entry, command, folders).code
 
 
-def _need_a_machine() -> None:
-    """What nothing here would work without."""
+def _check_machine() -> None:
+    """Check what nothing would work without: /proc and enough open files."""
     if not Path("/proc/self/stat").exists():
         raise EnvironmentFailure("/proc is not mounted: a run finds its processes there")
     few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -89,8 +102,11 @@ def _need_a_machine() -> None:
 
 @contextmanager
 def own_folders() -> Iterator[Folders]:
-    """New ones; all are removed at the end but for logs that `serve` has kept. A signal that comes
-    while no agent heeds it ends the block, by KeyboardInterrupt or SystemExit."""
+    """Create the folders of this run, and remove them afterwards except for logs that are kept.
+
+    A signal that arrives while no agent handles it ends the block, by KeyboardInterrupt or
+    SystemExit.
+    """
     mine = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
     temporary = _temporary()
     state, shm = temporary / f"{PREFIX}{mine}", SHARED_MEMORY / f"{PREFIX}{mine}"
@@ -124,7 +140,7 @@ def _remove(folder: Path) -> None:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """None that follows disturbs the undoing."""
+    """Stop at the first signal; later ones must not disturb the clean-up."""
     for each in STOPPING:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
@@ -132,7 +148,10 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The lock is held before it has its name: a folder with one that is free has been left."""
+    """Hold the folder's lock, which gets its name only once it is held.
+
+    So a folder whose lock is free was left behind.
+    """
     new = folder / f"{OWNER_LOCK}.new"
     with new.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -143,7 +162,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def serve(
     options: argparse.Namespace, entry: Entry, command: tuple[str, ...], folders: Folders
 ) -> "AgentResult":
-    """Run a node that runs `command` until the job ends. Logs are kept when the job failed."""
+    """Run a node that runs `command` until the job ends. Logs are kept if the job failed."""
     from spotelastic.agent.run import AgentResult
 
     where = meeting(options, *launcher_options.sizes(options.nnodes))
@@ -152,49 +171,52 @@ def serve(
     probe(storage, options.rdzv_id, chosen=bool(options.storage))
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
-        _say(f"no effect here: {', '.join(ignored)} (see --help)")
+        _say(f"flags without effect: {', '.join(ignored)} (see --help)")
     _sweep()
     ended = AgentResult(128 + signal.SIGINT, None)
     try:
-        with _met(options, storage, where, folders) as (place, use):
-            ended = _run(configure(place, folders), place)
+        with _rendezvous_and_storage(options, storage, where, folders) as (rendezvous, use):
+            ended = _run(configure(rendezvous, folders), rendezvous)
             use.ended(ended.code)
             if use.displaced:
                 ended = AgentResult(2, ended.job)
-    except KeyboardInterrupt:  # while waiting for the others' etcd
+    except KeyboardInterrupt:  # while waiting for the etcd of other nodes
         pass
     finally:
         if ended.code == 1 and not options.log_dir:
-            (folders.logs / OWNER_LOCK).unlink(missing_ok=True)  # kept: nobody sweeps it
+            (folders.logs / OWNER_LOCK).unlink(missing_ok=True)  # without it they are kept
     return ended
 
 
 @contextmanager
-def _met(
+def _rendezvous_and_storage(
     options: argparse.Namespace, storage: str, where: RendezvousConfig, folders: Folders
 ) -> Iterator[tuple[Rendezvous, run_storage.StorageUse]]:
-    """Has a place and the storage. A node that is alone need not start an etcd to be refused."""
+    """Yield the rendezvous and the storage.
+
+    A node that is alone claims the storage before it starts an etcd.
+    """
     etcd = folders.state / "etcd"
     if where.role == "alone":
         with (
             run_storage.used(options, storage, others=None, say=_say) as use,
-            meet(where, etcd, _say) as place,
+            meet(where, etcd, _say) as rendezvous,
         ):
-            yield place, use
+            yield rendezvous, use
     else:
         with (
-            meet(where, etcd, _say) as place,
-            others_at(place, options.rdzv_id) as others,
+            meet(where, etcd, _say) as rendezvous,
+            others_at(rendezvous, options.rdzv_id) as others,
             run_storage.used(options, storage, others=others, say=_say) as use,
         ):
-            yield place, use
+            yield rendezvous, use
 
 
-def _run(config: AgentConfig, place: Rendezvous) -> "AgentResult":
+def _run(config: AgentConfig, rendezvous: Rendezvous) -> "AgentResult":
     from spotelastic.agent.run import run
 
     ended = run(config)
-    part(place, config.run, ended=ended.code in (0, 1))
+    leave_rendezvous(rendezvous, config.run, ended=ended.code in (0, 1))
     return ended
 
 
@@ -205,7 +227,8 @@ def _plan(
     where: RendezvousConfig,
     storage: str,
 ) -> Configure:
-    """Check all options, and say what the agent is told once this node has its place."""
+    """Check all options; return a function that makes the agent's configuration after the
+    rendezvous."""
     environ, workdir = os.environ, Path.cwd()
     settings = launcher_options.settings(options)
     launcher_options.check_devices(options, settings.workers, environ)
@@ -223,14 +246,14 @@ def _plan(
     node_rank = launcher_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
 
-    def configure(place: Rendezvous, folders: Folders) -> AgentConfig:
+    def configure(rendezvous: Rendezvous, folders: Folders) -> AgentConfig:
         return AgentConfig(
             run=options.rdzv_id,
-            endpoints=place.endpoints,
-            tls=place.tls,
+            endpoints=rendezvous.endpoints,
+            tls=rendezvous.tls,
             daemon_tls=where.daemon_tls,
             node=node,
-            address=address or place.address or own_address(),
+            address=address or rendezvous.address or own_address(),
             zone=options.zone,
             settings=settings,
             command=command,
@@ -252,7 +275,7 @@ def _plan(
             signals=signals,
             node_rank=node_rank,
             warm=not options.no_warm,
-            stays=place.member is not None,
+            stays=rendezvous.member is not None,
             preload=preload,
             grace=grace,
             take_over=options.take_over,
@@ -265,7 +288,7 @@ def _plan(
 
 
 def _sweep() -> None:
-    """Remove what runs left that were killed before they could clean up, their daemons too."""
+    """Remove folders and processes of runs that were killed before they could clean up."""
     commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     temporary = Path(tempfile.gettempdir())
     places = ((temporary, PREFIX), (SHARED_MEMORY, PREFIX), (temporary, LOGS_PREFIX))
@@ -278,13 +301,13 @@ def _sweep() -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Neither its owner nor its daemon lives, in whatever container."""
+    """Whether neither the folder's owner nor its checkpoint daemon lives, in any container."""
     try:
         with (folder / OWNER_LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         with suppress(FileNotFoundError), (folder / DAEMON_LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # held, being made, or somebody else's
+    except OSError:  # held, being created, or another user's
         return False
     return True
 
@@ -292,7 +315,7 @@ def _is_left(folder: Path) -> bool:
 def _command(process: Path) -> bytes:
     try:
         return (process / "cmdline").read_bytes()
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has ended
         return b""
 
 
@@ -305,28 +328,30 @@ def _printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, in
 
 
 def _print(line: str, to: TextIO | None) -> None:
-    """Never raises, since training goes on without it. A line that ends in a carriage return is an
-    update, and the next line goes over it."""
-    if to is None:  # closed since before the start
+    """Print a line; never raises, as training goes on without it.
+
+    A line that ends in a carriage return is an update, and the next line overwrites it.
+    """
+    if to is None:  # it was already closed when this process started
         return
     text = line if line.endswith("\r") else f"{line}\n"
     try:
         _write(text, to)
     except (OSError, ValueError) as error:
         _silence(to)
-        # Who read a pipe has seen enough; a disk is full.
+        # The reader of a pipe has closed it (no message), or a disk is full.
         if to is not sys.stderr and not isinstance(error, BrokenPipeError):
             why = error.strerror if isinstance(error, OSError) else error
-            _say(f"no more output of workers is shown: {why}")
+            _say(f"the output of workers is no longer shown: {why}")
 
 
 def _write(text: str, to: TextIO) -> None:
-    """All of it, also into a pipe that is full and would not block."""
+    """Write all of it, also into a pipe that is full and non-blocking."""
     encoding = getattr(to, "encoding", None) or "utf-8"
     data = text.encode(encoding, "backslashreplace")
     try:
         fd = to.fileno()
-    except (OSError, AttributeError):  # a notebook's
+    except (OSError, AttributeError):  # a notebook's stream has no file descriptor
         to.write(data.decode(encoding))
         to.flush()
         return

@@ -1,9 +1,9 @@
-"""Which run uses a storage, and what an earlier run has left in it.
+"""Makes sure that only one run uses a checkpoint storage, and tells what an earlier run left in it.
 
-A folder is locked for as long as a launcher on this machine uses it: a node that is alone excludes
-all others, nodes of one run share it. Across machines, and in object stores, the run is the tenant
-of its storage (docs/explanation/protocols.md). What made the run is kept beside its checkpoints, so
-that the next run can say whose state it goes on from.
+A folder is locked while a launcher on this machine uses it: a node that is alone excludes all
+others, nodes of one run share it. Across machines, and in object stores, the run is the tenant of
+its storage (docs/explanation/protocols.md). What made the run is recorded beside its checkpoints,
+so that the next run can say whose state it continues.
 """
 
 import argparse
@@ -34,19 +34,19 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 
 LOCK = ".spotelastic.lock"
 ANSWER_WITHIN = 10.0
-"""Seconds for a store's first answer; without one the run begins, and takes it later."""
+"""Seconds for the storage's first answer; without one the run begins, and claims it later."""
 
 Say = Callable[[str], None]
 
 
 class Others(Protocol):
-    """The other nodes of a run, as the place where they meet shows them."""
+    """The other nodes of a run, as its etcd shows them."""
 
     group: str
     meets: tuple[str, ...]
 
     def live(self) -> bool | None:
-        """None: the place does not answer."""
+        """Whether one of them is alive; None if etcd does not answer."""
         ...
 
 
@@ -55,11 +55,12 @@ class StorageUse:
     """How this node uses the storage."""
 
     displaced: bool = False
-    """Another run has the storage since."""
+    """Whether another run has taken the storage since."""
     code: int | None = None
     record: Recorded | None = None
 
     def ended(self, code: int) -> None:
+        """Record how the run ended."""
         self.code = code
         if self.record is not None:
             self.record.ended(well=code == 0)
@@ -70,17 +71,17 @@ class StorageUse:
 
 
 def of(options: argparse.Namespace) -> str:
-    """Where the run's checkpoints go. Raises `UsageError` for a name that leaves ./runs."""
+    """Return where the run's checkpoints go. Raises `UsageError` for a name that leaves ./runs."""
     name = options.rdzv_id
     if not name or "\0" in name:
-        raise UsageError("--rdzv-id: is empty, or has a character that no name may have")
+        raise UsageError("--rdzv-id: is empty or contains a null character")
     if options.storage:
         return str(options.storage)
     parts = name.split("/")
     if PurePath(name).is_absolute() or not {"", ".", ".."}.isdisjoint(parts):
         raise UsageError(
-            f"--rdzv-id {name}: its checkpoints would lie outside of a folder of their own in "
-            "./runs; give another name, or --storage"
+            f"--rdzv-id {name}: its checkpoints would not have a folder of their own in ./runs; "
+            "give another name, or --storage"
         )
     return str(Path("runs").absolute() / name)
 
@@ -89,10 +90,10 @@ def of(options: argparse.Namespace) -> str:
 def used(
     options: argparse.Namespace, storage: str, *, others: Others | None, say: Say
 ) -> Iterator[StorageUse]:
-    """Holds the storage for this run, whose node is alone where there are no `others`.
+    """Hold the storage for this run; without `others` this node is alone.
 
-    Raises `UsageError` while another run uses it. When another run has it after all (this one was
-    cut off from it, or stopped, for long enough) this process gets SIGTERM, which ends its node.
+    Raises `UsageError` while another run uses it. If another run takes it later, because this one
+    was cut off or suspended for long, this process gets SIGTERM, which ends its node.
     """
     with ExitStack() as stack:
         yield _Taking(options, storage, others, say, stack).taken()
@@ -113,9 +114,11 @@ class _Taking:
             self._lock(folder)
         tenancy, how = self._tenancy()
         if how == "unknown":
-            self.say(f"{shown(self.storage)} does not answer yet: whether it is free shows later")
+            self.say(
+                f"{shown(self.storage)} does not answer yet: whether it is free is checked later"
+            )
         if how == "joined" and self.options.fresh:
-            self.say("--fresh: has no effect here, the run is under way")
+            self.say("--fresh has no effect: the run has already begun")
         if how != "first":
             return self.use
         if self.options.fresh:
@@ -167,8 +170,11 @@ class _Taking:
             raise UsageError(f"--storage {self.storage}: {error}") from None
 
     def _afresh(self, folder: Path | None, tenancy: Tenancy) -> Tenancy:
-        """Nothing of before is deleted. A folder that this node has for itself is moved aside; of a
-        store that others use as well, what is there counts no more."""
+        """Set the earlier checkpoints aside; nothing is deleted.
+
+        A folder that this node has for itself is renamed. In a storage that others share, the
+        earlier checkpoints stay but are no longer used.
+        """
         owner = self.options.rdzv_id
         commits = Commits(open_storage(self.storage), owner)
         try:
@@ -177,8 +183,8 @@ class _Taking:
             if folder is None or self.others is not None:
                 before = commits.begin_afresh(take_over=self.options.take_over)
                 self.say(
-                    f"beginning afresh: step {before.step if before else 0} and what was before it "
-                    f"stay in {shown(self.storage)}, and count no more"
+                    f"beginning afresh: step {before.step if before else 0} and earlier ones stay "
+                    f"in {shown(self.storage)}, but are no longer used"
                 )
                 return tenancy
         except CheckpointsError as error:
@@ -191,15 +197,15 @@ class _Taking:
             raise EnvironmentFailure(
                 f"--fresh: {folder} cannot be moved aside: {error.strerror}; give another --storage"
             ) from None
-        self.say(f"beginning afresh: the checkpoints of before are kept in {shown(str(aside))}")
+        self.say(f"beginning afresh: earlier checkpoints are kept in {shown(str(aside))}")
         self._lock(folder)
         return self._tenancy()[0]
 
     def _displaced(self, by: Tenant) -> None:
         self.use.displaced = True
         self.say(
-            f"another run ({_told(by)}) has {shown(self.storage)} since this one did not answer "
-            "there: this one ends"
+            f"another run ({_told(by)}) has taken {shown(self.storage)}, because this one did not "
+            "respond there: this one ends"
         )
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -215,7 +221,7 @@ def _told(tenant: Tenant) -> str:
 
 
 def _locked(lock: IO[str], *, alone: bool) -> bool:
-    """False while another run on this machine has it."""
+    """Lock the file; return False while another run on this machine holds it."""
     try:
         fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
 """Checks that a run can write to its checkpoint storage, before anything is started.
 
-What will not become right by itself ends the command: a scheme that nobody knows, a package or a
-right that is missing, a bucket that is not there. A store that does not answer may be back later.
+What cannot recover ends the command: an unknown URL scheme, a missing package, permission or
+bucket. A storage that does not answer may recover, so the run begins.
 """
 
 import errno
@@ -11,20 +11,22 @@ import threading
 from spotelastic.errors import UsageError
 
 WITHIN = 15.0
-"""Seconds for the answer; then the run begins without one."""
+"""Seconds to wait for the answer; then the run begins without one."""
 _STAYS = {
     *(errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT),
 }
-"""Of a folder: a disk that may not be written to, or is full."""
+"""Errors of a folder that do not pass: a read-only or full disk, a bad path."""
 
 
 def probe(url: str, owner: str, *, chosen: bool = True) -> None:
-    """Writes the small object that each claim looks for. `chosen`: by --storage.
+    """Write the small object that each claim looks for. `chosen`: whether --storage was given.
 
     Raises `UsageError`.
     """
     if re.search(r"@(\d+/)?\d+/*$", url):
-        raise UsageError(f"--storage {url}: `ckpt` takes what is behind the @ for a step")
+        raise UsageError(
+            f"--storage {url}: `ckpt` reads the part after the @ as a step; choose another name"
+        )
     problems: list[str] = []
     thread = threading.Thread(target=_try, args=(url, owner, problems), daemon=True)
     thread.start()
@@ -34,7 +36,9 @@ def probe(url: str, owner: str, *, chosen: bool = True) -> None:
         problem = problems[0].removeprefix(f"{shown}: ")
         if chosen:
             raise UsageError(f"--storage {shown}: {problem}")
-        raise UsageError(f"checkpoints go to {shown}: {problem}; give another place by --storage")
+        raise UsageError(
+            f"checkpoints go to {shown}: {problem}; choose another target with --storage"
+        )
 
 
 def _try(url: str, owner: str, problems: list[str]) -> None:
@@ -49,5 +53,5 @@ def _try(url: str, owner: str, problems: list[str]) -> None:
     except StorageUnavailable as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _STAYS:
             problems.append(str(error))
-    except Exception as error:  # of whatever package opens such a URL
+    except Exception as error:  # from any package that opens such a URL
         problems.append(f"{type(error).__name__}: {error}")

@@ -178,7 +178,7 @@ def test_a_step_is_as_old_as_its_shards_whatever_was_pinned_since(saved: Path) -
 
 
 def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
-    assert "as they were saved" in fine("verify", saved)
+    assert "verified" in fine("verify", saved)
     shard = saved / "1" / "step-00000020" / "__1_0.distcp"
     content = bytearray(shard.read_bytes())
     first = manifest.decode((shard.parent / "manifests/1.json").read_bytes(), "").shards[0].items[0]
@@ -187,7 +187,7 @@ def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
     told = ckpt("verify", saved)
     assert told.code == 2
     assert "__1_0.distcp" in told.err and "does not match its checksum" in told.err
-    assert "as they were saved" in fine("verify", f"{saved}@10")
+    assert "verified" in fine("verify", f"{saved}@10")
     assert "checksum" in refused("export", saved, saved.parent / "broken.pt")
     assert not list(saved.parent.glob("*broken*")), "nothing half-written is left"
 
@@ -216,7 +216,7 @@ def test_a_store_that_takes_no_note_is_verified_with_a_warning(
 
     monkeypatch.setattr(FolderStorage, "put", refuse)
     told = ckpt("verify", saved)
-    assert told.code == 0 and "as they were saved" in told.out
+    assert told.code == 0 and "verified" in told.out
     assert told.err == "warning: the result could not be recorded for `ckpt ls`: read only\n"
 
 
@@ -350,7 +350,7 @@ def test_a_request_that_fails_is_made_again(
     url = f"unsteady://{saved.name}"
     steps = json.loads(fine("ls", url, "--json"))
     assert [step["state"] for step in steps] == ["committed", "committed", "incomplete"]
-    assert "as they were saved" in fine("verify", f"{url}@10")
+    assert "verified" in fine("verify", f"{url}@10")
     fine("export", url, tmp_path / "all.pt")
     fine("export", url, tmp_path / "folder")
     assert same(read_safetensors(tmp_path / "folder" / "model.safetensors"), STATE["model"])
@@ -459,7 +459,7 @@ def test_a_pinned_step_is_shown_and_only_removed_when_unpinned(saved: Path) -> N
     assert "pinned" in fine("pin", f"{saved}@10")
     listed = {entry["step"]: entry for entry in json.loads(fine("ls", saved, "--json"))}
     assert listed[10]["pinned"] and not listed[20]["pinned"]
-    assert "as they were saved" in fine("verify", f"{saved}@10")
+    assert "verified" in fine("verify", f"{saved}@10")
     assert "is pinned" in refused("rm", f"{saved}@10")
     fine("unpin", f"{saved}@10")
     fine("rm", f"{saved}@10")
@@ -473,7 +473,7 @@ def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:
     assert "step 30 is not committed (committed: 10, 20)" in refused("inspect", f"{saved}@30")
     assert "nowhere: no such folder\n" in refused("ls", tmp_path / "nowhere")
     assert "nowhere: no such folder" in refused("ls", "nowhere")
-    assert "behind the @" in refused("inspect", f"{saved}@last")
+    assert "after the @" in refused("inspect", f"{saved}@last")
     assert "has no committed checkpoint" in refused("verify", tmp_path)
     assert "--part optimizer" in refused("export", saved, tmp_path / "o", "--part", "optimizer")
     assert "give a size" in refused("export", saved, tmp_path / "o", "--max-shard-size", "much")

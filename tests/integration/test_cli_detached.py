@@ -117,8 +117,8 @@ def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
     assert terminal("logs", "--node", node).stdout.startswith(node)
     for flags, what in {
         ("--rank", "99"): "--rank 99: demo has no such rank; the ranks are: 0 to 1",
-        ("--node", "nosuch"): "--node nosuch is no node of demo; there is i-",
-        ("--node", "nosuch", "--follow"): "--node nosuch is no node of demo; there is i-",
+        ("--node", "nosuch"): "--node nosuch is not a node of demo; the nodes are: i-",
+        ("--node", "nosuch", "--follow"): "--node nosuch is not a node of demo; the nodes are: i-",
     }.items():
         refused = terminal("logs", *flags)
         assert (refused.returncode, refused.stdout) == (2, "")

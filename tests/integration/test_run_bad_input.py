@@ -47,7 +47,7 @@ CASES = {
     "silent": (f"{PAIR} {{silent}} train.py", "--rdzv-endpoint {silent}:", "does not answer"),
     "several": (
         f"{PAIR} {{closed}},{{silent}} train.py",
-        "{closed}: nobody",
+        "{closed}: connection refused",
         "{silent}: it accepts",
     ),
     "http": (f"{PAIR} http://{{web}} train.py", "--rdzv-endpoint {web}:", "not etcd"),
@@ -75,12 +75,12 @@ CASES = {
     ),
     "two hosts": (
         f"{HOSTS} --rdzv-endpoint 127.0.0.1,127.0.0.2 train.py",
-        "--rdzv-endpoint 127.0.0.1:29400,127.0.0.2:29400: 2 members",
+        "--rdzv-endpoint 127.0.0.1:29400,127.0.0.2:29400: 2 etcd members",
     ),
     "peer port in use": (
         f"{HOSTS} --rdzv-endpoint 127.0.0.1:{{free}},127.0.0.2:{{free}},127.0.0.3:{{free}} "
         "--rdzv-conf peer_port={taken} train.py",
-        "at port {taken}, which is in use here (--rdzv-conf peer_port=",
+        "use port {taken} among each other, which is in use here: give --rdzv-conf peer_port=",
     ),
     "not here": (
         f"{HOSTS} --rdzv-endpoint 192.0.2.1 --rdzv-conf is_host=true train.py",

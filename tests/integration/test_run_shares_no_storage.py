@@ -78,7 +78,7 @@ def test_a_folder_has_one_living_run_of_several_nodes(tmp_path: Path) -> None:
             committed(nodes[0], url, 10)
             nodes.append(NodeProcess("two", command(port, "--fresh"), tmp_path))
             wait_until(lambda: " of 2" in nodes[1].output, "both train")
-            assert "no effect here, the run is under way" in nodes[1].output
+            assert "--fresh has no effect: the run has already begun" in nodes[1].output
             refused = run(*command(other), cwd=tmp_path)
             assert refused.returncode == 2, refused.stderr
             assert "another run (" in refused.stderr

@@ -46,7 +46,10 @@ def test_what_shows_the_lines_goes_on_when_the_terminal_takes_no_more(
         show(0, 0, "one")
         show(0, 0, "two")
         assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path(os.devnull)
-    assert capsys.readouterr().err.count("no more output of workers is shown: No space left") == 1
+    assert (
+        capsys.readouterr().err.count("the output of workers is no longer shown: No space left")
+        == 1
+    )
 
 
 def test_what_is_said_on_a_full_disk_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

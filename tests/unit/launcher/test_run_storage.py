@@ -67,7 +67,7 @@ def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
         with run_storage.used(
             parse(["--fresh", "a.py"], {}), storage, others=other, say=said.append
         ):
-            assert said == ["--fresh: has no effect here, the run is under way"]
+            assert said == ["--fresh has no effect: the run has already begun"]
             for stranger in (None, OtherNodes(MemoryStore(steady), "default", ("c:1",))):
                 with (
                     pytest.raises(UsageError, match="another run"),

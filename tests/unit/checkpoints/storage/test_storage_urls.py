@@ -44,7 +44,7 @@ def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> N
     for url in (f"{tmp_path}/file/run", "/proc/run", f"{tmp_path}/{'x' * 300}"):
         with pytest.raises(UsageError, match=r"^--storage"):
             probe(url, "run")
-        with pytest.raises(UsageError, match=r"^checkpoints go to .*; give another place by"):
+        with pytest.raises(UsageError, match=r"^checkpoints go to .*; choose another target with"):
             probe(url, "run", chosen=False)
     probe(f"{tmp_path}/new/run", "run")
     probe(f"{tmp_path}/new/run", "run")
@@ -64,7 +64,7 @@ def test_a_disk_that_takes_nothing_is_refused(tmp_path: Path, chosen: bool) -> N
 
 def test_a_storage_whose_name_looks_like_a_step(tmp_path: Path) -> None:
     for name in ("run@2024", "run@1/20"):
-        with pytest.raises(UsageError, match="takes what is behind the @ for a step"):
+        with pytest.raises(UsageError, match="reads the part after the @ as a step"):
             probe(f"{tmp_path}/{name}", "run")
     (tmp_path / "old@2024").mkdir()
     with opened(f"{tmp_path}/old@2024") as named:
