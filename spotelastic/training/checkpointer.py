@@ -1,4 +1,4 @@
-"""The one object that a training script needs: it saves when due, and restores what was saved.
+"""Defines `Checkpointer`, with which a training script saves its state and restores it.
 
 with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
     step = checkpoint.restore()
@@ -40,13 +40,16 @@ from spotelastic.training.state import randomness
 from spotelastic.training.state.state import OWN, State, StateView, ValueEntry
 
 COMMIT_WITHIN = 120.0
-"""Seconds that `wait` waits for a commit, and without a byte going up after which the last save is
-left to itself."""
+"""Seconds that `wait` waits for a commit. The last save is given up after so long without a
+byte.
+"""
 PATIENCE = 0.01
-"""Seconds that a periodic save waits for a free slot; training goes on without it otherwise."""
+"""Seconds that a periodic save waits for a free slot; otherwise training goes on without it."""
 AGREED_PATIENCE = 10.0
-"""The same for a save that everybody agreed on, and for one whose slots are only being made: a
-state that grows from save to save would never be saved."""
+"""Seconds that an agreed save waits for a slot, and one whose slots are still being made.
+
+Otherwise a state that grows from save to save would never be saved.
+"""
 
 
 class Checkpointer:
@@ -68,7 +71,7 @@ class Checkpointer:
     """
 
     _open: ClassVar["Checkpointer | None"] = None
-    """In this process: two would write into the same slots."""
+    """The open one of this process. Two would write into the same slots."""
 
     def __init__(
         self,
@@ -87,9 +90,11 @@ class Checkpointer:
         self._take_over = take_over
         self._overlaps = overlap
         self._copying: Copying | None = None
-        """The last save, while it is copied: the client is its thread's as long as this is here."""
+        """The last save, while it is being copied. Until then the client belongs to the copying
+        thread.
+        """
         self._call = 0.0
-        """Seconds that the call which began it took."""
+        """Seconds that the call took which began this save."""
         self._hook: RemovableHandle | None = None
         self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
@@ -98,18 +103,18 @@ class Checkpointer:
         self._saver: Saver | None = None
         self._plans = 0
         self._compared: deque[str] = deque()
-        """Keys of the last hashes of values, in the order of the saves."""
+        """Store keys of the last hashes of values, in the order of the saves."""
         self._planned_at = 0
         """The step of the last plan."""
         self._has_room = True
         self._restored = False
         self._process = 0
-        """The one that has entered. A process forked from it must not use what it finds here."""
+        """Id of the process that has entered. A process forked from it must not use the client."""
         self._last_step = 0
         self._told_step = 0
-        """The last that the script has told of, in this round; 0: none yet."""
+        """The last step that the script has reported in this round; 0 before the first."""
         self._saved_step = 0
-        """The last that was saved, in this round."""
+        """The last step that was saved in this round."""
         self._last_committing = 0
         """The last step that was sealed to be committed."""
         self._branch = NO_BRANCH
@@ -156,6 +161,7 @@ class Checkpointer:
         if os.getpid() != self._process:
             return  # a forked child ends: saves, slots and daemon are its parent's
         Checkpointer._open = None
+        # This is the end of a forked child: saves, slots and daemon are its parent's.
         session, client, losses = self._session, self._client, self._losses
         assert session is not None and client is not None and losses is not None
         well = kind is None or (isinstance(error, SystemExit) and not error.code)
@@ -242,6 +248,8 @@ class Checkpointer:
         if commit or (unsaved and _falls_on(step, schedule.snapshot_every)):
             # Of a run that begins, the first is committed: nothing else would outlive its nodes.
             first = session.resume.kind == "fresh" and not self._last_committing
+            # The first save of a fresh run is committed: nothing else would survive the loss of its
+            # nodes.
             commit = commit or (first and schedule.checkpoint_every > 0)
             patience = AGREED_PATIENCE if at_target else PATIENCE
             saved = self._save(
@@ -303,16 +311,20 @@ class Checkpointer:
         urgent: bool = False,
         overlaps: bool = False,
     ) -> bool:
-        """False when the save did not come about; training goes on. `patience` in seconds, for a
-        slot; `due`: it is to be committed; `waiting`: it is the agreed one; `planned`: for this
-        very save; `urgent`: older ones make room for it; `overlaps`: training need not wait for all
-        of the copy."""
+        """Save a step. Returns False when that was not possible; training goes on.
+
+        `patience` are the seconds to wait for a slot, and `due` says that the save is to be
+        committed. `waiting` marks the save at an agreed step, where all ranks wait, and `planned`
+        one for which a plan has just been made. Older saves make room for an `urgent` one. With
+        `overlaps`, training need not wait for all of the copy.
+        """
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
         self._settle(client)
         self._saver.wait()  # as the copy would: a rank's host may be steps ahead of its device
         if self._replan_is_due(session, step):
+            # The copy would wait as well: a rank's host may be steps ahead of its device.
             self._plan(session, client)
         if not self._has_room and not self._prepare(client):
             return False
@@ -327,7 +339,8 @@ class Checkpointer:
             if not self._view.current():
                 self._view = self._whole_view(session)
                 self._saver.follow(self._view)
-            if not waiting:  # there all wait for each other: none may leave it out alone
+            # At an agreed step all ranks wait for each other, so none may leave the save out alone.
+            if not waiting:
                 self._compare_values(session, step)
             self._copying = self._saver.begin(
                 slot,
@@ -337,7 +350,7 @@ class Checkpointer:
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
-            if session.ranks.group is None and not planned:  # there is nobody to agree with
+            if session.ranks.group is None and not planned:  # There is no other rank to agree with.
                 self._plan(session, client)
                 return self._save(
                     step,
@@ -362,7 +375,7 @@ class Checkpointer:
         return True
 
     def _before_step(self, *_: Any) -> None:
-        """Of any optimizer."""
+        """Protect the save being copied, before a step of any optimizer."""
         if self._copying is None or os.getpid() != self._process:
             return
         begun = time.perf_counter()
@@ -370,27 +383,30 @@ class Checkpointer:
         self.stall += time.perf_counter() - begun
 
     def _settle(self, client: WorkerClient) -> None:
-        """Until the save that is being copied is sealed, or has failed."""
+        """Wait until the save that is being copied is sealed, or has failed."""
         copying = self._copying
         if copying is None:
             return
         copying.settle()
         self._copying = None
         if copying.error is None:
-            # What an agreed save would take, which training waits for.
+            # This is what an agreed save would take, for which training waits.
             client.page.saved(self._call + copying.effort)
             return
         self._saved_step = self._last_committing = 0
         self._overlaps = False
         client.complain(
-            f"a step was not saved beside training: {copying.error}; "
+            f"a save that was copied during training was dropped: {copying.error}; "
             "from now on training waits for each copy"
         )
 
     def _compare_values(self, session: WorkerSession, step: int) -> None:
-        """That values which changed since the plan are still the same on all ranks, as far as this
-        one can tell: the first rank to save a step leaves its hash, the others look at it. Raises
-        `LayoutChanged`, so that all ranks plan anew, and name what differs, at the next save."""
+        """Check that values which changed since the plan are still the same on all ranks.
+
+        The first rank that saves a step leaves its hash in the store, and the others compare
+        theirs. Raises `LayoutChanged` where they differ. All ranks then plan again at the next
+        save, which names the difference.
+        """
         assert self._saver is not None
         if session.ranks.group is None or _has_left(session):
             return
@@ -400,15 +416,16 @@ class Checkpointer:
             raise LayoutChanged("values are not the same on all ranks")
         if session.ranks.rank == 0:
             self._compared.append(f"{prefix}{step}")
-            if len(self._compared) > 2:  # ranks are no two saves apart
+            if len(self._compared) > 2:  # Ranks are never two saves apart.
                 store.delete_key(self._compared.popleft())
 
     @gc_pause.not_searched_for()
     def _plan(self, session: WorkerSession, client: WorkerClient) -> None:
-        """All ranks at the same step: gather what everybody has."""
+        """Agree on a layout with all ranks, at the same step."""
         self._view = self._whole_view(session)
         if self._overlaps and self._view.optimized and self._hook is None:
-            # Called, not traced, where a step is compiled: what that imports, optimizers have.
+            # The hook is called, not traced, where a step is compiled. What that imports,
+            # optimizers import.
             hook = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
             self._hook = register_optimizer_step_pre_hook(hook)
         if self._saver is not None:
@@ -424,8 +441,10 @@ class Checkpointer:
         self._prepare(client)
 
     def _prepare(self, client: WorkerClient) -> bool:
-        """Whether there are slots. A run that never had any is refused; one that has outgrown its
-        memory trains on."""
+        """Ask for slots, and return whether there are any.
+
+        A run that never had any is refused. One that has outgrown its memory trains on.
+        """
         assert self._saver is not None
         had_room, self._has_room = self._has_room, False
         try:
@@ -452,20 +471,23 @@ class Checkpointer:
     def _ask_for_a_plan(
         self, session: WorkerSession, client: WorkerClient, step: int, change: LayoutChanged
     ) -> None:
-        """This save is incomplete. At the next one, which all ranks reach, all plan anew."""
+        """Ask all ranks to plan again at the next save, which all of them reach."""
         if _has_left(session):
             client.complain(f"step {step} was not saved: {change}")
             return
-        client.complain(f"step {step} was not saved: {change}; the next save will be")
+        client.complain(f"step {step} was not saved: {change}; the next save will succeed")
         if session.ranks.group is None:
             self._plan(session, client)
         else:
             _default_store().set(self._plan_key(session), str(step))
 
     def _replan_is_due(self, session: WorkerSession, step: int) -> bool:
-        """Whether a rank asked at an earlier step. Steps depend on each other through training's
-        own collectives, so that what was asked for before this step is seen by all now. Who has
-        left the process group plans no more."""
+        """Return whether a rank asked for a new plan at an earlier step.
+
+        Steps depend on each other through training's own collectives. So what was asked for before
+        this step is visible to all ranks now. A rank that has left the process group does not plan
+        any more.
+        """
         if session.ranks.group is None or _has_left(session):
             return False
         store, key = _default_store(), self._plan_key(session)
@@ -475,11 +497,11 @@ class Checkpointer:
         return f"spotelastic/{session.round}/plan-{self._plans}"
 
     def _finish(self, session: WorkerSession, client: WorkerClient) -> None:
-        """The last step is what the run was for: it is committed before we leave."""
+        """Save and commit the last step, which is what the run was for, before the script ends."""
         if self._last_step and not self._told_step:
             last_step.tell_nothing_was_left(session, self._last_step)
         if self._saver is None:
-            # It may have been restored from memory, and be the last one.
+            # The last step may have been restored from memory, and never been committed.
             if _has_left(session) or self._last_committing == self._last_step:
                 return
             self._plan(session, client)
@@ -526,7 +548,7 @@ def _branch_of(restored: RestoreSource) -> int:
 
 
 def _has_left(session: WorkerSession) -> bool:
-    """Whether the script has left the process group before it leaves us."""
+    """Return whether the script has destroyed its process group before leaving the Checkpointer."""
     return session.ranks.group is not None and not dist.is_initialized()
 
 

@@ -150,9 +150,9 @@ def test_a_worker_of_another_round_is_no_rank_of_this_one() -> None:
         check=True,
         timeout=110,
     )
-    why = "its node has lost touch with the run"
+    why = "its node has lost its connection to the run"
     assert sorted(done.stdout.splitlines()) == [
-        f"0: rank 1 is a worker of another round than rank 0: {why}",
-        f"1: rank 0 is a worker of another round than rank 1: {why}",
-        f"2: rank 1 is a worker of another round than rank 2: {why}",
+        f"0: rank 1 belongs to another round than rank 0: {why}",
+        f"1: rank 0 belongs to another round than rank 1: {why}",
+        f"2: rank 1 belongs to another round than rank 2: {why}",
     ]

@@ -177,7 +177,7 @@ def test_a_daemon_that_is_killed_is_replaced_and_what_comes_then_is_committed(
     assert committed(tmp_path) == STEPS
     assert (tmp_path / "store" / "1" / "step-00000008" / ".metadata").exists()
     told = run.errors.read_text()
-    assert told.count("the checkpoint daemon died; another has taken its place") == 1
+    assert told.count("the checkpoint daemon died; another one has replaced it") == 1
     assert "could not be committed" not in told
 
 
@@ -415,7 +415,7 @@ def test_a_script_says_what_it_goes_on_from_and_lets_nobody_in(tmp_path: Path) -
         "begin afresh with SPOTELASTIC_FRESH=1",
         done,
     )
-    assert "no step was done: the run stood at step 3 already" in done
+    assert "no step was executed: the run had reached step 3 before" in done
     fresh = train("2", SPOTELASTIC_FRESH="1")
     assert fresh.stdout == "begins at 0\n"
     assert fresh.stderr.count("\n") == 1 and "beginning afresh: step 3" in fresh.stderr

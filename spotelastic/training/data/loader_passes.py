@@ -1,8 +1,8 @@
-"""Whether steps are as many as the batches that a loop has taken from a sampler.
+"""Checks that a training loop makes one step for each batch that it takes from an `ElasticSampler`.
 
 A loader with workers is ahead of its loop, and only the loader knows by how much. So each pass over
-the sampler remembers the loader's iterator that it was begun by, and asks it how many batches it
-has handed out. What iterates the sampler itself takes what it is given.
+the sampler remembers the loader's iterator that began it, and asks it how many batches it has
+handed out. A loop that iterates over the sampler itself takes each batch that it is given.
 """
 
 import sys
@@ -14,11 +14,13 @@ from types import FrameType
 from spotelastic.errors import UsageError
 
 AHEAD = 2
-"""Batches that a loop may have for one step: Lightning and accelerate look one batch ahead."""
+"""Batches that a loop may have taken for one step. Lightning and accelerate look one batch
+ahead.
+"""
 _FRAMES = 8
-"""How far up the stack a loader is looked for: samplers may be wrapped."""
+"""Stack frames in which a loader is looked for; samplers may be wrapped."""
 _PASSES = 4
-"""Passes that may be under way: an evaluation in the middle of an epoch is one."""
+"""Passes that may be under way; an evaluation in the middle of an epoch is one."""
 
 
 class Pass:
@@ -26,16 +28,18 @@ class Pass:
 
     def __init__(self) -> None:
         self.drawn = 0
-        """Batches that the sampler has given away,"""
+        """Batches that the sampler has handed out."""
         self.steps = 0
-        """and steps that were made since the pass began."""
+        """Steps that were made since the pass began."""
         loader = _loader_above()
         self.loader = weakref.ref(loader) if loader is not None else None
 
     @property
     def waiting(self) -> int | None:
-        """Batches that the loop has taken and made no step of; None where nobody knows any more, or
-        where data come from elsewhere."""
+        """Batches that the loop has taken and made no step of.
+
+        None where that is no longer known, or where the data come from elsewhere.
+        """
         if not self.drawn:
             return None
         if self.loader is None:
@@ -45,23 +49,27 @@ class Pass:
 
 
 class Passes:
-    """The last few of one sampler. An evaluation takes batches, too, and makes no steps."""
+    """The last few passes over one sampler.
+
+    An evaluation takes batches, too, and makes no steps.
+    """
 
     def __init__(self) -> None:
         self._all: deque[Callable[[], Pass | None]] = deque(maxlen=_PASSES)
 
     def __reduce__(self) -> tuple[type["Passes"], tuple[()]]:
-        """A copy of the sampler has been iterated over by nobody."""
+        """Return a fresh object for a copy of the sampler, which no loop has iterated over."""
         return Passes, ()
 
     def begin(self) -> Pass:
-        """A loader's lasts as long as its loop, any other as long as who iterates."""
+        """Begin a pass. A loader's lasts as long as its loop, another as long as its iterator."""
         begun = Pass()
         self._all.append(weakref.ref(begun) if begun.loader is None else lambda: begun)
         return begun
 
     @property
     def waiting(self) -> list[int]:
+        """For each pass, the batches that were taken and no step was made of."""
         found = (each.waiting for each in self._living())
         return [batches for batches in found if batches is not None]
 
@@ -69,7 +77,10 @@ class Passes:
         return (found for each in self._all if (found := each()) is not None)
 
     def check(self) -> None:
-        """Before a step is counted: raises `UsageError` where no pass fits to that."""
+        """Raise `UsageError` where a step does not fit the batches of any pass.
+
+        Call it before each step.
+        """
         waiting = self.waiting
         if not waiting or any(0 < batches <= AHEAD for batches in waiting):
             return
@@ -78,22 +89,26 @@ class Passes:
             raise UsageError(
                 f"ElasticSampler: {batches} batches were taken for one step, and a step counts as "
                 "one. To accumulate gradients, give the whole global_batch and cut it up by "
-                "se.microbatches(); or call sampler.advance() for each batch without a step "
-                "(ElasticSampler(..., check=False) leaves the counting to you)"
+                "se.microbatches(), or call sampler.advance() for each batch without a step "
+                "(ElasticSampler(..., check=False) turns this check off)"
             )
         raise UsageError(
-            "ElasticSampler: a step was made and no batch was taken for it, so that samples would "
+            "ElasticSampler: a step was made for which no batch was taken, so that samples would "
             "be left out: call checkpoint.step() once for each batch "
-            "(ElasticSampler(..., check=False) leaves the counting to you)"
+            "(ElasticSampler(..., check=False) turns this check off)"
         )
 
     def stepped(self) -> None:
+        """Count a step in all passes."""
         for each in self._living():
             each.steps += 1
 
 
 def _loader_above() -> object | None:
-    """torch's or torchdata's iterator, which have the base class by name in common."""
+    """Return the iterator of torch's or torchdata's loader that called, or None.
+
+    Both have a base class of the same name.
+    """
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_FRAMES):
         if frame is None:

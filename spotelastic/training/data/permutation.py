@@ -1,8 +1,8 @@
-"""A shuffle without memory: where each position goes is computed, not stored.
+"""Computes a keyed shuffle of sample numbers, without storing it.
 
-A Feistel network over the smallest power of two that holds the size, keyed by seed and epoch, with
-cycle walking: an image beyond the size is sent through again until it falls inside (Black and
-Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Any position costs the same.
+It is a Feistel network over the smallest power of two that holds the size, keyed by seed and epoch,
+with cycle walking: an image beyond the size is sent through again until it falls inside (Black and
+Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Every position costs the same.
 """
 
 import hashlib
@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDS = 8
+"""Rounds of the Feistel network."""
 
 
 class Permutation:
-    """Of 0 to `size` - 1; the same for the same (size, seed, epoch), on any machine."""
+    """A permutation of 0 to `size` - 1, the same for equal (size, seed, epoch) on any machine."""
 
     def __init__(self, size: int, seed: int, epoch: int) -> None:
         self.size = size
@@ -26,7 +27,7 @@ class Permutation:
         self._keys = np.frombuffer(digest, dtype="<u8")
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The elements at these positions."""
+        """Return the elements at these positions."""
         found = self._encipher(positions.astype(np.uint64))
         while (outside := found >= self.size).any():
             found[outside] = self._encipher(found[outside])
@@ -43,7 +44,7 @@ class Permutation:
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64: every bit of the input reaches every bit of the output."""
+    """Apply the finalizer of splitmix64, by which each bit of input affects each bit of output."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Data for a number of ranks that changes: one cursor for all, and a global batch that stays.
+"""Provides `ElasticSampler`, which shares out batches among a number of ranks that may change.
 
     sampler = se.ElasticSampler(dataset, global_batch=64)
     loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
@@ -13,7 +13,8 @@
         step += 1
         checkpoint.step(step)                    # moves the cursor
 
-A loader may be ahead of the loop; what counts is the steps.
+All ranks have one cursor, and the global batch stays the same. A loader may be ahead of the loop;
+only steps move the cursor.
 """
 
 import os
@@ -33,16 +34,19 @@ from spotelastic.training.data.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """A piece of a rank's share. `rows` counts within the share.
+    """A piece of a rank's share of a global batch.
 
-    `weight` times the mean loss over the rows, added up over all pieces and averaged over the
-    ranks as DDP and FSDP do, is the mean loss over the global batch.
+    The mean loss over the rows is multiplied by `weight` and added up over all pieces. Averaged
+    over the ranks as DDP and FSDP do, that is the mean loss over the global batch.
     """
 
     rows: slice
+    """Rows within the share."""
     weight: float
     last: bool
-    """Gradients are exchanged in its backward pass; all ranks have exactly one."""
+    """Whether gradients are exchanged in its backward pass. Each rank has exactly one such
+    piece.
+    """
 
 
 def microbatches(
@@ -102,6 +106,11 @@ class ElasticSampler(Sampler[list[int]]):
         world_size: int | None = None,
         check: bool = True,
     ) -> None:
+        """`data` is the data set, or its number of samples.
+
+        `rank` and `world_size` are those of the data-parallel group, where that is not the whole
+        job. Raises `UsageError` where there are too few samples for a batch.
+        """
         self.size = data if isinstance(data, int) else len(data)
         self.global_batch = global_batch
         self.seed = seed
@@ -113,9 +122,11 @@ class ElasticSampler(Sampler[list[int]]):
         self._check = check
         self._passes = Passes()
         self._resumed = False
-        """In mid-epoch, and no batch was taken since."""
+        """Whether the run resumed in mid-epoch, and has taken no batch since."""
         self._before: torch.Tensor | None = None
-        """What torch's generator was when the loader began to be made, if so."""
+        """State of torch's generator when the loader began to be made, after a resume in
+        mid-epoch.
+        """
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
             raise UsageError(
@@ -129,14 +140,14 @@ class ElasticSampler(Sampler[list[int]]):
         return min(self.global_batch, self._usable - self.consumed)
 
     def __len__(self) -> int:
-        """Steps of a whole epoch."""
+        """Return the number of steps of a whole epoch."""
         return (self._usable + self.global_batch - 1) // self.global_batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        """From the cursor to the end of the epoch; the cursor stays where it is.
+        """Yield batches from the cursor to the end of the epoch, without moving the cursor.
 
-        Each DataLoader that begins draws a seed from torch's generator. A run that was not
-        interrupted draws none in mid-epoch, so that the one of a run that resumes there is undone.
+        Each DataLoader that begins draws a seed from torch's generator. An uninterrupted run draws
+        none in mid-epoch, so the draw of a run that resumes there is undone.
         """
         if self._resumed and self._before is None:
             self._before = torch.get_rng_state()
@@ -190,12 +201,12 @@ class ElasticSampler(Sampler[list[int]]):
         epoch."""
         if state["size"] != self.size and state["consumed"]:
             raise UsageError(
-                f"the data set has {self.size} samples and had {state['size']} when the state was "
+                f"the data set has {self.size} samples, but had {state['size']} when the state was "
                 "saved: an epoch cannot go on with other data than it began with"
             )
         self.epoch, self.seed = state["epoch"], state["seed"]
         self.consumed = state["consumed"]
-        if self.consumed >= self._usable:  # other batches leave more of the epoch out
+        if self.consumed >= self._usable:  # Another global batch may leave more of the epoch out.
             self.epoch, self.consumed = self.epoch + 1, 0
         self._resumed, self._before = self.consumed > 0, None
 
@@ -204,7 +215,7 @@ class ElasticSampler(Sampler[list[int]]):
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """The process group's where nothing else is said; torchrun's variables before there is one."""
+    """Return rank and world size as given, or of the process group, or of torchrun's variables."""
     if dist.is_available() and dist.is_initialized():
         found = dist.get_rank(), dist.get_world_size()
     else:
@@ -212,5 +223,5 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     own = found[0] if rank is None else rank
     size = found[1] if world_size is None else world_size
     if not 0 <= own < size:
-        raise UsageError(f"rank {own} of a world of {size}")
+        raise UsageError(f"rank {own} is not in a world of {size}")
     return own, size

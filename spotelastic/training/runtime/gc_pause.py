@@ -1,7 +1,7 @@
-"""Python's search for cycles among objects, put off.
+"""Switches Python's cyclic garbage collector off for a time.
 
-It goes through every object of the process: a tenth of a second where torch and a large model are,
-time and again while thousands of small values are read that have no cycles.
+A collection visits every object of the process. With torch and a large model that takes a tenth of
+a second, again and again while thousands of small values are read that have no cycles.
 """
 
 import gc
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def not_searched_for() -> Iterator[None]:
+    """Run a block, or a function that is decorated with it, without the collector."""
     was_on = gc.isenabled()
     gc.disable()
     try:

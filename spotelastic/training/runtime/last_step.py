@@ -1,4 +1,4 @@
-"""The end of a run: its last step is what it was for, and is waited for until it is committed."""
+"""Waits at the end of a run until its last step is committed, or fails the script."""
 
 import os
 import sys
@@ -12,13 +12,14 @@ from spotelastic.model.job import ALLOW_UNCOMMITTED
 from spotelastic.training.runtime.session import Ranks, WorkerSession
 
 AGAIN = 30.0
-"""Seconds after which the same line is told again."""
+"""Seconds after which the same line is printed again."""
 
 
 def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, saved: bool) -> None:
-    """Waits for as long as the upload gets on, and `within` seconds without a byte.
+    """Wait for the commit of the last step, as long as its upload makes progress.
 
-    Raises `EnvironmentFailure` when the step was not `saved`, or its commit does not come.
+    `within` are the seconds without a byte after which it is given up. Raises `EnvironmentFailure`
+    when the step was not `saved`, or is not committed.
     """
 
     told, told_at = "", 0.0
@@ -34,7 +35,7 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
     if saved and committed:
         return
     status = client.status()
-    reason = (status.error if status is not None else "the checkpoint daemon is gone") or (
+    reason = (status.error if status is not None else "the checkpoint daemon does not answer") or (
         "not all ranks' parts of it are in the storage" if saved else "it was not saved"
     )
     problem = f"step {step} could not be committed: {reason}"
@@ -48,10 +49,10 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
 
 
 def tell_nothing_was_left(session: WorkerSession, step: int) -> None:
-    """Of a script that has done no step, although it ended well."""
+    """Report that a script ended well without a step."""
     if session.ranks.rank == 0:
         _say(
-            f"no step was done: the run stood at step {step} already; to train from the "
+            f"no step was executed: the run had reached step {step} before; to train from the "
             f"beginning, begin afresh with {session.afresh}"
         )
 
@@ -61,7 +62,7 @@ def _progress(status: DaemonStatus | None) -> str:
         return ": the checkpoint daemon does not answer"
     upload = status.upload
     far = (
-        f", {upload.done >> 20} of {upload.total >> 20} MiB are up"
+        f", {upload.done >> 20} of {upload.total >> 20} MiB uploaded"
         if upload and upload.total >> 20
         else ""
     )

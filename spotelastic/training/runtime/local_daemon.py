@@ -1,4 +1,4 @@
-"""The checkpoint daemon of a script that nobody else started one for."""
+"""Starts, replaces and ends the checkpoint daemon of a script that runs without an agent."""
 
 import fcntl
 import os
@@ -20,20 +20,28 @@ from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.types import RoundInfo
 
 END_WITHIN = 60.0
+"""Seconds that a script waits for its daemon to end."""
 LAST_UPLOAD_WITHIN = 600.0
-"""Seconds that a script waits for what one before it left to be uploaded; its daemon ends sooner
-where nothing gets on."""
+"""Seconds that a script waits for what an earlier one left to be uploaded.
+
+The earlier daemon ends sooner where the upload makes no progress.
+"""
 TOLD_AFTER = 1.0
+"""Seconds of that wait after which it is reported."""
 AGAIN = 5.0
-"""Seconds between attempts to replace a daemon, or to replace one that died as soon as it ran."""
+"""Seconds between attempts to replace a daemon, and before one that died at once is replaced."""
 _ARENAS = "spotelastic-solo-"
 
 
 class OwnDaemon:
-    """Ends, after its last upload, when this process does. One that dies before is replaced, on the
-    same slots and socket, beside training. What it has to tell goes to stderr, once."""
+    """The checkpoint daemon of this process.
+
+    It ends, after its last upload, when this process does. When it dies before, it is replaced
+    while training goes on, on the same slots and socket. Its messages go to stderr, each once.
+    """
 
     def __init__(self, owner: str, node: str, storage: str, workers: int) -> None:
+        """Start the daemon for this node's `workers`. Raises `CheckpointsError` or `OSError`."""
         _await_last_upload(owner, storage)
         _sweep()
         self._owner, self._node, self._storage, self._workers = owner, node, storage, workers
@@ -42,12 +50,12 @@ class OwnDaemon:
         self.socket = self._folder / "daemon.sock"
         self._round: RoundInfo | None = None
         self._told: set[str] = set()
-        """Since the last commit."""
+        """Messages printed since the last commit."""
         self._pause = 0.0
-        """Seconds before the next attempt to replace it."""
+        """Seconds before the next attempt to replace the daemon."""
         self._over = threading.Event()
         self._lock = threading.Lock()
-        """Held while one is started or ended."""
+        """Held while a daemon is started or ended."""
         self._lifeline = -1
         try:
             self._start()
@@ -57,10 +65,12 @@ class OwnDaemon:
             raise
 
     def begin(self, round_: RoundInfo) -> None:
+        """Tell the daemon, and those that replace it, of the round."""
         self._round = round_
         self._client.begin(round_)
 
     def close(self) -> None:
+        """End the daemon, or leave it to its last upload if that takes long."""
         self._over.set()
         with self._lock:
             ended = self._end()
@@ -68,13 +78,13 @@ class OwnDaemon:
         if ended:
             self._remove(self._arena)
         else:
-            # Its slots are its own now, and go with it.
+            # The slots are the daemon's own now, and are deleted with it.
             self._remove()
             self._tell("the last upload goes on in the background")
 
     def _start(self) -> None:
-        # Each has a pipe of its own: children that were forked, like a data loader's workers, may
-        # keep the last one's.
+        # Each daemon has a pipe of its own: forked children, like a data loader's workers, may keep
+        # the last one open.
         reading, self._lifeline = os.pipe()
         try:
             self._process = start_daemon(
@@ -95,9 +105,9 @@ class OwnDaemon:
         self._client.subscribe(self._said)
 
     def _end(self) -> bool:
-        """Whether it has ended."""
+        """Ask the daemon to end. Returns whether it has."""
         with suppress(OSError):
-            # Forked children have the pipe, too, so that it does not end while they live.
+            # Forked children have the pipe open as well, so it does not end while they live.
             os.write(self._lifeline, b".")
         self._cut()
         try:
@@ -117,7 +127,7 @@ class OwnDaemon:
                 self._replace()
 
     def _replace(self) -> None:
-        """Until there is one. In the thread that heard its predecessor's last word."""
+        """Start another daemon, in the thread that was told of the end of the last one."""
         while not self._over.wait(self._pause):
             self._pause = AGAIN
             with self._lock:
@@ -128,12 +138,14 @@ class OwnDaemon:
                 except (CheckpointsError, OSError) as error:
                     problem = str(error)
                 else:
-                    self._tell("the checkpoint daemon died; another has taken its place")
+                    self._tell("the checkpoint daemon died; another one has replaced it")
                     return
-            self._tell(f"the checkpoint daemon died, and nothing is saved without one: {problem}")
+            self._tell(
+                f"the checkpoint daemon died, and nothing is saved until another starts: {problem}"
+            )
 
     def _start_again(self) -> None:
-        """One that has hung up serves nobody, but may have the lock yet."""
+        """Kill the old daemon, which may still hold the lock, and start another one."""
         self._client.close()
         self._process.kill()
         self._process.wait()
@@ -146,7 +158,10 @@ class OwnDaemon:
             os.close(lifeline)
 
     def _tell(self, message: str) -> None:
-        """Once, whatever step it happened at."""
+        """Print a message, unless it was printed since the last commit.
+
+        Numbers in it do not count.
+        """
         kind = message.translate(_WITHOUT_NUMBERS)
         if kind not in self._told:
             self._told.add(kind)
@@ -161,8 +176,10 @@ _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789")
 
 
 def _await_last_upload(owner: str, storage: str) -> None:
-    """What a script that died here had sealed, its daemon may still be committing. The next claim
-    comes after that, so that nothing of it is lost."""
+    """Wait until the daemon of an earlier script has committed what that script had sealed.
+
+    The claim of this script comes after that, so that nothing is lost.
+    """
     begun, told = time.monotonic(), False
     while any(_is_at_work(folder) for folder in _ending(owner, storage)):
         waited = time.monotonic() - begun
@@ -170,16 +187,17 @@ def _await_last_upload(owner: str, storage: str) -> None:
             return
         if waited > TOLD_AFTER and not told:
             told = True
-            _say("waiting for what the script before this one left to be uploaded")
+            _say("waiting for the last upload of an earlier script of this run")
         time.sleep(0.05)
 
 
 def _ending(owner: str, storage: str) -> Iterator[Path]:
+    """Return arenas of this run whose daemon has outlived its script."""
     return (folder for folder in _arenas() if handover.is_marked(folder, owner, storage))
 
 
 def _sweep() -> None:
-    """Arenas whose daemon was killed together with its script."""
+    """Delete arenas whose daemon was killed together with its script."""
     for folder in _arenas():
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > 60 and not _is_at_work(folder):
@@ -187,13 +205,13 @@ def _sweep() -> None:
 
 
 def _is_at_work(folder: Path) -> bool:
-    """Whether a daemon serves it."""
+    """Return whether a daemon serves the arena."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # none ever did, or it has just removed it
+    except OSError:  # No daemon ever did, or it has just deleted the arena.
         return False
     return False
 

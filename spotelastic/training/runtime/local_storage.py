@@ -1,6 +1,6 @@
-"""The storage of a script without an agent: who lives there, and whose state is in it.
+"""Takes the storage for a script that runs without an agent, and reports what it resumes from.
 
-Rank 0 looks for all.
+A storage that another living run uses is refused. Rank 0 does this for all ranks.
 """
 
 import os
@@ -17,14 +17,16 @@ from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic.errors import SpotelasticError, UsageError
 
 FRESH = "SPOTELASTIC_FRESH"
-"""Variable: with 1 the run begins at step 0, and leaves what is there."""
+"""Environment variable. With 1, the run begins at step 0 and leaves stored checkpoints alone."""
 ANSWER_WITHIN = 10.0
+"""Seconds to wait for the storage's first answer."""
 
 
 class OwnStorage:
-    """Taken until it is closed. Raises `UsageError` while another run lives there."""
+    """The storage, taken until `close`."""
 
     def __init__(self, url: str, owner: str, *, take_over: bool) -> None:
+        """Take the storage at `url`. Raises `UsageError` while another living run uses it."""
         self._url, self._owner = url, owner
         self._record = made_by(sys.argv[0] or "python", sys.argv[1:])
         self._recorded: Recorded | None = None
@@ -45,7 +47,10 @@ class OwnStorage:
             raise SpotelasticError(str(error)) from error
 
     def tell(self) -> None:
-        """Whose state the run goes on from; after the claim, which may find a later commit."""
+        """Print what the run resumes from.
+
+        Call it after the claim, which may find a later commit.
+        """
         with suppress(CheckpointsError):
             kept = StoredRun(open_storage(self._url), self._owner)
             for line in lines(kept, self._record, f"{FRESH}=1"):
@@ -53,6 +58,7 @@ class OwnStorage:
             self._recorded = Recorded(kept, self._record)
 
     def close(self, *, well: bool) -> None:
+        """Record how the run ended, and leave the storage."""
         if self._recorded is not None:
             self._recorded.ended(well=well)
         self._tenancy.release(over=True)
@@ -61,14 +67,14 @@ class OwnStorage:
         before = Commits(open_storage(self._url), self._owner).begin_afresh(take_over=take_over)
         if before is not None:
             _say(
-                f"beginning afresh: step {before.step} and what was before it stay in "
-                f"{shown(self._url)}, and count no more"
+                f"beginning afresh: step {before.step} and earlier ones stay in "
+                f"{shown(self._url)}, but are no longer used"
             )
 
     def _displaced(self, by: Tenant) -> None:
         _say(
-            f"another run ({_told(by)}) has {shown(self._url)} since this one did not answer "
-            "there: this one ends"
+            f"another run ({_told(by)}) has taken {shown(self._url)}, because this one did not "
+            "answer there in time: this run ends"
         )
         os.kill(os.getpid(), signal.SIGTERM)
 

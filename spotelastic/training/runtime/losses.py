@@ -1,4 +1,4 @@
-"""Losses on their way to the status: no step waits for a GPU to tell its loss."""
+"""Publishes the loss of each step without making training wait for a GPU."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -10,20 +10,22 @@ from spotelastic_checkpoints.memory.worker_page import WorkerPage
 
 @dataclass(slots=True)
 class _Pending:
+    """A loss on its way from a GPU."""
+
     point: int
     value: torch.Tensor
     copied: torch.Event
 
 
 class Losses:
-    """Publishes every step's loss to a page: at once from the CPU, when it has come from a GPU."""
+    """Writes losses to a worker's page: from the CPU at once, from a GPU when they have arrived."""
 
     def __init__(self, page: WorkerPage) -> None:
         self._page = page
         self._pending: deque[_Pending] = deque()
 
     def publish(self, step: int, loss: Any, now: float) -> None:
-        """`loss` is None, a number, or a tensor of one element."""
+        """Publish a step. `loss` is None, a number, or a tensor of one element."""
         on_gpu = isinstance(loss, torch.Tensor) and loss.is_cuda
         if on_gpu:
             number = self._page.publish(step, None, now)
@@ -39,7 +41,7 @@ class Losses:
         self._page.ready(self._pending[0].point if self._pending else number + 1)
 
     def finish(self) -> None:
-        """At the end nothing is faster than waiting."""
+        """Wait for all losses that have not arrived, at the end of the script."""
         for pending in self._pending:
             pending.copied.synchronize()
             self._page.amend(pending.point, float(pending.value))

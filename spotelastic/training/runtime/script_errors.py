@@ -1,4 +1,4 @@
-"""A mistake in a script is told in one line, as everywhere (errors.py), where nobody else tells."""
+"""Makes a user's mistake end a script with one line on stderr instead of a traceback."""
 
 import sys
 from types import TracebackType
@@ -7,7 +7,7 @@ from spotelastic.errors import SpotelasticError
 
 
 def tell_mistakes_in_a_line() -> None:
-    """From now on, for what ends this process; another's hook for errors is left alone."""
+    """Install the hook for uncaught errors, unless the script has one of its own."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _tell
 

@@ -1,8 +1,8 @@
-"""Where a training process runs: under an agent, under stock torchrun, or alone.
+"""Finds out where a training process runs, and connects it to its node's checkpoint daemon.
 
-Under an agent all is said by environment variables. Without one the first rank of every node
-starts the checkpoint daemon itself, rank 0 claims the store, and everybody resumes from what
-`LATEST` names there.
+It runs under an agent, under stock torchrun or another starter, or alone. Under an agent everything
+comes from environment variables. Without one, the first rank of each node starts the checkpoint
+daemon, rank 0 claims the storage, and all ranks resume from the commit that `LATEST` names.
 """
 
 import os
@@ -30,22 +30,25 @@ from spotelastic.training.runtime.local_storage import FRESH, OwnStorage
 T = TypeVar("T")
 
 CLAIM_WITHIN = 30.0
+"""Seconds within which rank 0 has to claim the storage."""
 SEEN_WITHIN = 30.0
-"""Seconds for which a file system may remember that a folder was not there."""
+"""Seconds for which a network file system may remember that a file did not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's place. `group` carries Python objects between all ranks; None when alone."""
+    """This process's place in the job."""
 
     rank: int
     world_size: int
     local_rank: int
     node: str
+    """A name that exactly the ranks of one node share."""
     group: Any = None
+    """Process group that carries Python objects between all ranks; None for a single process."""
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, by rank."""
+        """Return every rank's value, by rank."""
         if self.group is None:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -55,23 +58,28 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSession:
-    """How this process reaches its node's daemon, and what the round is to do."""
+    """How this process reaches its node's daemon, and what the round resumes from."""
 
     ranks: Ranks
     socket: str
+    """Path of the daemon's socket."""
     round: str
+    """Incarnation of the round."""
     resume: Resume
+    """What the round resumes from."""
     restarts: bool
-    """Whether this may be a restart that nobody asked for."""
+    """Whether the process may have been restarted without the user asking for it."""
     close: Callable[[bool], None]
-    """Ends what this process started; is told whether the script ended well."""
+    """Ends what this process started. Takes whether the script ended well."""
     afresh: str = "--fresh"
-    """How the run would begin at step 0."""
+    """What makes the run begin at step 0, for messages."""
 
 
 def find_ranks() -> Ranks:
-    """Whoever starts processes without LOCAL_RANK need not: the ranks of one host count themselves
-    then, which all of them do together."""
+    """Return this process's ranks. Raises `UsageError` without a process group where one is needed.
+
+    Without LOCAL_RANK, the ranks of one host number themselves; all of them call this together.
+    """
     # Where each worker sees only its own GPU, LOCAL_RANK is 0 for all of them.
     told = os.environ.get("SPOTELASTIC_LOCAL_RANK") or os.environ.get("LOCAL_RANK")
     node = os.environ.get("SPOTELASTIC_NODE") or (
@@ -84,7 +92,7 @@ def find_ranks() -> Ranks:
                 "call torch.distributed.init_process_group before the Checkpointer"
             )
         return Ranks(0, 1, int(told or "0"), node)
-    # Layouts travel as Python objects, which only CPU groups carry without touching the GPU.
+    # Layouts are sent as Python objects, which only CPU groups carry without touching the GPU.
     gloo = "gloo" in str(dist.get_backend_config())
     group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), int(told or "0"), node, group)
@@ -96,6 +104,10 @@ def find_ranks() -> Ranks:
 def open_session(
     storage: str | None, schedule: Schedule | None, *, take_over: bool
 ) -> WorkerSession:
+    """Connect this process. `storage`, `schedule` and `take_over` count only without an agent.
+
+    All ranks call it together.
+    """
     ranks = find_ranks()
     if "SPOTELASTIC_DAEMON" in os.environ:
         return _under_agent(ranks)
@@ -103,18 +115,18 @@ def open_session(
 
 
 def _under_agent(ranks: Ranks) -> WorkerSession:
-    """The agent has told the daemon of the round: its schedule holds, whatever the script says.
+    """Return the session that the agent describes. Its schedule holds, whatever the script says.
 
-    Where rounds meet at one port (--master-port), a worker that its agent could not end may come to
-    a later round's store: it must not pass for a rank of that round.
+    Where rounds meet at one port (--master-port), a worker that its agent could not end may reach a
+    later round's store. It must not pass for a rank of that round.
     """
     _check_protocol(os.environ.get("SPOTELASTIC_PROTOCOL", ""))
     round_ = os.environ["SPOTELASTIC_ROUND"]
     others = [rank for rank, theirs in enumerate(ranks.gather(round_)) if theirs != round_]
     if others:
         raise SpotelasticError(
-            f"rank {others[0]} is a worker of another round than rank {ranks.rank}: "
-            "its node has lost touch with the run"
+            f"rank {others[0]} belongs to another round than rank {ranks.rank}: "
+            "its node has lost its connection to the run"
         )
     return WorkerSession(
         ranks,
@@ -127,10 +139,10 @@ def _under_agent(ranks: Ranks) -> WorkerSession:
 
 
 def _check_protocol(agents: str) -> None:
-    """The script's Python may have another spotelastic installed than the agent's."""
+    """Raise `UsageError` where the script's Python has an incompatible spotelastic installed."""
     major, _, minor = agents.partition(".")
     if not (major.isdigit() and minor.isdigit()):
-        return  # whoever starts workers otherwise need not say; the daemon asks again
+        return  # another starter of workers need not set it; the daemon checks again
     theirs = ProtocolVersion(int(major), int(minor))
     if refused := refusal(theirs, "this node's agent", f"the script's Python ({sys.executable})"):
         raise UsageError(refused)
@@ -193,7 +205,7 @@ def _on_our_own(
 
 
 def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
-    """And what is wrong."""
+    """Take the storage. Returns it, or None and what is wrong."""
     try:
         return OwnStorage(url, _owner(), take_over=take_over), ""
     except SpotelasticError as error:
@@ -201,7 +213,7 @@ def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
 
 
 def _end(daemon: OwnDaemon | None, taken: OwnStorage | None, *, well: bool) -> None:
-    """The daemon first: nobody else has the storage while it writes there."""
+    """End the daemon first, so that no other run has the storage while it writes there."""
     try:
         if daemon is not None:
             daemon.close()
@@ -211,8 +223,10 @@ def _end(daemon: OwnDaemon | None, taken: OwnStorage | None, *, well: bool) -> N
 
 
 def _ranks_of(node: str, places: Sequence[tuple[str, int, str, str]]) -> tuple[int, ...]:
-    """The node's own, by local rank, however a starter has dealt them out. `places` are told by
-    rank, with node and local rank first."""
+    """Return the node's ranks by local rank, however a starter has dealt them out.
+
+    `places` are sorted by rank; each begins with node and local rank.
+    """
     own = [(local, rank) for rank, (name, local, *_) in enumerate(places) if name == node]
     return tuple(rank for _, rank in sorted(own))
 
@@ -224,7 +238,7 @@ class _Claimed:
 
 
 def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
-    """By rank 0, for all."""
+    """Claim the storage by rank 0 and tell all ranks."""
     answer: tuple[_Claimed | None, str] = None, ""
     if ranks.rank == 0:
         try:
@@ -241,8 +255,11 @@ def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
 
 
 def _check_shared(ranks: Ranks, url: str, nodes: Sequence[str]) -> None:
-    """A folder may be another one on each host, so that no step would ever be complete. A new name
-    shows it: what a network's file system remembers of older ones may be stale."""
+    """Raise `UsageError` where the storage is a folder that the nodes do not share.
+
+    No step would ever be complete then. A file with a new name is used, because a network file
+    system may remember old ones.
+    """
     folder = folder_of(url)
     if folder is None:
         return

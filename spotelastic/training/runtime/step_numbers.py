@@ -1,4 +1,4 @@
-"""What a script may say to `step(n)`: n steps are done, so the first is step(1)."""
+"""Validates the number that a script passes to `Checkpointer.step`: steps done, counted from 1."""
 
 import operator
 from typing import Any
@@ -7,15 +7,15 @@ from spotelastic.errors import UsageError
 
 
 def checked(step: Any, last: int) -> int:
-    """The number as an int; raises `UsageError` where it is none that can follow `last`.
+    """Return the number as an int. Raises `UsageError` where it cannot follow `last`.
 
-    0 is refused, not ignored: in a loop that counts from 0 every checkpoint would be one step
-    older than its contents, and each restore would train that step twice.
+    0 is refused, not ignored. In a loop that counts from 0 every checkpoint would be one step older
+    than its content, and each restore would train that step twice.
     """
     try:
         number = operator.index(step)
     except TypeError:
-        raise UsageError(f"step({step!r}): a whole number of steps is needed") from None
+        raise UsageError(f"step({step!r}): give a whole number of steps") from None
     if number < 1:
         raise UsageError(
             f"step({number}): the number says how many steps are done, so the first is step(1). "

@@ -141,7 +141,7 @@ def test_a_loader_that_is_ahead_of_the_loop_loses_nothing() -> None:
 def test_an_epoch_does_not_go_on_with_other_data() -> None:
     sampler = se.ElasticSampler(10, 4)
     sampler.advance()
-    with pytest.raises(UsageError, match="has 11 samples and had 10"):
+    with pytest.raises(UsageError, match="has 11 samples, but had 10"):
         se.ElasticSampler(11, 4).load_state_dict(sampler.state_dict())
     sampler.set_epoch(0)
     assert sampler.consumed == 4

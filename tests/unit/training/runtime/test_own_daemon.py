@@ -79,7 +79,7 @@ def test_one_that_dies_is_replaced_on_the_same_slots(
     worker.client._connection.close()
     daemon.close()
     assert committed(tmp_path) == 1
-    said = "spotelastic: the checkpoint daemon died; another has taken its place\n"
+    said = "spotelastic: the checkpoint daemon died; another one has replaced it\n"
     assert capfd.readouterr().err == said
 
 
@@ -142,8 +142,8 @@ def test_while_none_can_be_started_this_is_told_once(
     worker.client.leave(clean=True)
     told = capfd.readouterr().err.splitlines()
     assert told == [
-        "spotelastic: the checkpoint daemon died, and nothing is saved without one: no memory",
-        "spotelastic: the checkpoint daemon died; another has taken its place",
+        "spotelastic: the checkpoint daemon died, and nothing is saved until another starts: no memory",
+        "spotelastic: the checkpoint daemon died; another one has replaced it",
     ]
 
 
