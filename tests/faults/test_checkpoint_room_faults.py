@@ -198,7 +198,7 @@ def test_a_restore_waits_for_room_and_goes_back_to_nothing_older(
         waits = threading.Event()
 
         def hear(event: DaemonEvent) -> None:
-            if isinstance(event, SaveFailed) and "a restore waits for room" in event.message:
+            if isinstance(event, SaveFailed) and "a restore is waiting for memory" in event.message:
                 waits.set()
 
         node.agent.subscribe(hear)

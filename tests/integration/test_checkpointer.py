@@ -191,7 +191,7 @@ def test_a_run_is_sent_back_to_an_earlier_step_once(
 ) -> None:
     storage = str(tmp_path)
     trained(storage, 4)
-    with pytest.raises(UsageError, match=r"restore\(step=9\): no such step was committed"):
+    with pytest.raises(UsageError, match=r"restore\(step=9\): this step was not committed"):
         resumed_at(storage, step=9)
     assert resumed_at(storage, step=2) == (2, 2)
     trained(storage, 3, step=2)

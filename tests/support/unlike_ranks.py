@@ -207,7 +207,7 @@ def each_rank_gets_its_own_back(rank: int, folder: Path) -> None:
 
 
 def another_number_of_ranks_needs_a_function(rank: int, world: int, folder: Path) -> None:
-    message = "loader is kept per rank, and was saved by 2 ranks: on 1 it"
+    message = "loader is kept per rank, and was saved by 2 ranks: to restore it on 1"
     with (
         pytest.raises(UsageError, match=message),
         checkpointer(own(0), folder / "own") as checkpoint,

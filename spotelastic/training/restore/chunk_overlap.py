@@ -1,4 +1,4 @@
-"""Pure: which parts of stored chunks a wanted part of a tensor needs, and where their bytes lie."""
+"""Computes which bytes of a stored chunk a wanted part of a tensor needs."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ Box = tuple[Sequence[int], Sequence[int]]
 def overlap(
     item: Item, offsets: Sequence[int], sizes: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """Start and length per axis of what a stored chunk and a wanted one share."""
+    """Return start and length per axis of what a stored chunk and a wanted part share, or None."""
     parts = []
     for axis, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
         low = max(start, item.offsets[axis])
@@ -24,12 +24,12 @@ def overlap(
 
 
 def _raw_start(item: Item) -> int:
-    """Where the elements begin."""
+    """Return where the elements begin in the file."""
     return item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
 
 
 def hull(item: Item, part: Sequence[tuple[int, int]]) -> Range:
-    """From the first byte to the last of a part of a tensor's chunk."""
+    """Return the range of the file from the first to the last byte of a part of a chunk."""
     size, first, last = encoding.ITEM_SIZES[item.dtype], 0, 0
     stride = 1
     for axis in reversed(range(len(part))):

@@ -1,4 +1,4 @@
-"""Which of the saved `se.PerRank` entries a rank reads at a restore, and what it loads of them."""
+"""Chooses which saved `se.PerRank` entries a rank reads at a restore, and loads them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,21 +8,28 @@ from spotelastic.training.state.state import PER_RANK, State, per_rank_path
 
 
 class PerRankEntries:
-    """`paths` are those of the saved values that spotelastic adds to a state."""
+    """The `se.PerRank` entries of one checkpoint."""
 
     def __init__(self, paths: Iterable[Path], world_size: int) -> None:
+        """`paths` are those of the values that spotelastic adds to a state.
+
+        `world_size` is the number of ranks that saved it.
+        """
         self._world_size = world_size
-        """Of the ranks that saved."""
         self._saved = {path[2]: path for path in paths if path[1] == PER_RANK}
         self._all = frozenset(_joined(path) for path in paths if path[1] == PER_RANK)
         self._read: dict[str, list[str]] = {}
 
     @property
     def kinds(self) -> dict[str, Kind]:
+        """What was saved, by name, for a comparison with the state."""
         return {str(name): Kind() for name in self._saved}
 
     def find(self, state: State) -> list[tuple[str, str]]:
-        """What this rank reads. Returns the names of what cannot be restored, with why."""
+        """Choose what this rank reads.
+
+        Returns the names of what cannot be restored, with the reasons.
+        """
         same, refused = self._world_size == state.world_size, []
         for name, entry in state.per_rank():
             if name not in self._saved:
@@ -31,9 +38,9 @@ class PerRankEntries:
                 refused.append(
                     (
                         name,
-                        f"kept per rank, and was saved by {self._world_size} ranks: on "
-                        f"{state.world_size} it can be restored with a function, "
-                        f"se.PerRank(..., merge=...), or on {self._world_size} ranks",
+                        f"kept per rank, and was saved by {self._world_size} ranks: to restore "
+                        f"it on {state.world_size}, give se.PerRank(..., merge=function), or use "
+                        f"{self._world_size} ranks",
                     )
                 )
             ranks = (state.rank,) if same else range(self._world_size)
@@ -42,11 +49,14 @@ class PerRankEntries:
 
     @property
     def unread(self) -> frozenset[str]:
-        """After `find`: names of what only other ranks read."""
+        """Names of what only other ranks read. Call `find` before."""
         return self._all.difference(*self._read.values())
 
     def load(self, state: State, value_of: Callable[[str], Any]) -> None:
-        """After `find`. What was not saved, as of an imported part of a state, stays as it is."""
+        """Load the entries of this rank. Call `find` before.
+
+        What was not saved stays as it is, as with an imported part of a state.
+        """
         for name, entry in state.per_rank():
             if name not in self._read:
                 continue

@@ -1,13 +1,12 @@
-"""What a round resumes from, the same on every rank: what it was told, or else further back.
+"""Restores what a round resumes from on all ranks alike, or an older checkpoint if it is damaged.
 
-Every rank fetches the source, then all hear how it went: a source that one of them cannot have (a
-damaged shard, a peer that died since) is left by all, for the newest commit before it. A store or a
-daemon that does not answer says nothing about the source, nor does a store that refuses to be read,
-or a node without room for what it fetches: nobody goes back for that.
+Every rank fetches the source, then all hear whether each could. A source that one of them cannot
+have, because a shard is damaged or a node has died since, is left by all, for the newest commit
+before it. A store or a daemon that does not answer says nothing about the source. Nor does a store
+that may not be read, or a node without room for what it fetches. No rank goes back for these.
 
-Tensors are filled while the rest still comes. Who goes back fills all of them again.
-
-Collectives are allowed here; nobody trains yet.
+Tensors are filled while the rest is still being fetched. When ranks go back, all tensors are filled
+again. Collectives are allowed here, since no rank trains yet.
 """
 
 import sys
@@ -33,26 +32,27 @@ from spotelastic.training.state.compatibility import Misfit, misfit_of_all
 from spotelastic.training.state.state import State
 
 FETCH_WITHIN = 600.0
-"""Seconds without anything coming to this node; the daemon's own deadlines are shorter."""
+"""Seconds without anything being fetched; the daemon's own deadlines are shorter."""
 ROOM_WITHIN = 60.0
-"""Seconds for others to give back memory that what is fetched needs,"""
+"""Seconds that a restore waits for memory."""
 LOOK_EVERY = 0.5
-"""and between attempts."""
+"""Seconds between attempts while it waits for memory."""
 FIND_WITHIN = 400.0
-"""For a look into the store, which the daemon waits for when it is away."""
+"""Seconds for finding an older commit. The daemon waits for a store that does not answer."""
 BRANCH = "branch"
-"""Name of our own value that says to which step the run was sent back last,"""
+"""Name of the saved value that says to which step the run was sent back last."""
 NO_BRANCH = -1
-"""or that it never was: an imported checkpoint may be of step 0."""
+"""Says that the run was never sent back. (An imported checkpoint may be of step 0.)"""
 
 
 def open_source(
     session: WorkerSession, client: WorkerClient, state: State, step: int | None
 ) -> RestoreSource | None:
-    """What `state` needs of it is on this node, and so on all; None on a fresh run.
+    """Fetch what `state` needs on this rank, and return the source; None on a fresh run.
 
-    `step` sends the run back to that commit, once: when it has gone on from there and was only
-    restarted since, it goes on from its newest state.
+    All ranks call it. `step` sends the run back to that commit, once: when it has gone on from
+    there and was only restarted since, it goes on from its newest state. Raises as
+    `Checkpointer.restore` says.
     """
     source = session.resume
     if step is None:
@@ -65,7 +65,7 @@ def open_source(
     commit = _find(session, client, step=step)
     if commit is None:
         raise UsageError(
-            f"restore(step={step}): no such step was committed; "
+            f"restore(step={step}): this step was not committed; "
             "`spotelastic ckpt ls` shows those that were"
         )
     restored, problem = _fetch(session, client, state, _from_store(commit))
@@ -85,7 +85,8 @@ def _fetch_or_go_back(
         message = f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
         if session.ranks.rank == 0:
             print(f"spotelastic: {message}", file=sys.stderr, flush=True)
-            if session.restarts:  # an agent makes an event of it; an own daemon prints it again
+            # An agent makes an event of it; a script's own daemon would print it a second time.
+            if session.restarts:
                 client.complain(message)
         restored, problem = _fetch(session, client, state, _from_store(commit))
         if restored is not None:
@@ -97,35 +98,43 @@ def _fetch_or_go_back(
 
 
 class _Misfits:
-    """What of a source does not fit the ranks: told by all to all, once per source. A rank tells
-    nothing where it could not look at the source."""
+    """What of a source does not fit the state of the ranks.
+
+    Each rank tells all others, once per source. A rank that could not look at the
+    source has nothing to tell.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._of_all: Misfit | None = None
 
     def of_all(self, own: Misfit) -> Misfit:
+        """Return what does not fit any rank, given what does not fit this one."""
         if self._of_all is None:
             self._of_all = self._gathered(own)
         return self._of_all
 
     def settle(self) -> None:
-        """The others wait for each rank's word."""
+        """Take part in the exchange where this rank has not yet, because the others wait for it."""
         if self._of_all is None:
             self._of_all = self._gathered(None)
 
     def _gathered(self, own: Misfit | None) -> Misfit:
         found = self._ranks.gather(own)
         known = [misfit for misfit in found if misfit is not None]
-        # Names may be those of a rank that could not look; the source is left by all then.
+        # What seems to be missing may belong to a rank that could not look. All leave the source
+        # then.
         return misfit_of_all(known) if len(known) == len(found) else Misfit()
 
 
 def _fetch(
     session: WorkerSession, client: WorkerClient, state: State, source: Resume
 ) -> tuple[RestoreSource | None, str]:
-    """By all ranks: all have it, or none has, and why. Raises `Unavailable`, or where room or a
-    right is missing `EnvironmentFailure`, when that is none of the source's fault."""
+    """Fetch the source on all ranks. Returns it if all have it, or else None and why.
+
+    Raises `Unavailable`, or `EnvironmentFailure` where room or a right is missing, when that says
+    nothing about the source.
+    """
     restored, problem = None, ""
     other: type[SpotelasticError] | None = None
     misfits = _Misfits(session.ranks)
@@ -156,15 +165,16 @@ def _brought_into_room(
     source: Resume,
     misfits: _Misfits,
 ) -> RestoreSource:
-    """Room that is missing is waited for, which is told once."""
+    """Fetch the source, and wait for memory if it is missing. That is reported once."""
     deadline: float | None = None
     while True:
         try:
             return _brought(session, client, state, source, misfits)
         except ArenaFull as error:
-            if deadline is None:  # a restore may have gone on for long until then
+            # The deadline counts from here, because a restore may have gone on for long before.
+            if deadline is None:
                 deadline = time.monotonic() + ROOM_WITHIN
-                client.complain(f"a restore waits for room: {error}")
+                client.complain(f"a restore is waiting for memory: {error}")
             if time.monotonic() > deadline:
                 raise
             time.sleep(LOOK_EVERY)
@@ -177,7 +187,10 @@ def _brought(
     source: Resume,
     misfits: _Misfits,
 ) -> RestoreSource:
-    """From the beginning, by the next daemon, when one dies meanwhile; for as long as it takes."""
+    """Fetch the source for as long as that makes progress.
+
+    It begins again when a daemon dies.
+    """
     deadline, most = time.monotonic() + FETCH_WITHIN, 0
     while True:
         opened = client.open(source, FETCH_WITHIN)
@@ -202,7 +215,7 @@ def _brought(
 def _stream(
     client: WorkerClient, restored: RestoreSource, state: State, needs: Sequence[Range]
 ) -> None:
-    """What this rank needs comes here, and what it has as it was saved is filled on the way."""
+    """Fetch what this rank needs, and fill tensors that are as they were saved on the way."""
     windows, asked = restored.windows(), AHEAD
     ahead = _ranges(windows[:asked])
     client.fetch(restored.ident, needs, FETCH_WITHIN, ahead=ahead)
@@ -227,7 +240,7 @@ def _find(
     step: int | None = None,
     before: Commit | None = None,
 ) -> Commit | None:
-    """By rank 0, for all."""
+    """Find a commit by rank 0 and tell all ranks."""
     found: tuple[Commit | None, str] = None, ""
     if session.ranks.rank == 0:
         try:
@@ -236,7 +249,7 @@ def _find(
             found = None, str(error)
     commit, problem = session.ranks.gather(found)[0]
     if problem:
-        raise SpotelasticError(f"no earlier checkpoint can be looked for: {problem}")
+        raise SpotelasticError(f"cannot look for an earlier checkpoint: {problem}")
     return commit
 
 

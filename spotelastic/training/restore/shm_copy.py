@@ -1,7 +1,7 @@
-"""From files of shared memory into tensors, by several threads, without mapping the files.
+"""Copies ranges of a file in shared memory into tensors, in several threads and without mapping it.
 
-A fresh map costs a fault for every few pages, which is more than the copy itself; `preadv` costs
-none, and takes a thousand tensors at a time. The interpreter's lock is not held meanwhile.
+A fresh map costs a page fault for every few pages, which is more than the copy itself. `preadv`
+causes none, and fills a thousand tensors in one call. The interpreter's lock is not held meanwhile.
 """
 
 import ctypes
@@ -17,17 +17,18 @@ from spotelastic_checkpoints.types import Moved
 from spotelastic.training.state.tensors import is_raw
 
 THREADS = 4
+"""Threads that read at the same time."""
 AT_ONCE = 8 << 20
-"""Bytes per call,"""
+"""Bytes per call."""
 MOST_PARTS = 1000
-"""and pieces of memory; Linux takes 1024."""
+"""Pieces of memory per call; Linux takes 1024."""
 GAP = 4096
-"""Bytes between two tensors that are read along, to nowhere."""
+"""Bytes between two tensors that are read along and thrown away."""
 
 Part = tuple[int, int]
-"""Address and length."""
+"""Address and length of a piece of memory."""
 Call = tuple[int, int, list[int]]
-"""Offset in the file, bytes, and the parts that they go to, flat."""
+"""Offset in the file, number of bytes, and the addresses and lengths they go to, as a flat list."""
 
 _preadv = ctypes.CDLL(None, use_errno=True).preadv64
 _preadv.restype = ctypes.c_ssize_t
@@ -35,14 +36,18 @@ _preadv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
 
 
 def can_fill(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor can be filled this way."""
     return tensor.is_cpu and is_raw(tensor)
 
 
 def fill(
     path: str, wanted: Sequence[tuple[int, torch.Tensor]], moved: Sequence[Moved] = ()
 ) -> None:
-    """Each tensor from its offset in the file, or from where that has `moved` to: these are in
-    order. Raises EOFError where the file ends before."""
+    """Fill each tensor from its offset in the file.
+
+    Ranges that have `moved`, sorted by offset, are read from where they are now. Raises EOFError
+    where the file ends too early.
+    """
     nowhere = ctypes.create_string_buffer(GAP)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -61,8 +66,11 @@ def fill(
 def _in_order(
     wanted: Iterable[tuple[int, torch.Tensor]], moved: Sequence[Moved]
 ) -> Iterable[tuple[int, int, int]]:
-    """Offset, address and length. One at a time where nothing has moved: the first are read while
-    thousands of others are still looked at."""
+    """Yield offset, address and length of each tensor, by offset.
+
+    Where nothing has moved, one at a time: the first are read while thousands of others are still
+    being looked at.
+    """
     spans = (
         (offset, tensor.data_ptr(), nbytes)
         for offset, tensor in sorted(wanted, key=itemgetter(0))
@@ -80,7 +88,7 @@ def _moved(
 
 
 def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int, int, int]]:
-    """All of the range: what has not moved is where it was."""
+    """Yield all parts of the range with the offset at which each lies now."""
     for first, last, at in moved[bisect_right(moved, start, key=lambda each: each[1]) :]:
         if first >= end:
             break
@@ -94,7 +102,7 @@ def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int,
 
 
 def calls(spans: Iterable[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:
-    """Pure: neighbours together, what is long in several calls."""
+    """Group spans into calls: neighbours together, long ones in several."""
     begun = end = 0
     parts: list[int] = []
     for offset, address, length in spans:
@@ -133,7 +141,7 @@ def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
 
 
 def _after(parts: list[int], count: int) -> list[int]:
-    """What a call that came back early has left."""
+    """Return the pieces that are left after a call that read `count` bytes only."""
     left = list(parts)
     while count >= left[1]:
         count -= left[1]

@@ -1,7 +1,7 @@
-"""Tensors that are saved as they are here, and so are filled piece by piece: a window of the
-restore set's file at a time.
+"""Fills tensors window by window from a checkpoint's file, while the next windows are fetched.
 
-While one is read the next ones come, and what all ranks have read goes.
+This is for tensors that are stored exactly as they are here. A window that all ranks have read is
+freed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,40 +16,42 @@ from spotelastic.training.save.saver import tensor_at
 from spotelastic.training.state.tensors import is_raw, pour
 
 WINDOW = 32 << 20
-"""Bytes, or one tensor's piece,"""
+"""Bytes of a window, which holds at least one tensor."""
 AHEAD = 3
-"""and as many more are on their way while one is read."""
+"""Windows that are being fetched while one is read."""
 
 
 class Copy(NamedTuple):
-    """What fills this tensor exactly."""
+    """A tensor, and the stored piece that fills it exactly."""
 
     piece: Piece
     tensor: torch.Tensor
 
     @property
     def start(self) -> int:
+        """Where the piece begins in its file."""
         return self.piece.item.offset
 
     @property
     def end(self) -> int:
+        """Where the piece ends in its file."""
         return self.piece.item.offset + self.piece.item.length
 
 
 class Window(NamedTuple):
-    """Of one file."""
+    """Copies that are neighbours in one file, and the ranges of it that they need."""
 
     copies: Sequence[Copy]
     ranges: Sequence[Range]
 
     @property
     def start(self) -> int:
-        """Nothing before it is in this window or a later one."""
+        """Offset before which neither this window nor a later one needs anything."""
         return self.ranges[0][0]
 
 
 def windows(copies: Iterable[Copy]) -> Iterator[Window]:
-    """Pure: in the order of the file, which is the same for all ranks."""
+    """Group copies into windows, in the order of the file, which is the same for all ranks."""
     window: list[Copy] = []
     for copy in sorted(copies, key=lambda copy: copy.start):
         if window and copy.end - window[0].start > WINDOW:
@@ -65,7 +67,7 @@ def _window(copies: Sequence[Copy]) -> Window:
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Pure: in order, those that lie close to each other as one."""
+    """Sort ranges and join those that lie close together."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1] + shm_copy.GAP:
@@ -77,7 +79,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 @torch.no_grad()
 def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview]) -> None:
-    """From a file that has them all, which `memory` maps if need be."""
+    """Fill tensors from a file that holds all of them. `memory` maps the file if need be."""
     direct, targets, sources = [], [], []
     for copy in copies:
         if shm_copy.can_fill(copy.tensor):
@@ -93,7 +95,7 @@ def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview])
 
 @torch.no_grad()
 def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
-    """From a file that has all of it, some `moved` to elsewhere in it."""
+    """Fill a window's tensors from a file, where some ranges have `moved` elsewhere in it."""
     direct, others = [], []
     for copy in window.copies:
         offset = copy.end - copy.tensor.nbytes
@@ -114,7 +116,7 @@ def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
 
 
 def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Of at most a window, where the elements lie in order."""
+    """Cut a tensor into parts of at most a window, where its elements lie in order."""
     if not is_raw(tensor):
         return [tensor]
     flat, most = tensor.view(-1), WINDOW // tensor.element_size()
@@ -122,7 +124,7 @@ def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def _batches(parts: Iterable[tuple[int, torch.Tensor]]) -> Iterator[list[tuple[int, torch.Tensor]]]:
-    """Of at most a window, or one part."""
+    """Group parts into batches of at most a window, or of one part."""
     batch: list[tuple[int, torch.Tensor]] = []
     size = 0
     for offset, part in parts:

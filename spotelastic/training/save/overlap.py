@@ -1,17 +1,20 @@
-"""Copies into a slot while training goes on: forward and backward only read what optimizers change.
+"""Copies tensors into a slot while training goes on, and detects writes that would spoil it.
 
-Must never happen: a slot is sealed with something in it that training wrote after the save's step.
-Three things prevent it.
+Forward and backward only read what optimizers change, so the copy runs beside them. A slot must
+never be sealed with something in it that training wrote after the save's step. Three things prevent
+it.
 
-1. Only tensors that an optimizer of the state has are copied so, and every optimizer's step waits
-   until they are: a hook of torch's, which comes before anything changes.
-2. torch counts what is written into a tensor in place. Counts that moved before the copy was done
-   tell of writers that called no hook.
-3. Not everything is counted: `.data`, kernels that were handed an address, a CUDA graph that is
-   replayed. So a few bytes of each block are taken at the save's step, and looked up in the slot
-   before it is sealed.
+1. Only tensors that an optimizer of the state has are copied this way. Every optimizer's step waits
+until they are, in a hook of torch that runs before anything changes.
 
-A slot that fails is not sealed, and the run copies no other save so.
+2. torch counts in-place writes to a tensor. Counts that changed before the copy was complete reveal
+a writer that called no hook.
+
+3. Some writes are not counted: `.data`, kernels that were given an address, a CUDA graph that is
+replayed. So a few bytes of each block are taken at the save's step, and compared with the slot
+before it is sealed.
+
+A slot that fails is not sealed, and the run copies no other save this way.
 """
 
 import contextlib
@@ -28,31 +31,33 @@ import torch
 from spotelastic.training.state.derived import storage_of
 from spotelastic.training.state.tensors import is_raw
 
-BLOCK, SAMPLE = 64 << 10, 64
-"""Bytes: so many are looked at of so many."""
+BLOCK = 64 << 10
+"""Bytes of each tensor of which some are compared."""
+SAMPLE = 64
+"""Bytes compared of each block."""
 LEAST = 1 << 20
-"""Bytes; less is copied sooner than a thread begins."""
+"""Bytes below which nothing is copied this way: that is faster than to start a thread."""
 PIECE = 4 << 20
-"""Bytes, copied at once: who waits for the copy takes a hand in it, a piece at a time."""
+"""Bytes copied in one call. A thread that waits for the copy takes over pieces of it."""
 NICENESS = 10
-"""Training goes first."""
+"""Niceness of the copying thread, which should not slow training down."""
 _DEVICES = ("cpu", "cuda")
 _move = ctypes.memmove
 
 
 class WrittenTo(Exception):
-    """The state changed before the copy of it was done; the message says how that is known."""
+    """The state changed before its copy was complete. The message says how that was detected."""
 
 
 def samples_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of the first bytes of each whole block; the tensor is contiguous."""
+    """Return a view of the first bytes of each whole block. The tensor is contiguous."""
     flat = tensor.view(-1).view(torch.uint8)
     shape = tensor.nbytes // BLOCK, SAMPLE
     return flat.as_strided(shape, (BLOCK, 1), flat.storage_offset())
 
 
 class Samples:
-    """Of tensors on one device, as they are at one moment."""
+    """Samples of tensors on one device, as they were at one time."""
 
     def __init__(self, views: list[torch.Tensor]) -> None:
         self._views = views
@@ -60,10 +65,11 @@ class Samples:
         self._found, self._found_parts = _buffer(views, torch.device("cpu"))
 
     def take(self) -> None:
+        """Take the samples now."""
         torch._foreach_copy_(self._parts, self._views)
 
     def match(self, copies: list[torch.Tensor]) -> bool:
-        """Whether the copies, given by views like ours, are of that moment."""
+        """Return whether samples of the copies, as `samples_of` returns them, are the same."""
         torch._foreach_copy_(self._found_parts, copies)
         return torch.equal(self._found, self._taken.cpu())
 
@@ -78,24 +84,27 @@ def _buffer(
 
 
 class DeviceCopy(Protocol):
-    """One device's share of a copy that is on its way."""
+    """A copy of the tensors of one device that is under way."""
 
     def guard(self) -> None:
-        """Called by the thread that trains: what it does after this, the copy does not see."""
+        """Protect the copy from what the training thread does after this call.
+
+        Called by that thread.
+        """
 
     def work(self) -> None:
-        """Called beside training. Returns when all is there."""
+        """Copy, or wait for the copy. Called beside training."""
 
     def match(self) -> bool:
-        """Whether it is what there was when the copy began."""
+        """Return whether the copy is what was there when it began."""
 
     @property
     def effort(self) -> float:
-        """Seconds that this takes alone."""
+        """Seconds that the copy takes by itself."""
 
 
 class InMemory:
-    """A copy from memory to memory, by whoever has time."""
+    """A copy from memory to memory, which any thread can take part in."""
 
     def __init__(
         self,
@@ -103,25 +112,28 @@ class InMemory:
         sources: Sequence[torch.Tensor],
         match: Callable[[], bool],
     ) -> None:
-        self._held = targets, sources  # what lies at the addresses
+        self._held = targets, sources  # Keeps alive what lies at the addresses.
         pieces = [*_pieces(targets, sources)]
         self._pieces, self._left = iter(pieces), len(pieces)
         self._lock, self._done = threading.Lock(), threading.Event()
         self._match = match
         self._interrupted = False
-        """Some piece may not have been copied."""
+        """Whether some piece may not have been copied."""
         self.effort = 0.0
 
     def guard(self) -> None:
+        """Complete the copy."""
         self.work()
 
     def work(self) -> None:
+        """Copy pieces until all are done, and wait for those that other threads copy."""
         try:
-            for target, source, size in self._pieces:  # each goes to one of the threads
+            # The iterator gives each piece to one of the threads.
+            for target, source, size in self._pieces:
                 if self._interrupted:
                     break
                 self._piece(target, source, size)
-        except BaseException:  # Ctrl-C comes anywhere
+        except BaseException:  # Ctrl-C may come anywhere.
             self._interrupted = True
             self._done.set()
             raise
@@ -139,13 +151,14 @@ class InMemory:
                 self._done.set()
 
     def match(self) -> bool:
+        """Return whether the copy is what was there when it began."""
         return self._match()
 
 
 def _pieces(
     targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
 ) -> Iterator[tuple[int, int, int]]:
-    """Addresses and sizes. torch's own copies would start threads of their own."""
+    """Yield target, source and size of each piece. torch's own copies would start threads."""
     for target, source in zip(targets, sources, strict=True):
         to, of = target.data_ptr(), source.data_ptr()
         for start in range(0, source.nbytes, PIECE):
@@ -153,7 +166,7 @@ def _pieces(
 
 
 class FromDevice:
-    """A copy by a GPU's copy engine, on a stream of its own; nothing waits on the host."""
+    """A copy by a GPU's copy engine, on a stream of its own. No thread of the host waits."""
 
     def __init__(
         self,
@@ -178,24 +191,28 @@ class FromDevice:
         return event
 
     def guard(self) -> None:
+        """Make the current stream wait for the copy."""
         self._module.current_stream(self._device).wait_event(self._done)
 
     def work(self) -> None:
+        """Wait for the copy."""
         self._done.synchronize()
 
     def match(self) -> bool:
-        # Not on the stream that trains, which may have much to do by now.
+        """Return whether the copy is what was there when it began."""
+        # The stream that trains may have much to do by now, so this uses the copy's own.
         with self._module.stream(self._stream):
             return self._match()
 
     @property
     def effort(self) -> float:
+        """Seconds that the copy took on the GPU."""
         milliseconds: float = self._begun.elapsed_time(self._done)
         return milliseconds / 1000
 
 
 class Overlap:
-    """What of a source may be copied beside training; `at`: which of its tensors."""
+    """The tensors of a state that may be copied beside training. `at` are their numbers."""
 
     def __init__(
         self, tensors: Sequence[torch.Tensor], optimized: Collection[torch.Tensor]
@@ -217,8 +234,10 @@ class Overlap:
         samples: Mapping[int, torch.Tensor],
         complete: Callable[[], None],
     ) -> "Copying":
-        """Into a slot's tensors, of which `samples` are views by number; `complete` seals it, from
-        another thread."""
+        """Begin to copy into a slot's tensors. `samples` are views of them, by number.
+
+        `complete` seals the slot. It is called in another thread.
+        """
         for taken in self._samples.values():
             taken.take()
         parts = [
@@ -249,6 +268,10 @@ class Overlap:
 def _deferrable(
     tensors: Sequence[torch.Tensor], optimized: Collection[torch.Tensor]
 ) -> tuple[int, ...]:
+    """Return the numbers of the tensors that may be copied beside training.
+
+    There are none if they are small altogether.
+    """
     storages = set(map(storage_of, optimized)) - {0}
     found = [
         number
@@ -262,7 +285,7 @@ def _deferrable(
 
 
 class Copying:
-    """A save that is on its way into its slot."""
+    """A save that is being copied into its slot."""
 
     def __init__(
         self,
@@ -276,26 +299,26 @@ class Copying:
         self._compared, self._lock = False, threading.Lock()
         self._complete = complete
         self.error: Exception | None = None
-        """Why it is not sealed, once it has settled."""
+        """Why the slot is not sealed, once the copy is over; None if it is."""
         self._passed = False
         self._thread = threading.Thread(target=self._run_beside, name="snapshot", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no further thread is to be had: training waits
+        except RuntimeError:  # No further thread can be started, so training waits.
             self._run()
 
     @property
     def is_over(self) -> bool:
-        """Sealed, or failed."""
+        """Whether the slot is sealed or the save has failed."""
         return not self._thread.is_alive()
 
     @property
     def effort(self) -> float:
-        """Seconds that the copy takes alone, which training would have waited."""
+        """Seconds that the copy takes by itself, for which training would have waited."""
         return sum(part.effort for part in self._parts)
 
     def guard(self) -> None:
-        """Before the thread that trains changes anything."""
+        """Protect the copy before the training thread changes anything."""
         if self._passed:
             return
         for part in self._parts:
@@ -304,8 +327,9 @@ class Copying:
         self._passed = True
 
     def settle(self) -> None:
-        """Until it is sealed, or has failed."""
-        with contextlib.suppress(Exception):  # which is the other thread's, too
+        """Wait until the slot is sealed or the save has failed."""
+        # The error is the copying thread's as well, which records it.
+        with contextlib.suppress(Exception):
             for part in self._parts:
                 part.work()
         if self._thread.ident is not None:
@@ -328,15 +352,20 @@ class Copying:
             part.work()
         self._compare()
         if self.error is None and not all(part.match() for part in self._parts):
-            self.error = WrittenTo("what was copied of it is not what it was at that step")
+            self.error = WrittenTo("the copy is not what the state was at that step")
         if self.error is None:
             self._complete()
 
     def _compare(self) -> None:
-        """Once: before training goes on to change something, or when all was copied before that."""
+        """Look for writes, once.
+
+        That is before training changes anything, or when all was copied before that.
+        """
         with self._lock:
             if not self._compared and _versions(self._optimized) != self._versions:
-                self.error = WrittenTo("something wrote to it that is no step of an optimizer")
+                self.error = WrittenTo(
+                    "something other than an optimizer's step wrote to the state"
+                )
             self._compared = True
 
 

@@ -1,8 +1,8 @@
-"""Page-locks slots where there is a GPU: copies to them then run at the speed of the bus.
+"""Page-locks slots for a GPU, so that copies into them run at the speed of the bus.
 
-The driver locks memory that somebody else has allocated. Where it refuses (the limit of locked
-memory, a kernel that does not let it), copies go through the driver's own buffers: slower, and as
-right.
+The driver locks memory that another process has allocated. Where it refuses, because of the limit
+of locked memory or the kernel, copies go through the driver's own buffers. That is slower, and as
+correct.
 """
 
 import ctypes
@@ -16,21 +16,26 @@ import torch
 T = TypeVar("T")
 
 _PORTABLE = 1
-"""For all devices of the process."""
+"""Flag of cudaHostRegister: locked for all devices of the process."""
 
 
 class Runtime(Protocol):
-    """Of the CUDA runtime, what `torch.cuda.cudart()` offers; 0 is success."""
+    """What is used of the CUDA runtime, as `torch.cuda.cudart()` offers it.
 
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> Any: ...
+    Calls return 0 on success.
+    """
 
-    def cudaHostUnregister(self, address: int) -> Any: ...
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> Any:
+        """Lock memory."""
+
+    def cudaHostUnregister(self, address: int) -> Any:
+        """Unlock memory."""
 
 
 class Pinned:
-    """Memory that is locked until it is released, which must be before it is unmapped.
+    """Memory that is locked until `release`, which has to come before it is unmapped.
 
-    It is locked in one call: one copy may not cross from one locked range into another.
+    It is locked in one call, because one copy may not cross from one locked range into another.
     """
 
     def __init__(self, memory: memoryview, runtime: Runtime) -> None:
@@ -40,13 +45,17 @@ class Pinned:
         self.locked = not int(runtime.cudaHostRegister(self._address, len(memory), _PORTABLE))
 
     def release(self) -> None:
+        """Unlock the memory."""
         if self.locked:
             self._runtime.cudaHostUnregister(self._address)
             self.locked = False
 
 
 class Pins:
-    """The slots that are locked for one layout. Takes its time: not for the thread that trains."""
+    """The slots that are locked for one layout.
+
+    Its calls are slow: do not use the training thread.
+    """
 
     def __init__(self, lock: Callable[[memoryview], Pinned]) -> None:
         self._lock_memory = lock
@@ -55,7 +64,7 @@ class Pins:
         self._closed = False
 
     def add(self, path: str, memory: memoryview) -> None:
-        """In place of what was mapped for that slot before, which nobody copies to any more."""
+        """Lock a slot, and unlock what was mapped for it before and is no longer used."""
         with self._lock:
             before, pinned = self._pinned.pop(path, (None, None))
             if before is memory and pinned is not None:
@@ -67,7 +76,8 @@ class Pins:
                 self._pinned[path] = memory, apart(lambda: self._lock_memory(memory))
 
     def close(self) -> None:
-        self._closed = True  # whoever waits for the lock finds it so
+        """Unlock all slots."""
+        self._closed = True  # This is set first, so that a thread that waits for the lock finds it.
         with self._lock:
             for _, pinned in self._pinned.values():
                 apart(pinned.release)
@@ -75,6 +85,8 @@ class Pins:
 
 
 def pins(device: torch.device) -> Pins:
+    """Return the locked slots for this GPU."""
+
     def lock(memory: memoryview) -> Pinned:
         with torch.cuda.device(device):
             return Pinned(memory, torch.cuda.cudart())  # type: ignore[no-untyped-call]
@@ -83,7 +95,10 @@ def pins(device: torch.device) -> Pins:
 
 
 def apart(call: Callable[[], T]) -> T:
-    """In a thread of its own: CUDA remembers what it refused for the thread that asked, and fails
-    the next kernel that this one launches."""
+    """Call in a thread of its own and return the result.
+
+    CUDA remembers what it refused for the thread that asked, and fails the next kernel launched
+    there.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="pinning") as pool:
         return pool.submit(call).result()

@@ -1,7 +1,7 @@
-"""One rank's saves: the layout all ranks agreed on, and the copy of the state into a slot.
+"""Saves one rank's state: agrees on a layout with all ranks, and copies the state into slots.
 
 Everything that stays the same from save to save (offsets, prefixes, the index, views of the slot)
-is made once per layout and slot; a save is then one copy of tensors and a few small values.
+is made once per layout and slot. A save is then one copy of tensors and a few small values.
 """
 
 import threading
@@ -26,15 +26,18 @@ from spotelastic.training.state.state import Chunk, Key, StateView, ValueEntry
 
 
 class LayoutChanged(Exception):
-    """The state is no longer what the layout says; the message names what."""
+    """The state no longer fits its layout. The message names what has changed."""
 
 
 def declare(view: StateView, encoders: values.Encoders | None = None) -> tuple[Declared, ...]:
-    """Raises `UsageError` naming what could not be restored."""
+    """Return what this rank has in its state.
+
+    Raises `UsageError`, naming what could not be restored.
+    """
     cells, encoders = [], encoders or values.Encoders()
     for cell in view.cells:
         size = len(encoders.encode(cell.shown, cell.get()))
-        # Room to spare: a counter that grows by a digit must not change the layout.
+        # There is room to spare: a counter that grows by a digit must not change the layout.
         room = layout.aligned(size + size // 2 + 128)
         lowest = cell.fqn in view.buffers
         cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room, lowest=lowest))
@@ -45,8 +48,12 @@ def declare(view: StateView, encoders: values.Encoders | None = None) -> tuple[D
 def _agreed(
     ranks: Ranks, view: StateView, encoders: values.Encoders
 ) -> tuple[tuple[Declared, ...], list[Declaration], list[str]]:
-    """This rank's declaration, everybody's, and which buffers differ though nothing makes them
-    alike. What is refused on one rank is refused on all, so that none waits for another."""
+    """Exchange declarations with all ranks.
+
+    Returns this rank's, all ranks', and buffers that differ between ranks although nothing
+    synchronises them. What is refused on one rank is refused on all, so that none waits for
+    another.
+    """
     own: tuple[Declared, ...] = ()
     hashes: dict[rank_agreement.Name, rank_agreement.Digest] = {}
     problem: UsageError | None = None
@@ -77,42 +84,46 @@ def _agreed(
 
 
 _WITHOUT = ("cpu", "meta")
-"""Devices that nothing is waited for on."""
+"""Types of devices that need no synchronisation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSource:
-    """Where the bytes of one slot's items come from, in the order of the items."""
+    """What the items of a slot are copied from, in the order of the items."""
 
     tensors: list[torch.Tensor]
     cells: tuple[ValueEntry, ...]
     devices: tuple[torch.device, ...]
-    """Those that tensors are on; none where all are in memory."""
+    """Devices that tensors are on; empty where all are in memory."""
     overlap: Overlap
-    """The tensors that may be copied beside training,"""
+    """The tensors that may be copied beside training."""
     others: tuple[int, ...]
-    """and which those are that may not."""
+    """Numbers of the tensors that may not be copied beside training."""
 
     def wait(self) -> None:
-        """Until each device is done with what it was told so far."""
+        """Wait until each device has done everything that was launched so far."""
         for device in self.devices:
             torch.get_device_module(device).current_stream(device).synchronize()
 
 
 @dataclass(frozen=True, slots=True)
 class SlotTensors:
-    """The tensors in a slot, in the order of the items; valid for this map of it alone."""
+    """The tensors in a slot, in the order of the items. They are valid for this map of it only."""
 
     memory: memoryview
     tensors: list[torch.Tensor]
     samples: dict[int, torch.Tensor]
-    """Views of those that are copied beside training, by number."""
+    """Views of the samples of those that are copied beside training, by number."""
 
 
 class Saver:
-    """Made by all ranks together whenever the layout is new."""
+    """Saves the state by one layout. All ranks make theirs together when the layout is new."""
 
     def __init__(self, ranks: Ranks, view: StateView, round_: str) -> None:
+        """Agree on the layout.
+
+        `round_` is the incarnation. Raises `UsageError` where ranks differ.
+        """
         self._ranks = ranks
         self._round = round_
         self._encoders = values.Encoders()
@@ -142,11 +153,14 @@ class Saver:
 
     @property
     def nbytes(self) -> int:
-        """Of a slot."""
+        """Bytes of a slot."""
         return arena.slot_bytes(self._layout.nbytes, self._index, len(self._cell_items))
 
     def follow(self, view: StateView) -> None:
-        """The state lies elsewhere now; raises `LayoutChanged` when it is also another."""
+        """Use other tensors of the same layout from now on.
+
+        Raises `LayoutChanged` where it is another.
+        """
         new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view, self._encoders)}
         old = {d.key: (d.dtype, d.shape, d.sizes) for d in self._declared}
         if new != old:
@@ -158,12 +172,14 @@ class Saver:
         self._compared = self._compared_often(view)
 
     def hash_of_values(self) -> str:
-        """Of the values that all ranks have, as they are now; large ones are only compared when
-        saves are planned."""
+        """Return a hash of the values that all ranks have, as they are now.
+
+        Large values are not part of it: they are only compared when saves are planned.
+        """
         return rank_agreement.hash_of_values(self._compared)
 
     def wait(self) -> None:
-        """Until training has come so far on the devices, too."""
+        """Wait until the devices have caught up with training."""
         self._source.wait()
 
     def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
@@ -180,8 +196,11 @@ class Saver:
         overlaps: bool,
         sealed: Callable[[], None] = lambda: None,
     ) -> Copying | None:
-        """The same, but for what may be copied beside training, if it `overlaps`: that goes on, and
-        is returned. `sealed` is called when the slot is, in that case from another thread."""
+        """Fill and seal the slot, and return what goes on beside training, if it `overlaps`.
+
+        `sealed` is called when the slot is sealed; in that case in another thread. Raises
+        `LayoutChanged`.
+        """
         lengths = self._fill_values(slot)
         header = self._header(slot.owner, step, due=due)
         source, known = self._source, self._tensors_in(slot.path, slot.memory)
@@ -203,12 +222,12 @@ class Saver:
         return None
 
     def _fill_values(self, slot: OpenSlot) -> list[int]:
-        """All that is no tensor; the lengths of the values."""
+        """Write the values into the slot and return their lengths."""
         encode = self._encoders.encode
         encoded = [encode(cell.shown, cell.get()) for cell in self._source.cells]
         for item, data, room in zip(self._cell_items, encoded, self._layout.rooms, strict=True):
             if len(data) > room:
-                raise LayoutChanged(f"{item.fqn} has outgrown its place")
+                raise LayoutChanged(f"{item.fqn} has grown too large for its place")
         if not slot.known:
             self._furnish(slot)
         for item, data in zip(self._cell_items, encoded, strict=True):
@@ -216,8 +235,11 @@ class Saver:
         return [len(data) for data in encoded]
 
     def look_at(self, path: str, memory: memoryview) -> None:
-        """Make the tensors that lie in a slot, and lock it. Takes time, writes nothing, and is
-        called beside training, before the first save into the slot is or while it is made."""
+        """Create the tensor views of a slot, and page-lock it. Reads and writes nothing.
+
+        Called on a background thread, before the first save into the slot or while it is being
+        made.
+        """
         with self._looking:
             if self._closed:
                 return
@@ -226,9 +248,12 @@ class Saver:
                 self._pins.add(path, memory)
 
     def close(self) -> None:
-        """Slots are no longer written, nor looked at, by this one: an interpreter that ends while a
-        thread is inside of torch aborts."""
-        self._closed = True  # whoever waits for the lock finds it so
+        """Stop using slots.
+
+        An interpreter that ends while a thread is inside of torch aborts, so this waits for
+        `look_at`.
+        """
+        self._closed = True  # first, for a thread that waits for the lock
         with self._looking:
             if self._pins is not None:
                 self._pins.close()
@@ -239,7 +264,7 @@ class Saver:
             slot.data[item.offset : item.offset + len(prefix)] = prefix
 
     def _tensors_in(self, path: str, memory: memoryview) -> SlotTensors:
-        """Two threads may make the same ones; either's will do."""
+        """Return the tensors in a slot. Two threads may make the same ones, which does no harm."""
         known = self._views.get(path)
         if known is None or known.memory is not memory:
             data = memory[arena.HEADER :]
@@ -290,12 +315,12 @@ class Saver:
 
 
 def devices_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
-    """Those whose copies are waited for: a process may have tensors on several."""
+    """Return the devices to wait for; a process may have tensors on several."""
     return tuple(dict.fromkeys(t.device for t in tensors if t.device.type not in _WITHOUT))
 
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
-    """The item's tensor, in place."""
+    """Return the item's tensor, in place."""
     start = item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
     return raw_tensor(data, start, item.dtype, item.sizes)
 
@@ -303,7 +328,7 @@ def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
 def raw_tensor(
     data: memoryview, start: int, dtype_name: str, sizes: tuple[int, ...]
 ) -> torch.Tensor:
-    """The tensor whose elements begin at `start`, in place."""
+    """Return the tensor whose elements begin at `start`, in place."""
     dtype = getattr(torch, dtype_name)
     count = encoding.nbytes(dtype_name, sizes) // encoding.ITEM_SIZES[dtype_name]
     if not count:

@@ -123,7 +123,7 @@ def test_room_for_what_is_fetched_is_waited_for_and_told_once(
     assert resumed(daemons) == 7
     assert daemons.opened == [7, 7, 7]
     assert daemons.released == [1, 1]
-    assert daemons.told == [f"a restore waits for room: {full}"]
+    assert daemons.told == [f"a restore is waiting for memory: {full}"]
 
 
 def test_a_node_that_stays_without_room_is_named_with_its_numbers(

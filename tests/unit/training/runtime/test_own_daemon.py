@@ -142,7 +142,8 @@ def test_while_none_can_be_started_this_is_told_once(
     worker.client.leave(clean=True)
     told = capfd.readouterr().err.splitlines()
     assert told == [
-        "spotelastic: the checkpoint daemon died, and nothing is saved until another starts: no memory",
+        "spotelastic: the checkpoint daemon died, and nothing is saved until another starts: "
+        "no memory",
         "spotelastic: the checkpoint daemon died; another one has replaced it",
     ]
 
