@@ -1,16 +1,17 @@
-"""Pure: whether a checkpoint is one of this state, and in which words it is not."""
+"""Compares a checkpoint with a state by names, types and shapes, and describes the differences."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 Path = tuple[str | int, ...]
+"""The keys that lead to an entry in the nested state dict."""
 
 WRAPPERS = "module.", "_orig_mod."
-"""How names begin that DDP and torch.compile give; torch.distributed.checkpoint takes it away."""
+"""Prefixes of names that DDP and torch.compile add; torch.distributed.checkpoint removes them."""
 
 
 class Kind(NamedTuple):
-    """What stands under a name: a tensor (its dtype's name, its global shape), or a value."""
+    """What a name stands for: a tensor, by its dtype and global shape, or a pickled value."""
 
     dtype: str = ""
     shape: tuple[int, ...] = ()
@@ -20,14 +21,14 @@ class Kind(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """What keeps a checkpoint from fitting a rank's state, or those of several ranks."""
+    """Why a checkpoint does not fit a rank's state, or that of several ranks."""
 
     missing: tuple[str, ...] = ()
-    """Names that the state has and the checkpoint has not,"""
+    """Names that only the state has."""
     unexpected: frozenset[str] = frozenset()
-    """and those that the checkpoint alone has."""
+    """Names that only the checkpoint has."""
     changed: tuple[tuple[str, str], ...] = ()
-    """Names of what is of another kind, with how."""
+    """Names of what has another type or shape, with both."""
 
     def __str__(self) -> str:
         said = []
@@ -42,7 +43,7 @@ class Misfit(NamedTuple):
 
 
 def misfit_of(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> Misfit:
-    """`here` is the state that is to be filled, `there` what was saved."""
+    """Compare the state that is to be filled, `here`, with what was saved, `there`."""
     if here == there:
         return Misfit()
     changed = [name for name in here if name in there and here[name] != there[name]]
@@ -54,8 +55,11 @@ def misfit_of(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> Misfit:
 
 
 def misfit_of_all(found: Sequence[Misfit]) -> Misfit:
-    """Of all ranks together: what one of them misses is missing, but only what none of them knows
-    is unexpected. Pipeline stages have other names on each rank."""
+    """Combine what does not fit each rank.
+
+    What one rank misses is missing. Only what no rank knows is unexpected: pipeline stages have
+    other names on each rank.
+    """
     return Misfit(
         tuple(dict.fromkeys(name for each in found for name in each.missing)),
         frozenset.intersection(*(each.unexpected for each in found)),
@@ -64,7 +68,7 @@ def misfit_of_all(found: Sequence[Misfit]) -> Misfit:
 
 
 def misfit(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> str:
-    """The first of everything that differs; empty where the checkpoint fits."""
+    """Return the first of each kind of difference as text; empty where the checkpoint fits."""
     return str(misfit_of(here, there))
 
 
@@ -81,21 +85,25 @@ def _is(names: Sequence[str]) -> str:
 
 
 def is_numbered(path: Path) -> bool:
-    """Whether it is of an optimizer's state as its own state_dict() has it."""
+    """Return whether this is part of an optimizer's state that is saved by number."""
     return len(path) > 3 and path[1] == "state" and str(path[2]).isdecimal()
 
 
 def is_wrapped(path: Path) -> bool:
+    """Return whether the name has the prefix of a wrapper."""
     return len(path) > 1 and str(path[1]).startswith(WRAPPERS)
 
 
 def renamed(path: Path, parameters: Mapping[str, Sequence[str]], models: Collection[str]) -> Path:
-    """Its name here: `parameters` has the names of an optimizer's in the order of their numbers;
-    from names in `models` those of wrappers are taken away."""
+    """Return the name that an entry has in this state.
+
+    `parameters` has the names of optimizers' parameters in the order of their numbers. Wrappers'
+    prefixes are removed from the names of `models`.
+    """
     name = str(path[0])
     if name in parameters and is_numbered(path):
         number, names = int(path[2]), parameters[name]
-        # One more than there are keeps its name, so that it is told as not expected.
+        # A number too high keeps its name, so that it is reported as unexpected.
         return (name, "state", names[number], *path[3:]) if number < len(names) else path
     if name in models and is_wrapped(path):
         return (name, _bare(str(path[1])), *path[2:])

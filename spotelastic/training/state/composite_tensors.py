@@ -1,7 +1,7 @@
-"""Tensors that a class makes of others, as torchao's quantized ones: saved by those.
+"""Saves and restores tensors that a class builds from others, such as torchao's quantized ones.
 
-The inner tensors are saved like any other, without being pickled. What makes the whole of them
-again is a value under its name: the class, and what `__tensor_flatten__` tells besides tensors.
+Their inner tensors are saved like any other, without being pickled. A value under the tensor's name
+tells how to build it again: its class, and what `__tensor_flatten__` returns besides tensors.
 """
 
 import pickle
@@ -18,7 +18,10 @@ _CLASS = "made by"
 
 
 def is_made_of_others(value: Any) -> bool:
-    """Nested tensors are, too, but what they tell does not make them again."""
+    """Return whether it is built from other tensors in a way that can be repeated.
+
+    A nested tensor is built from others as well, but cannot be built again from what it returns.
+    """
     return (
         isinstance(value, torch.Tensor)
         and is_value(value)
@@ -28,7 +31,7 @@ def is_made_of_others(value: Any) -> bool:
 
 
 def inner_tensors(value: Any) -> dict[str, torch.Tensor]:
-    """By their names within it; none of what has to be pickled."""
+    """Return the inner tensors by name; none if the tensor has to be pickled."""
     if not is_made_of_others(value):
         return {}
     found = dict(_flattened(value))
@@ -50,12 +53,12 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 
 
 def inner_name(name: str) -> str:
-    """The last part of what it is saved as: below a tensor there is nothing else."""
+    """Return the last part of the name that an inner tensor is saved under."""
     return f"[{name}]"
 
 
 def description(value: Any) -> dict[str, Any]:
-    """What is saved beside the inner tensors."""
+    """Return what is saved beside the inner tensors."""
     names, context = value.__tensor_flatten__()
     inner = {name: getattr(value, name) for name in names}
     return {
@@ -73,11 +76,12 @@ def description(value: Any) -> dict[str, Any]:
 
 
 def is_description(value: Any) -> bool:
+    """Return whether a saved value describes such a tensor."""
     return type(value) is dict and _CLASS in value
 
 
 def made(described: Any, get: Callable[[str], torch.Tensor], within: str = "") -> Any:
-    """The tensor, of what `get` has under the names of the inner ones."""
+    """Build the tensor again. `get` returns an inner tensor by its name."""
     inner = {
         name: made(told, get, f"{within}{name}.")
         if is_description(told)
@@ -93,7 +97,10 @@ def made(described: Any, get: Callable[[str], torch.Tensor], within: str = "") -
 
 @torch.no_grad()
 def refilled(old: Any, new: Any) -> bool:
-    """Put what one has into the inner tensors of the other; False where they are not made alike."""
+    """Copy the inner tensors of `new` into those of `old`.
+
+    Returns False where they do not correspond.
+    """
     targets, sources = inner_tensors(old), inner_tensors(new)
     if not targets or targets.keys() != sources.keys() or not _is_alike(old, new):
         return False
@@ -110,5 +117,5 @@ def _is_alike(old: Any, new: Any) -> bool:
         del each["parameter"], each["requires_grad"]
     try:
         return bool(told[0] == told[1]) or pickle.dumps(told[0]) == pickle.dumps(told[1])
-    except Exception:  # whatever they are compared by is their own
+    except Exception:  # Comparing may run any class's code.
         return False

@@ -1,7 +1,8 @@
-"""What the state holds that is made anew whenever it is asked for, and so is asked at each save.
+"""Handles entries of the state that are made anew on request, and so are requested for each save.
 
 Parameters, buffers and an optimizer's moments stay where they are, and are copied from there. What
-a thing's own state_dict() returns need not, nor what a module's get_extra_state() or hooks return.
+an object's own state_dict() returns need not stay, nor what a module's get_extra_state() or hooks
+return.
 """
 
 import copy
@@ -22,17 +23,22 @@ from spotelastic.training.state.tensors import is_value
 
 Path = tuple[str | int, ...]
 Place = tuple[Any, torch.Size, tuple[int, ...]] | None
+"""Where a tensor lies, its shape and its strides; None for what is pickled."""
 Container = Mapping[str, Any] | list[Any]
+"""A mapping or a list of the state."""
 
 
 def flat_state(name: str, state: Container) -> dict[Path, Any]:
-    """As DCP flattens it. Raises `UsageError` where two entries have one path, or none ends."""
+    """Flatten a nested state as DCP does, by path.
+
+    Raises `UsageError` where two entries have the same path, or it contains itself.
+    """
     flat: dict[Path, Any] = {}
 
     def note(path: Path, value: Any) -> None:
         if path in flat:
             raise UsageError(
-                f"{shown(path)} is there twice, under keys that are written alike: rename one"
+                f"{shown(path)} appears twice, under keys that look the same: rename one"
             )
         flat[path] = value
 
@@ -46,20 +52,22 @@ def flat_state(name: str, state: Container) -> dict[Path, Any]:
 
 
 def shown(path: Path) -> str:
-    """An entry of the state, as one would write it."""
+    """Return an entry of the state as a script would write it."""
     return "state" + "".join(f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in path)
 
 
 def holds_tensors(name: str, value: Any) -> bool:
-    """Whether it is a container of tensors, as a state_dict is, at whatever depth."""
+    """Return whether this is a container with tensors in it, at any depth, as a state_dict is."""
     if not isinstance(value, Mapping | list):
         return False
     return any(isinstance(leaf, torch.Tensor) for leaf in flat_state(name, value).values())
 
 
 class Followed:
-    """What a thing's state_dict() returns, or what a container holds: `get` is asked once per save,
-    when it is checked."""
+    """What an object's state_dict() returns, or what a container holds.
+
+    `get` is called once per save, when it is checked.
+    """
 
     def __init__(self, name: str, get: Callable[[], Container]) -> None:
         self._name, self._get = name, get
@@ -67,13 +75,16 @@ class Followed:
         self._known = self._places()
 
     def is_current(self) -> bool:
+        """Ask again, and return whether everything is where it was."""
         self._ask()
         return self._places() == self._known
 
     def structure(self) -> Any:
+        """Return the containers, with names in place of what they hold."""
         return _structure((self._name,), self._state, self.flat.keys())
 
     def reader(self, path: Path) -> Callable[[], Any]:
+        """Return a function that returns the entry as of the last check."""
         return lambda: apart(self.flat[path])
 
     def _ask(self) -> None:
@@ -85,10 +96,10 @@ class Followed:
 
 
 class Remade:
-    """Those entries of a module's state that are neither parameters nor buffers, nor parts of one.
+    """Entries of a module's state that are neither parameters nor buffers, nor parts of one.
 
-    They are values, whatever they are: a tensor among them may be of another size each time. Asked
-    once per save, when they are checked; not at all where there are none.
+    All of them are values, because a tensor among them may have another size each time. The module
+    is asked once per save, when they are checked, and not at all where there are none.
     """
 
     def __init__(self, name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
@@ -99,10 +110,11 @@ class Remade:
 
     @property
     def names(self) -> set[str]:
-        """Of the entries, each of which may be a container of several values."""
+        """Names of the entries, each of which may be a container of several values."""
         return {f"{self._name}.{key}" for key in self._keys}
 
     def is_current(self) -> bool:
+        """Ask again, and return whether everything is where it was."""
         if not self._keys:
             return True
         known = self._places()
@@ -110,16 +122,18 @@ class Remade:
         return self._places() == known
 
     def _places(self) -> dict[Path, Any]:
-        """Of what is not pickled, but copied from its inner tensors."""
+        """Return where tensors are that are copied from their inner tensors, not pickled."""
         return {
             path: place(leaf) if is_made_of_others(leaf) else None
             for path, leaf in self.flat.items()
         }
 
     def structure(self) -> Any:
+        """Return the containers, with names in place of what they hold."""
         return _structure((self._name,), self._state, self.flat.keys())
 
     def reader(self, path: Path) -> Callable[[], Any]:
+        """Return a function that returns the entry as of the last check."""
         return lambda: apart(self.flat[path])
 
     def _keep(self, state: Mapping[str, Any]) -> None:
@@ -128,13 +142,15 @@ class Remade:
 
 
 def _storages(module: torch.nn.Module) -> set[int]:
-    """Addresses of what training updates in place."""
+    """Return the addresses of what training updates in place."""
     return {0, *map(storage_of, chain(module.parameters(), module.buffers()))}
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Address of the memory that a tensor, or this rank's part of it, is in; 0 where it is empty or
-    made of other tensors."""
+    """Return the address of the memory of a tensor, or of this rank's part of it.
+
+    It is 0 where the tensor is empty or is built from others.
+    """
     try:
         return _local(tensor).untyped_storage().data_ptr()
     except RuntimeError:
@@ -142,7 +158,10 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
-    """Raises `UsageError` for what cannot be asked for at each save."""
+    """Return whether the entry is made anew.
+
+    Raises `UsageError` where it cannot be asked for each time.
+    """
     if key.endswith(_EXTRA_STATE_KEY_SUFFIX) or not torch.is_tensor(value):
         return True
     if is_value(value):
@@ -162,12 +181,12 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def apart(value: Any) -> Any:
-    """Pickled, a tensor takes along all of the memory that it is a part of."""
+    """Return a tensor without the rest of its memory, which would be pickled with it."""
     if not isinstance(value, torch.Tensor):
         return value
     try:
         alone = value.detach().clone()
-    except NotImplementedError:  # by a class that makes it of others
+    except NotImplementedError:  # A class that builds the tensor from others does not allow it.
         return value
     if isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(alone, value.requires_grad)
@@ -175,35 +194,40 @@ def apart(value: Any) -> Any:
 
 
 def place(leaf: Any) -> Place:
-    """Where a tensor's elements lie, of a sharded one those of this rank, and its shape: what is a
-    part of a larger one may grow where it is, or be turned. Nothing of anything else."""
+    """Return where a tensor's elements lie, or this rank's, with shape and strides.
+
+    Part of a larger tensor may grow where it is, or be transposed. Returns None for anything else.
+    """
     if not isinstance(leaf, torch.Tensor):
         return None
     try:
         local = (
             leaf._local_tensor if isinstance(leaf, DTensor) else leaf
-        )  # no call: it is asked often
+        )  # No function is called here: this runs often.
         at = local.data_ptr()
         return at or _places_within(local), leaf.shape, leaf.stride()
-    except RuntimeError:  # it is pickled
+    except RuntimeError:  # The tensor is pickled.
         return None
 
 
 def _places_within(tensor: torch.Tensor) -> Any:
-    """Of what has no memory of its own."""
+    """Return where the inner tensors are of one that has no memory of its own."""
     return tuple(map(place, inner_tensors(tensor).values()))
 
 
 def _place_in_full(leaf: Any) -> Any:
-    """The same of a tensor that may be another object each time: what else its bytes may mean."""
+    """Return the place, and what else decides what the bytes mean.
+
+    For a tensor that may be another object each time.
+    """
     found = place(leaf)
     return found and (*found, leaf.dtype, leaf.is_conj(), leaf.is_neg())
 
 
 def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:
-    """The containers of a state, with the names of what they hold in its place.
+    """Return the containers of a state, with the names of what they hold in its place.
 
-    DCP's names alone do not tell whether a key was "3" or 3, and forget what is empty.
+    DCP's names alone do not tell whether a key was "3" or 3, and they lose what is empty.
     """
     if path in leaves:
         return ".".join(map(str, path))
@@ -211,14 +235,14 @@ def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:
         return [_structure((*path, n), entry, leaves) for n, entry in enumerate(value)]
     kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
     if len(set(map(str, value))) < len(value):
-        raise UsageError(f"{shown(path)} has two keys that are written alike: rename one")
+        raise UsageError(f"{shown(path)} has two keys that look the same: rename one")
     for key, entry in value.items():
         kept[key] = _structure((*path, str(key)), entry, leaves)
     return kept
 
 
 def filled(structure: Any, get: Callable[[str], Any]) -> Any:
-    """The reverse: the containers of a structure, with what `get` has under each of its names."""
+    """Fill a structure with what `get` returns for each of its names."""
     if isinstance(structure, str):
         return get(structure)
     if isinstance(structure, list):
@@ -229,7 +253,7 @@ def filled(structure: Any, get: Callable[[str], Any]) -> Any:
 
 
 def poured(old: Any, new: Any) -> Any:
-    """`new`, in containers that the script may hold."""
+    """Return `new` in the containers and tensors of `old`, which the script may hold."""
     if isinstance(old, MutableMapping) and isinstance(new, Mapping):
         content = {key: poured(old.get(key), value) for key, value in new.items()}
         old.clear()
@@ -239,21 +263,23 @@ def poured(old: Any, new: Any) -> Any:
         old[:] = [poured(*pair) for pair in zip_longest(old[: len(new)], new)]
         return old
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:
-        with suppress(RuntimeError, NotImplementedError):  # a new one takes its place then
+        with suppress(RuntimeError, NotImplementedError):  # A new tensor takes its place then.
             return _refilled(old, new)
     return new
 
 
 def _refilled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Of one that is pickled: what it has is put into the one that the script holds."""
+    """Return the old tensor with the content of the new one, or the new one."""
     if old.layout is torch.sparse_coo and old.dtype is new.dtype and old.layout is new.layout:
         return old.copy_(new)
     return old if refilled(old, new) else new
 
 
 def named(path: Path, paths: dict[str, Path]) -> str:
-    """What DCP calls it. Raises `UsageError` where another entry is called the same, or where it
-    cannot be written down."""
+    """Return the name that DCP gives to a path, and note it in `paths`.
+
+    Raises `UsageError` where another entry has this name, or it cannot be written as text.
+    """
     fqn = ".".join(map(str, path))
     if fqn in paths:
         _refuse_name(fqn, paths[fqn], path)
@@ -263,13 +289,15 @@ def named(path: Path, paths: dict[str, Path]) -> str:
             fqn.encode()
         except UnicodeEncodeError:
             told = shown(path).encode(errors="backslashreplace").decode()
-            raise UsageError(f"{told}: this name is no text that can be written") from None
+            raise UsageError(f"{told}: this name cannot be written as UTF-8") from None
     return fqn
 
 
 def refuse_names_of_two_paths(named_paths: Iterable[tuple[str, Path]]) -> None:
-    """Of all ranks: one may have what is called as another thing of another rank's is. Raises
-    `UsageError`, on all alike."""
+    """Raise `UsageError` where two paths, perhaps of different ranks, have the same name.
+
+    The paths are those of all ranks, so it is raised on all of them.
+    """
     known: dict[str, Path] = {}
     for fqn, path in named_paths:
         if known.setdefault(fqn, path) != path:

@@ -1,4 +1,4 @@
-"""What a module's own loading has to decide: buffers whose shape is what the checkpoint has.
+"""Lets modules load saved state by their own code, where its shape may differ from what they have.
 
 Observers of quantization are resized when they are loaded, lazy modules get their shape then, and
 some tensors cannot be filled in place.
@@ -20,14 +20,14 @@ from spotelastic.training.state.composite_tensors import refilled
 
 
 def submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
-    """With the beginning of their names in DCP, which leaves wrappers out."""
+    """Yield all modules with the prefix of their names in DCP, which leaves wrappers out."""
     if isinstance(module, DistributedDataParallel):
         yield from submodules(module.module, prefix)
         return
     if isinstance(module, CheckpointWrapper):
         yield from submodules(module._checkpoint_wrapped_module, prefix)
         return
-    # Not asked by its class: that would import the compiler, which takes most of a second.
+    # It is recognised by name. Its class would import the compiler, which takes most of a second.
     compiled = module._modules.get("_orig_mod")
     if type(module).__name__ == "OptimizedModule" and compiled is not None:
         yield from submodules(compiled, prefix)
@@ -38,7 +38,7 @@ def submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str,
 
 
 def materialise(name: str, module: torch.nn.Module, saved: Mapping[str, Kind]) -> None:
-    """Give what has no shape yet the one that was saved, as loading a lazy module does."""
+    """Give parameters and buffers of lazy modules the shape that was saved."""
     for prefix, part in submodules(module):
         for held in part._parameters, part._buffers:
             for key, tensor in held.items():
@@ -51,14 +51,17 @@ def materialise(name: str, module: torch.nn.Module, saved: Mapping[str, Kind]) -
 def takes(
     name: str, module: torch.nn.Module, here: Mapping[str, Kind], there: Mapping[str, Kind]
 ) -> dict[str, Mapping[str, str]]:
-    """The parts of a module that load what was saved though it is not what they have: by the
-    beginning of their names, the names of what was saved by theirs. Tried on copies."""
+    """Return the parts of a module that load what was saved, though it differs.
+
+    Maps the prefix of each part to the saved names by their names within it. This is tried on
+    copies.
+    """
     differs = {fqn for fqn in here.keys() | there.keys() if here.get(fqn) != there.get(fqn)}
     differs = {fqn for fqn in differs if fqn.startswith(f"{name}.")}
     found: dict[str, Mapping[str, str]] = {}
     if not differs:
         return found
-    for prefix, part in reversed([*submodules(module)]):  # the innermost first
+    for prefix, part in reversed([*submodules(module)]):  # The innermost parts come first.
         begin = f"{name}.{prefix}"
         own = {fqn for fqn in differs if fqn.startswith(begin)}
         if own and _loads_by_itself(part):
@@ -85,12 +88,12 @@ def _fits(module: torch.nn.Module, saved: Mapping[str, Kind]) -> bool:
         }
         _load(trial, state)
         return all(torch.equal(tensor, state[key]) for key, tensor in trial.state_dict().items())
-    except Exception:  # whatever foreign code says of it: it does not fit
+    except Exception:  # Foreign code may raise anything: the state does not fit then.
         return False
 
 
 def load(module: torch.nn.Module, begin: str, name: str, state: Mapping[str, Any]) -> None:
-    """Into the part whose names begin so, what `takes` told of it."""
+    """Load saved state into the part with this prefix, which `takes` returned."""
     for prefix, part in submodules(module):
         if f"{name}.{prefix}" == begin:
             _load(part, state)
@@ -99,7 +102,7 @@ def load(module: torch.nn.Module, begin: str, name: str, state: Mapping[str, Any
 
 def _load(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     known = module.state_dict()
-    known.clear()  # but for its versions, which hooks look at
+    known.clear()  # Its versions stay, which hooks look at.
     known.update(state)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -107,8 +110,10 @@ def _load(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) -> bool:
-    """Whether it is a buffer or a parameter, though no plain memory: what was saved is put into it
-    then, or takes its place."""
+    """Fill or replace a buffer or parameter that is no plain memory.
+
+    Returns whether `key` is one.
+    """
     found = False
     for prefix, part in submodules(module):
         inner = key.removeprefix(prefix)

@@ -1,7 +1,7 @@
-"""A module's state by torch's names, also where its state_dict() has what is no attribute.
+"""Gets and sets a module's state by torch's names, including entries that are no attributes.
 
-torch.distributed.checkpoint looks for each entry in the module. What a module adds when it saves
-itself, as bitsandbytes's layers add scales, it would neither find nor give back.
+torch.distributed.checkpoint looks for each entry in the module. It would neither find nor restore
+what a module adds when it saves itself, as bitsandbytes's layers add scales.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from spotelastic.training.state.module_loading import submodules
 
 
 def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the module's state by DCP's names."""
     try:
         return of_torch.get_model_state_dict(module)
     except AttributeError:
@@ -22,7 +23,7 @@ def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _named(module: torch.nn.Module, key: str) -> str:
-    """Without the names of wrappers; what is no attribute is named after its module."""
+    """Return a name without wrappers. What is no attribute is named after its module."""
     try:
         [name] = of_torch._get_fqns(module, key)
     except AttributeError:
@@ -32,8 +33,10 @@ def _named(module: torch.nn.Module, key: str) -> str:
 
 
 def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Give a module, which is `name` in the state, some entries. Raises `UsageError` where it does
-    not take them."""
+    """Load some entries into a module, called `name` in the state.
+
+    Raises `UsageError` where it does not accept them.
+    """
     options = of_torch.StateDictOptions(strict=False)
     try:
         taken = of_torch.set_model_state_dict(module, dict(state), options=options)
@@ -42,7 +45,7 @@ def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str,
         raise UsageError(f"{name} does not load what was saved of it: {told}") from error
     refused = taken.unexpected_keys
     left = {key: value for key, value in state.items() if _is_one_of(key, refused)}
-    for prefix, part in reversed([*submodules(module)]):  # the innermost first
+    for prefix, part in reversed([*submodules(module)]):  # The innermost parts come first.
         own = {key[len(prefix) :]: left.pop(key) for key in [*left] if key.startswith(prefix)}
         if own:
             _give(f"{name}.{prefix}", part, own)
@@ -53,8 +56,10 @@ def _is_one_of(key: str, refused: list[str]) -> bool:
 
 
 def _give(begin: str, part: torch.nn.Module, own: Mapping[str, Any]) -> None:
-    """With everything else that the part has, as its own loading may need; what that does not take
-    is put into the tensors that its state_dict() returns."""
+    """Load entries together with everything else that the part has, as its own code may need.
+
+    What that code does not accept is put into the tensors that its state_dict() returns.
+    """
     refused = part.load_state_dict({**part.state_dict(), **own}, strict=False).unexpected_keys
     now = part.state_dict()
     for key in refused:
@@ -66,7 +71,7 @@ def _give(begin: str, part: torch.nn.Module, own: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{begin}{key} cannot be restored: {type(part).__name__} has it in its "
                 "state_dict(), but its load_state_dict() does not take it: build the module so "
-                "that it has the same"
+                "that it has the same value"
             )
 
 

@@ -1,7 +1,7 @@
-"""Optimizers that stand in front of another one, and have nothing of their own to save.
+"""Finds the optimizer behind a wrapper, as accelerate, Lightning and Opacus make them.
 
-Accelerate, Lightning and Opacus hand such out. They say that they are optimizers, but most of what
-torch's functions expect of one is in the optimizer behind them.
+Wrappers say that they are optimizers, but have nothing of their own to save. Most of what torch's
+functions expect is in the optimizer behind them.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 import torch
 
 _BEHIND = ("optimizer", "_optimizer", "original_optimizer")
+"""Attributes in which wrappers keep the optimizer."""
 
 _saying_the_same: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
-"""Asked once: entries of the state are looked at often."""
+"""Answers of `_says_the_same`, remembered because entries of the state are looked at often."""
 
 
 def behind(value: Any) -> Any:
-    """The optimizer behind a wrapper that shares its state; anything else as it is."""
+    """Return the optimizer behind a wrapper that shares its state; anything else as it is."""
     while isinstance(value, torch.optim.Optimizer):
         inner = next(
             (found for name in _BEHIND if _shares(value, found := _held(value, name))), None
@@ -33,7 +34,10 @@ def _held(value: object, name: str) -> object:
 
 
 def _shares(wrapper: torch.optim.Optimizer, found: object) -> bool:
-    """A wrapper with state of its own, such as slow weights, is saved as what it is."""
+    """Return whether the wrapper has no state of its own.
+
+    One that has, such as slow weights, is saved.
+    """
     return (
         isinstance(found, torch.optim.Optimizer)
         and found is not wrapper
@@ -44,7 +48,10 @@ def _shares(wrapper: torch.optim.Optimizer, found: object) -> bool:
 
 
 def _says_the_same(wrapper: torch.optim.Optimizer, found: torch.optim.Optimizer) -> bool:
-    """Some keep what is theirs elsewhere, and tell it in their state_dict()."""
+    """Return whether both state_dict()s have the same entries.
+
+    Some wrappers keep state elsewhere.
+    """
     if type(wrapper).state_dict is torch.optim.Optimizer.state_dict:
         return True
     if wrapper not in _saying_the_same:
@@ -53,7 +60,7 @@ def _says_the_same(wrapper: torch.optim.Optimizer, found: torch.optim.Optimizer)
 
 
 class Unwrapped(MutableMapping[str, Any]):
-    """The script's own mapping, with the optimizers that do the work in place of their wrappers."""
+    """The script's own mapping, with optimizers in place of their wrappers."""
 
     def __init__(self, values: MutableMapping[str, Any]) -> None:
         self._values = values
@@ -74,11 +81,13 @@ class Unwrapped(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    # Without a call for each: a state may have thousands of entries.
+    # These two make no call for each entry: a state may have thousands.
     def items(self) -> ItemsView[str, Any]:
+        """Return all entries."""
         return self._unwrapped().items()
 
     def values(self) -> ValuesView[Any]:
+        """Return all values."""
         return self._unwrapped().values()
 
     def _unwrapped(self) -> Mapping[str, Any]:

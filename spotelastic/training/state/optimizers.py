@@ -1,8 +1,8 @@
-"""The state of optimizers before it is filled: what the checkpoint says, and no more.
+"""Creates the state of optimizers that a checkpoint is loaded into, as the checkpoint describes it.
 
 An optimizer creates its state in its steps, each class in its own way: some at the second step,
 some only with a closure or with sparse gradients. So no step is made to find out. Each parameter
-gets the entries that were saved of it.
+gets the entries that were saved for it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,21 +21,23 @@ from spotelastic.training.state.composite_tensors import inner_tensors
 from spotelastic.training.state.parameter_owners import key_of
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""Attributes of the hooks around a step."""
 _ON_ITS_DEVICE = ("capturable", "fused")
-"""Options with which torch keeps the number of steps where the parameter is."""
+"""Options with which torch keeps the number of steps on the parameter's device."""
 _OF_SCHEDULERS = frozenset(
     (
         *("params", "param_names", "initial_lr", "max_lr", "min_lr", "swa_lr"),
         *("base_momentum", "max_momentum"),
     )
 )
+"""Options of groups that schedulers add."""
 
 Entries = Mapping[Path, Kind]
-"""What was saved of one parameter: the rest of the path of each tensor and value."""
+"""What was saved of one parameter: for each tensor and value, the rest of its path."""
 
 
 class Absent:
-    """Stands where a value will be, until it is read."""
+    """Stands for a value that has not been read yet."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -54,10 +56,10 @@ def make_state(
     *,
     same_class: bool,
 ) -> None:
-    """Give the parameters the entries of this optimizer that were `saved`, yet to be filled.
+    """Give the parameters the entries that were `saved` of this optimizer, to be filled later.
 
-    What is there already and fits is kept, and what was not saved is taken away: a parameter that
-    had no gradients until then has no state.
+    What is there and fits is kept. What was not saved is removed: a parameter that had no gradients
+    until then has no state. Raises `UsageError` for a checkpoint of another kind of optimizer.
     """
     others = not same_class and _check_class(name, optimizer, saved)
     entries: dict[str, dict[Path, Kind]] = {}
@@ -65,7 +67,7 @@ def make_state(
         if len(path) > 3 and path[1] == "state":
             entries.setdefault(str(path[2]), {})[path[3:]] = kind
     try:
-        if others:  # perhaps another class: what it makes itself is compared
+        if others:  # It may be another class, so what this one creates itself is compared.
             raise _Unknown
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -78,8 +80,11 @@ def make_state(
 
 
 def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Path, Kind]) -> bool:
-    """Whether there are other options. Versions of one class add some or drop some; where each has
-    some that the other lacks, they are two classes, and this is refused."""
+    """Return whether the options differ.
+
+    Versions of one class add some or drop some. Where each side has some that the other lacks, they
+    are two classes, and this raises `UsageError`.
+    """
     there = {str(path[3]) for path in saved if len(path) > 3 and path[1] == "param_groups"}
     known = {str(key) for group in optimizer.param_groups for key in group}
     only_there = there - known - _OF_SCHEDULERS
@@ -95,7 +100,7 @@ def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Pat
 
 @contextmanager
 def unchanged_if_refused(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
-    """What a refused checkpoint would have been loaded into is taken away again."""
+    """Restore the optimizers' state as it was where the block raises `UsageError`."""
     known = [
         (
             each,
@@ -127,7 +132,8 @@ def _make(
     for text, key in keys.items():
         if text not in saved and _flat(own[key]):
             del own[key]
-    for text in sorted(saved, key=lambda text: (text != "step", text)):  # as torch's have it
+    # The number of steps comes first, as in torch's own optimizers.
+    for text in sorted(saved, key=lambda text: (text != "step", text)):
         wanted = {path[1:]: kind for path, kind in entries.items() if str(path[0]) == text}
         if text in keys and _fits(_flat(own[keys[text]]), wanted):
             continue
@@ -143,7 +149,7 @@ def _fits(held: Mapping[Path, Any], wanted: Entries) -> bool:
 
 
 def _fits_one(leaf: Any, kind: Kind) -> bool:
-    """A number may have been a tensor, and a tensor a number."""
+    """Return whether an entry fits. A number may have been a tensor, and a tensor a number."""
     if isinstance(leaf, Absent):
         return False
     if not isinstance(leaf, torch.Tensor):
@@ -154,7 +160,7 @@ def _fits_one(leaf: Any, kind: Kind) -> bool:
 
 
 def _flat(value: Any, path: Path = ()) -> dict[Path, Any]:
-    """By paths as torch.distributed.checkpoint gives them: keys are strings."""
+    """Return entries by path as torch.distributed.checkpoint gives them, with strings as keys."""
     if isinstance(value, Mapping):
         parts = [_flat(held, (*path, str(key))) for key, held in value.items()]
     elif isinstance(value, list) and any(map(_has_tensors, value)):
@@ -173,7 +179,7 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _built(entries: Entries, empty: Any) -> Any:
-    """The containers that these paths lead through, and what is `empty` in them."""
+    """Build the containers that these paths lead through, with `empty` entries in them."""
     if () in entries:
         return empty(entries[()])
     within: dict[str | int, dict[Path, Kind]] = {}
@@ -204,8 +210,10 @@ def _empty(key: str, kind: Kind, parameter: torch.Tensor, group: Mapping[str, An
 def sharded_state(
     name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Path, Kind]
 ) -> dict[str, DTensor]:
-    """By name, what is to be spread over ranks of what was saved by the numbers of parameters:
-    load_state_dict() keeps what it is given."""
+    """Return empty sharded tensors, by name, for state that was saved by the numbers of parameters.
+
+    load_state_dict() keeps what it is given, so it has to be sharded before.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     sharded: dict[str, DTensor] = {}
     for path, kind in saved.items():
@@ -222,14 +230,15 @@ def sharded_state(
 
 
 def changed_by_steps(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """What only this optimizer changes, and only when it steps, of which its hooks are told."""
+    """Yield tensors that only this optimizer changes, and only in steps that call hooks."""
     if not getattr(type(optimizer).step, "hooked", False):
         return
     if any(group.get("capturable") for group in optimizer.param_groups):
-        return  # a CUDA graph that is replayed calls no hook
+        return  # A CUDA graph that is replayed calls no hook.
     for group in optimizer.param_groups:
         yield from chain.from_iterable(map(_in_memory, group["params"]))
-    for own in optimizer.state.values():  # which may be no dict, under a key that is no parameter
+    # A state may be no dict, under a key that is no parameter.
+    for own in optimizer.state.values():
         for value in own.values() if isinstance(own, Mapping) else (own,):
             if torch.is_tensor(value):
                 yield from _in_memory(value)
@@ -240,7 +249,7 @@ def _in_memory(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
 
 
 def refuse_others(name: str, value: object) -> None:
-    """What keeps its state in a way that cannot be saved as it is trained."""
+    """Raise `UsageError` for modules and optimizers whose state cannot be saved."""
     if isinstance(value, torch.nn.Module):
         for part in value.modules():
             if isinstance(part, FullyShardedDataParallel):
@@ -259,7 +268,10 @@ def refuse_others(name: str, value: object) -> None:
 
 
 def _make_by_a_step(name: str, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
-    """As torch.distributed.checkpoint does, for state that is sharded in a way of its own."""
+    """Create state by a step without gradients, as DCP does.
+
+    For state that is sharded in a way of its own.
+    """
     try:
         with _trial_step(optimizer):
             get_optimizer_state_dict(model, optimizer)
@@ -273,8 +285,11 @@ def _make_by_a_step(name: str, optimizer: torch.optim.Optimizer, model: torch.nn
 
 @contextmanager
 def _trial_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """For a step that torch makes of zero gradients, to create the state of all parameters: also of
-    those that are frozen by now, whatever gradients there are, and unseen by the script's hooks."""
+    """Prepare a step of zero gradients, in which torch creates the state of all parameters.
+
+    It includes parameters that are frozen by now. Gradients that exist are kept, and the script's
+    hooks do not see the step.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
     hooks = {name: getattr(optimizer, name) for name in _STEP_HOOKS}
@@ -295,8 +310,10 @@ def _trial_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @contextmanager
 def no_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Keeps torch from making that step where there is no state yet: it would count as one. None is
-    made where there is a gradient."""
+    """Keep torch from making that step where there is no state yet, since it would count as one.
+
+    torch makes none where there is a gradient.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if optimizer.state or any(parameter.grad is not None for parameter in parameters):
         yield

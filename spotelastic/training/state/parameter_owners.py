@@ -1,4 +1,7 @@
-"""Which module of the state gives an optimizer's parameters their names."""
+"""Finds the module of the state that gives names to an optimizer's parameters.
+
+An optimizer without one is saved by the numbers of its parameters.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +14,17 @@ _HOOKS = (
     "_optimizer_load_state_dict_pre_hooks",
     "_optimizer_load_state_dict_post_hooks",
 )
+"""Attributes of hooks around an optimizer's state_dict() and load_state_dict()."""
 
 _WRAPPERS = frozenset(("module", "_orig_mod", "_checkpoint_wrapped_module"))
+"""Parts of names that wrappers add."""
 
 
 class Together(torch.nn.Module):
-    """Several modules of the state, so that each of their parameters has one name."""
+    """Several modules of the state as one, so that each of their parameters has one name."""
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
+        # torch splits names at dots.
         super().__init__()
         for entry, module in modules.items():
             name = entry.replace(".", "_")  # torch's names are split there
@@ -28,10 +34,10 @@ class Together(torch.nn.Module):
 
 
 def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
-    """The module that has all of an optimizer's parameters, or else all that have some.
+    """Return the module with all of an optimizer's parameters, or else all modules with some.
 
-    None where a parameter is in no module of the state, or where what the optimizer keeps is not
-    kept by parameters. It is then saved as its own `state_dict()` has it, by numbers.
+    None where a parameter is in no module of the state, or where the optimizer keeps state that
+    does not belong to parameters. It is then saved as its own `state_dict()` has it, by numbers.
     """
     if has_a_form_of_its_own(optimizer):
         return None
@@ -51,8 +57,10 @@ def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.
 def names_in_groups(
     values: Mapping[str, Any], optimizer: torch.optim.Optimizer
 ) -> list[list[str]] | None:
-    """Of an optimizer that is saved by the numbers of its parameters: which these are, in all
-    modules of the state. None where one is in none of them."""
+    """Return the names of the parameters in each group of an optimizer that is saved by numbers.
+
+    They are looked for in all modules of the state. None where one is in none of them.
+    """
     names = {
         id(parameter): f"{name}.{_without_wrappers(key)}"
         for name, module in values.items()
@@ -66,13 +74,19 @@ def names_in_groups(
 
 
 def _without_wrappers(key: str) -> str:
-    """Models are compiled, and their activations kept or not, from one start to the next."""
+    """Return a name without wrappers.
+
+    Compiling and activation checkpointing may change between starts.
+    """
     return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
 
 
+# LBFGS has one state for all parameters together.
 def has_a_form_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether what it keeps cannot be told from its `state` and its groups alone, by the names of
-    the parameters: then its own state_dict() is saved, and given to its load_state_dict()."""
+    """Return whether the optimizer's own state_dict() has to be saved, and given back to it.
+
+    That is so where its state cannot be told from `state` and the groups alone, by parameter names.
+    """
     if isinstance(optimizer, torch.optim.LBFGS):  # one state for all parameters together
         return True
     if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
@@ -87,7 +101,7 @@ def has_a_form_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _keys_come_back(value: Any) -> bool:
-    """Names are strings, so a key that looks like a number is taken for one."""
+    """Return whether keys survive being part of names: digits are read back as a number."""
     if isinstance(value, list):
         return all(map(_keys_come_back, value))
     if not isinstance(value, Mapping):
@@ -100,5 +114,5 @@ def _keys_come_back(value: Any) -> bool:
 
 
 def key_of(text: str) -> str | int:
-    """Of a dictionary within an optimizer's state: names of parts are seldom numbers."""
+    """Return a key of a dictionary in an optimizer's state; digits are taken for a number."""
     return int(text) if text.isdecimal() else text

@@ -1,9 +1,9 @@
-"""State that is each rank's own: kept per rank, and given back to the rank that had it.
+"""Provides `PerRank`, which marks state that each rank keeps for itself and gets back.
 
     loader = StatefulDataLoader(...)
     state = {"model": model, "loader": se.PerRank(loader)}
 
-With another number of ranks there is no such rank. A function says what each gets then:
+With another number of ranks, a function says what each rank gets:
 
     se.PerRank(loader, merge=lambda saved, rank, world_size: saved[rank % len(saved)])
 """
@@ -21,6 +21,7 @@ from spotelastic.training.state.tensors import is_value
 
 T = TypeVar("T")
 Merge = Callable[[list[Any], int, int], Any]
+"""Takes what all ranks saved, a rank and the world size; returns what that rank loads."""
 
 
 class PerRank(Generic[T]):
@@ -37,12 +38,12 @@ class PerRank(Generic[T]):
 
     def __init__(self, value: T, merge: Merge | None = None) -> None:
         if isinstance(value, PerRank):
-            raise UsageError("se.PerRank(...) around another one: once is enough")
+            raise UsageError("se.PerRank(...) around another se.PerRank(...): remove one of them")
         self.value = value
         self.merge = merge
 
     def saved(self, name: str) -> Any:
-        """What is pickled."""
+        """Return what is pickled."""
         value = self.value
         if isinstance(value, torch.Generator):
             found: Any = value.get_state()
@@ -53,6 +54,7 @@ class PerRank(Generic[T]):
         return _apart(name, found)
 
     def load(self, saved: Any) -> None:
+        """Load what `saved` returned when it was saved."""
         value = self.value
         if isinstance(value, torch.Generator):
             value.set_state(saved)
@@ -63,10 +65,10 @@ class PerRank(Generic[T]):
 
 
 def _apart(name: str, value: Any) -> Any:
-    """Tensors without the rest of the memory that they are parts of."""
+    """Return a value whose tensors are without the rest of the memory that they are parts of."""
     if isinstance(value, DTensor):
         raise UsageError(
-            f"{name}: a sharded tensor is each rank's own already: leave se.PerRank(...) away"
+            f"{name}: a sharded tensor is each rank's own already: remove se.PerRank(...)"
         )
     if isinstance(value, torch.Tensor):
         if is_value(value) or value.untyped_storage().nbytes() != value.nbytes:
@@ -86,7 +88,7 @@ def _apart(name: str, value: Any) -> Any:
 
 @torch.no_grad()
 def _poured(old: Any, new: Any) -> Any:
-    """`new`, in tensors and containers that the script may hold."""
+    """Return `new` in the tensors and containers of `old`, which the script may hold."""
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         if old.shape == new.shape and old.dtype == new.dtype:
             return old.copy_(new)

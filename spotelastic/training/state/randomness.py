@@ -1,4 +1,7 @@
-"""Random number generators: captured per rank, or derived when the ranks are others than before."""
+"""Captures and restores each rank's random number generators, or derives new states from a seed.
+
+States are derived when a run resumes on another number of ranks, or a rank's own state is lost.
+"""
 
 import hashlib
 import random
@@ -9,7 +12,7 @@ import torch
 
 
 def capture() -> dict[str, Any]:
-    """The state of every generator that a training loop draws from, without tensors in it."""
+    """Return the state of every generator that a training loop uses, without tensors in it."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": _bytes(torch.get_rng_state())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -21,6 +24,7 @@ def capture() -> dict[str, Any]:
 
 
 def apply(state: dict[str, Any]) -> None:
+    """Restore a state that `capture` returned."""
     random.setstate(state["python"])
     torch.set_rng_state(_tensor(state["torch"]))
     numpy = sys.modules.get("numpy")
@@ -33,7 +37,7 @@ def apply(state: dict[str, Any]) -> None:
 
 
 def derive(seed: int, step: int, rank: int) -> None:
-    """Seed everything from where training is: the same for the same (seed, step, rank)."""
+    """Seed all generators. The state depends on seed, step and rank only."""
     digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
     value = int.from_bytes(digest, "little") >> 1
     random.seed(value)

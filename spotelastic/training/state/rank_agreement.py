@@ -1,8 +1,8 @@
-"""Compares, by hashes, what several ranks have under one name and claim to be the same.
+"""Checks by hashes that ranks have the same content in everything that is saved only once.
 
-One copy of it is saved, and all ranks get that back. Where ranks differ, that would change training
-without a word; so the plan of the saves is refused instead, on all ranks alike. Sharded tensors are
-not compared: their placements say what each rank has.
+One copy is saved, and all ranks get that back. Where ranks differ, that would change training
+silently, so that the save is refused instead, on all ranks alike. Sharded tensors are not compared:
+their placements say what each rank has.
 """
 
 import struct
@@ -18,21 +18,22 @@ from spotelastic.errors import UsageError
 from spotelastic.training.state.state import OWN, StateView, ValueEntry
 
 Name = tuple[str, tuple[int, ...]]
-"""Of an item, with its offsets."""
+"""Name of an item, with its offsets."""
 Digest = bytes
+"""Hash of an item's content."""
 
 _THREADS = 4
 _SIMPLE = frozenset({type(None), bool, int, float, str})
 _OWN_COMPARED = "structure"
-"""The only values of ours that have to be the same."""
+"""The only values added by spotelastic that have to be the same."""
 LARGE = 64 << 10
-"""Bytes above which a tensor is hashed by a thread of the pool, and a value not at each save."""
+"""Bytes above which a tensor is hashed in a thread, and a value not at each save."""
 
 
 def digests(view: StateView) -> dict[Name, Digest]:
-    """Of everything that this rank may have in common with others, by name."""
+    """Return the hashes of everything that this rank may have in common with others, by name."""
     chunks = [chunk for chunk in view.chunks if chunk.fqn not in view.sharded]
-    # Hashing lets other threads run; the many small ones are not worth a thread's attention.
+    # Hashing lets other threads run. Many small tensors are not worth handing to a thread.
     with ThreadPoolExecutor(_THREADS) as pool:
         digest_of = {
             chunk.key: pool.submit(_digest_of_any, chunk.tensor).result
@@ -54,7 +55,7 @@ def digests(view: StateView) -> dict[Name, Digest]:
 
 
 def compared(cells: Iterable[ValueEntry]) -> list[ValueEntry]:
-    """Those values that are to be the same on all ranks that have them."""
+    """Return the values that have to be the same on all ranks that have them."""
     return [cell for cell in cells if _is_compared(cell)]
 
 
@@ -62,14 +63,13 @@ def _is_compared(cell: ValueEntry) -> bool:
     path = cell.path
     if path[0] == OWN:
         return path[1] == _OWN_COMPARED
-    # Which parameters an optimizer has on this rank: pipeline stages have others each.
+    # These are the parameters that an optimizer has on this rank. Pipeline stages each have others.
     is_of_group = len(path) == 4 and path[1] == "param_groups" and path[3] == "params"
     return not is_of_group
 
 
 def differing(by_rank: Sequence[Mapping[Name, Digest]]) -> dict[Name, tuple[int, ...]]:
-    """Pure: what is not the same everywhere, with the ranks that differ from the first that has it,
-    in the order of the names."""
+    """Return what differs, by name, with the ranks that differ from the first that has it."""
     first: dict[Name, Digest] = {}
     others: dict[Name, list[int]] = defaultdict(list)
     for rank, found in enumerate(by_rank):
@@ -80,7 +80,7 @@ def differing(by_rank: Sequence[Mapping[Name, Digest]]) -> dict[Name, tuple[int,
 
 
 def refuse(different: Mapping[Name, Sequence[int]]) -> None:
-    """Raises `UsageError` where there is any."""
+    """Raise `UsageError` where anything differs."""
     told = {name: ranks for (name, _), ranks in different.items()}
     if not told:
         return
@@ -104,7 +104,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 @torch.no_grad()
 def digest_of_tensor(tensor: torch.Tensor) -> Digest:
-    """Of its bytes, its dtype and its shape. On a device it is computed there."""
+    """Return a hash of a tensor's bytes, dtype and shape. On a device it is computed there."""
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -116,7 +116,7 @@ def digest_of_tensor(tensor: torch.Tensor) -> Digest:
 
 
 def _digest_of_any(tensor: torch.Tensor) -> Digest | None:
-    """None of a subclass that has no bytes of its own."""
+    """Return the hash; None for a subclass that has no bytes of its own."""
     try:
         return digest_of_tensor(tensor)
     except RuntimeError:
@@ -124,7 +124,7 @@ def _digest_of_any(tensor: torch.Tensor) -> Digest | None:
 
 
 def _sums(flat: torch.Tensor) -> bytes:
-    """Of bytes on a device, two sums of whole numbers: exact, in whatever order they are added."""
+    """Return two sums over bytes on a device. They are exact, in whatever order they are added."""
     whole = flat.numel() // 8 * 8
     if flat.storage_offset() % 8:
         flat = flat.clone()
@@ -135,17 +135,23 @@ def _sums(flat: torch.Tensor) -> bytes:
 
 
 def digest_of_value(value: Any) -> Digest | None:
-    """The same for equal values, whatever the order of their keys; None of what cannot be told."""
+    """Return a hash that is the same for equal values, whatever the order of their keys.
+
+    None where that cannot be told.
+    """
     digest = xxhash.xxh3_128()
     try:
         _add(digest, value, ())
-    except Exception:  # an object of any class: what it raises when it is taken apart is its own
+    except Exception:  # Taking apart an object of any class may raise anything.
         return None
     return digest.digest()
 
 
 def hash_of_values(cells: Iterable[ValueEntry]) -> str:
-    """Of all of them together. Called at each save: numbers and names cost next to nothing."""
+    """Return one hash of all values.
+
+    Called at each save: numbers and names cost next to nothing.
+    """
     values = (cell.get() for cell in cells)
     found = [
         repr(value) if type(value) in _SIMPLE else repr(digest_of_value(value)) for value in values
@@ -179,14 +185,14 @@ def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None
             _add(digest, entry, (*within, id(value)))
     elif isinstance(value, type) or callable(value):
         digest.update(f"{value.__module__}.{value.__qualname__}".encode())
-    else:  # numpy's, and whatever else pickles
+    else:  # These are numpy's, and whatever else pickles.
         reduced = value.__reduce_ex__(4)
         parts = [reduced] if isinstance(reduced, str) else [*reduced[:3], *map(_all, reduced[3:])]
         _add(digest, parts, (*within, id(value)))
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that one is made of."""
+    """Return the tensors that a sparse or quantized tensor consists of."""
     if tensor.layout == torch.sparse_coo:
         coalesced = tensor.detach().coalesce()
         return [torch.tensor(tensor.shape), coalesced.indices(), coalesced.values()]

@@ -1,8 +1,8 @@
-"""Which tensors can be saved, and how: not every tensor is what lies in its memory.
+"""Decides how a tensor can be saved: copied as bytes, pickled, or not at all.
 
-Most are copied as bytes. Of some the bytes mean something else (conjugated, negated), some have
-several elements in one place, and some have no memory of their own: sparse and quantized ones, and
-those that a class makes of other tensors. The last are values: pickled, and made anew.
+Most are copied as bytes. For some the bytes mean something else (conjugated, negated), some have
+several elements in one place, and some have no memory of their own. These are sparse and quantized
+tensors, and those that a class builds from others. They are pickled as values and made anew.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ORDINARY = torch.Tensor, torch.nn.Parameter
 
 
 def is_value(tensor: torch.Tensor) -> bool:
-    """Whether it has to be pickled, and cannot be copied from where its elements lie."""
+    """Return whether a tensor has to be pickled and cannot be copied as bytes."""
     if type(tensor) not in _ORDINARY and (isinstance(tensor, DTensor) or is_lazy(tensor)):
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
@@ -36,7 +36,7 @@ def _is_without_memory(tensor: torch.Tensor) -> bool:
 
 
 def refuse(name: str, tensor: torch.Tensor) -> None:
-    """Raises `UsageError` for what has nothing to be saved, or not all of it here."""
+    """Raise `UsageError` for a tensor that has nothing to save, or is not all on this rank."""
     if type(tensor) in _ORDINARY:
         return
     if is_lazy(tensor):
@@ -60,21 +60,24 @@ def refuse(name: str, tensor: torch.Tensor) -> None:
 
 
 def has_nothing(tensor: torch.Tensor) -> str:
-    """Why a tensor has no elements to copy; empty where it has."""
+    """Return why a tensor has no elements to copy; empty where it has some."""
     if tensor.is_meta:
         return "is on the meta device, without any elements: give it memory, as with to_empty()"
     if tensor._is_zerotensor():
-        return "is a zero tensor of autograd's, without any memory: clone it"
+        return "is a zero tensor of autograd, without any memory: clone it"
     return ""
 
 
 def is_raw(tensor: torch.Tensor) -> bool:
-    """Whether its elements are what its bytes say, one after the other."""
+    """Return whether the elements are what the bytes say, one after the other."""
     return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def pour(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy each source into its target, which may have several elements in one place."""
+    """Copy each source into its target, which may have several elements in one place.
+
+    Raises `UsageError` where such elements differ in the source.
+    """
     simple = [
         number
         for number, target in enumerate(targets)
@@ -108,13 +111,13 @@ def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of its elements, as bytes."""
+    """Return a copy of the elements, as bytes."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     return plain.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def _may_overlap(tensor: torch.Tensor) -> bool:
-    """Unless its strides show that no two elements share a place."""
+    """Return whether two elements may share a place, as far as the strides tell."""
     if tensor.is_contiguous():
         return False
     reach = 0

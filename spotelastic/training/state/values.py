@@ -1,9 +1,9 @@
-"""Values of the state that are not tensors: pickled as `torch.save` does, read as plain data only.
+"""Pickles the state's values as `torch.save` does, and reads them back as plain data only.
 
-What lies in an object store may have been put there by anybody who can write to it. So a value is
-unpickled by torch's restricted unpickler, which knows tensors and plain containers, here numpy's
-arrays and numbers too, and what the script has allowed with `torch.serialization.add_safe_globals`.
-A value that could not be read again is refused before it is first saved.
+Any process with write access to an object store may have put values there. So they are unpickled by
+torch's restricted unpickler. It knows tensors and plain containers, here also numpy's arrays and
+numbers, and what the script allows with `torch.serialization.add_safe_globals`. A value that could
+not be read again is refused before it is first saved.
 """
 
 import io
@@ -22,16 +22,17 @@ from spotelastic.errors import UsageError
 from spotelastic.training.state import tensors
 
 _MOST_BITS = 2032
-"""Of an integer: the restricted unpickler reads no longer ones."""
+"""Bits of the longest integer that the restricted unpickler reads."""
 _MADE_OF_OTHERS = "a tensor that is made of others"
+"""Noted for a tensor that a class builds from others."""
 _NOT_IN_LEGACY = frozenset(
     getattr(torch, name) for name in encoding.ITEM_SIZES if name not in encoding.TYPED
 )
+"""Dtypes that torch does not read in its legacy format."""
 
 
 class Noting:
-    """Stands for the module `pickle`, and notes of what kinds the things are that are pickled, but
-    for plain ones."""
+    """Replaces the module `pickle`, and notes the types of what is pickled and not plain."""
 
     def __init__(self) -> None:
         noted: set[Any] = set()
@@ -42,7 +43,7 @@ class Noting:
                 noted.add(_kind(value))
                 if isinstance(value, torch.Tensor) and tensors.is_value(value):
                     noted.add(_MADE_OF_OTHERS)
-                if type(value) is deque:  # which is otherwise filled when it has been made
+                if type(value) is deque:  # A deque is otherwise filled after it was made.
                     return deque, ([*value], value.maxlen)
                 return NotImplemented
 
@@ -52,23 +53,29 @@ class Noting:
 
     @property
     def needs_archive(self) -> bool:
-        """torch does not read all dtypes in its legacy format, although it writes them. It also
-        makes tensors there before it reads what is in them: the sizes of nested ones and the scales
-        of quantized ones would be anything."""
+        """Whether what was pickled needs torch's newer format.
+
+        torch does not read all dtypes in its legacy format, although it writes them. It also
+        creates tensors there before it reads their content. The sizes of nested tensors and the
+        scales of quantized ones would then be arbitrary.
+        """
         return _MADE_OF_OTHERS in self.noted or any(
             isinstance(kind, tuple) and kind[1] in _NOT_IN_LEGACY for kind in self.noted
         )
 
 
 class Encoders:
-    """What is encoded again and again. It is decoded at first, and whenever something of a kind is
-    in it that was not: a value that cannot be read again is refused before it is saved."""
+    """Encodes the same values again and again.
+
+    A value is decoded at first, and whenever it contains something of a new type. One that cannot
+    be read again is thus refused before it is saved.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Noting, set[Any]]] = {}
 
     def encode(self, name: str, value: Any) -> bytes:
-        """Raises `UsageError`."""
+        """Return the value as bytes. Raises `UsageError` where it could not be read again."""
         noting, known = self._known.setdefault(name, (Noting(), set()))
         noting.noted.clear()
         data = encode(name, value, noting)
@@ -80,7 +87,7 @@ class Encoders:
 
 
 def encode(name: str, value: Any, noting: Noting | None = None) -> bytes:
-    """As `torch.save` in its legacy format would write it. Raises `UsageError`."""
+    """Return a value as `torch.save` writes it in its legacy format. Raises `UsageError`."""
     noting = noting or Noting()
     try:
         if _is_plain(value):
@@ -104,7 +111,7 @@ def _saved(value: Any, noting: Noting) -> bytes:
 
 
 def _kind(value: Any) -> Any:
-    """Whether a thing can be read depends on this, and on what else is pickled with it."""
+    """Return what decides whether a thing can be read, besides what else is pickled with it."""
     if isinstance(value, type) or callable(value):
         return value
     dtype = getattr(value, "dtype", None)
@@ -121,7 +128,7 @@ def _refuse_shards(value: Any) -> None:
 
 
 def decode(name: str, data: bytes | memoryview) -> Any:
-    """Raises `UsageError` naming what is more than data."""
+    """Return the value. Raises `UsageError`, with the class, where it is more than data."""
     try:
         with allowed():
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -133,12 +140,12 @@ def decode(name: str, data: bytes | memoryview) -> Any:
 
 
 def allowed() -> AbstractContextManager[None]:
-    """What counts as data beside what torch's restricted unpickler and the script allow."""
+    """Return a context in which torch's restricted unpickler accepts what counts as data."""
     return torch.serialization.safe_globals([bytes, deque, *_numpy_globals()])
 
 
 def refers_to(error: Exception) -> str:
-    """What torch's restricted unpickler stumbled over; its own advice is to load all the same."""
+    """Return what torch's restricted unpickler refused. Its own advice is to load anyway."""
     found = re.search(r"GLOBAL ([\w.]+)", str(error))
     return f" (it refers to {found[1]})" if found else ""
 
@@ -159,7 +166,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _numpy_globals() -> list[Any]:
-    """What numpy's arrays and numbers are made of; nothing where numpy is not in use."""
+    """Return the classes of numpy's arrays and numbers; none where numpy is not in use."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return []

@@ -120,8 +120,8 @@ def around() -> Any:
     [
         ({"a": {"model": torch.zeros(1)}, "a.model": torch.zeros(1)}, "saved as a.model"),
         ({"a": [torch.zeros(1)], "a.0": 1}, r'state\["a"\]\[0\] and state\["a.0"\]'),
-        ({"a": {"1": torch.zeros(1), 1: 2}}, r'state\["a"\]\["1"\] is there twice'),
-        ({"a": {"0": torch.zeros(1), 0: {}}}, r'state\["a"\] has two keys that are written alike'),
+        ({"a": {"1": torch.zeros(1), 1: 2}}, r'state\["a"\]\["1"\] appears twice'),
+        ({"a": {"0": torch.zeros(1), 0: {}}}, r'state\["a"\] has two keys that look the same'),
         ({"a": {"\udc80": torch.zeros(1)}}, "no text"),
         ({1: 2}, r"state\[1\]: the keys"),
         ({"a": deep(2000)}, r'state\["a"\] is nested too deeply'),
