@@ -7,11 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from spotelastic_checkpoints import log_records
+from spotelastic_checkpoints.log_records import LogStyle
 from support.leftovers import look, settled
 
 # How fast an example is says more of the machine than of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What our own modules log, as people read it, in this process."""
+    lines: list[str] = []
+    with log_records.logging_to("", LogStyle(), lines.append):
+        yield lines
 
 
 @pytest.fixture(autouse=True)

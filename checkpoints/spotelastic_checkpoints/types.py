@@ -110,6 +110,8 @@ class RoundInfo(Value, frozen=True):
     """The rounds that this one descends from."""
     schedule: Schedule = Schedule()
     resume: Resume = Resume()
+    cause: str = ""
+    """Why the round was formed; the daemon's log records carry it."""
 
     @property
     def own(self) -> MemberRanks:

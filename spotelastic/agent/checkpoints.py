@@ -5,6 +5,7 @@ reading end of a pipe, and ends when the agent is gone.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -43,6 +44,8 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Point, Upload
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.store.tls import TlsFiles
+
+logger = logging.getLogger(__name__)
 
 _PEER = struct.Struct("3i")
 """Process, user and group of a Unix socket's other side."""
@@ -104,6 +107,7 @@ class Checkpoints:
                 lineage=round_.lineage,
                 schedule=round_.schedule,
                 resume=round_.resume,
+                cause=round_.cause,
             )
         )
 
@@ -205,7 +209,7 @@ class Checkpoints:
             case messages.WorkerLeft():
                 self._post(LeftCheckpointer())
             case messages.SaveFailed(message=message):
-                self._config.say(f"checkpoints: {message}")
+                logger.warning(f"checkpoints: {message}")
             case messages.Superseded(epoch=epoch):
                 self._post(EpochSuperseded(epoch))
             case messages.Closed():

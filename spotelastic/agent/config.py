@@ -92,8 +92,6 @@ class AgentConfig:
     """
     take_over: bool = False
     """Whether to continue a storage that belongs to another run."""
-    say: Callable[[str], None] = print
-    """Lines for people about what happens to the run."""
     line: Callable[[int, int, str], None] | None = None
     """Receives each line that a worker prints: (rank, local rank, line)."""
     error_line: Callable[[int, int, str], None] | None = None

@@ -6,6 +6,7 @@ daemon that does not answer is started again; one that refuses is asked again (`
 """
 
 import contextlib
+import logging
 import signal
 from dataclasses import replace
 from functools import singledispatchmethod
@@ -41,6 +42,8 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
+logger = logging.getLogger(__name__)
+
 WRITE_RETRY = 0.2
 ASK_RETRY = 0.5
 
@@ -72,7 +75,7 @@ class AgentExecutor:
         """By a daemon that lives, and lacks something: memory, for instance."""
         topic, again = f"refused {type(action).__name__}", unbroken() + ASK_RETRY
         if topic not in local.said:
-            self.config.say(f"checkpoints: {error}")
+            logger.warning(f"checkpoints: {error}")
         return replace(local, said=local.said | {topic}, write_at=again, ask_at=again)
 
     def close(self) -> None:
@@ -252,7 +255,7 @@ class AgentExecutor:
         what = f"no step {for_}" if workers.attached else f"no Checkpointer was entered {for_}"
         line = beginning(f"{what}: {self._machine.standing(workers)}")
         more = stacks(self.config.round_logs(workers.number), "*")
-        self.config.say(f"{line}; whole stacks are in {more}")
+        logger.warning(f"{line}; whole stacks are in {more}")
         silence = replace(silence, asked_at=0.0, told=silence.told + 1, line=line)
         local = replace(local, workers=replace(workers, silence=silence))
         with contextlib.suppress(Unavailable, LeaseLost):
@@ -284,7 +287,7 @@ class AgentExecutor:
             "log": failure.log,
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
-        self.config.say(message)
+        logger.error(message)
         if local.workers is None:
             return local
         return replace(local, workers=replace(local.workers, failed=True))
@@ -308,7 +311,7 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.Say, local: NodeState, seen: RunState) -> NodeState:
-        self.config.say(action.line)
+        logger.info(action.line)
         return replace(local, said=local.said | {action.topic})
 
     @_do.register
@@ -324,7 +327,7 @@ class AgentExecutor:
         data = {"topic": action.topic, "protocol": str(PROTOCOL)}
         line = f"{self.config.node} {action.line}"
         self._record(Event(unbroken(), "version", line, self.config.node, data))
-        self.config.say(line)
+        logger.warning(line)
         return replace(local, said=local.said | {action.topic})
 
     # -- agreement on a save step -------------------------------------------------------------
@@ -366,7 +369,7 @@ class AgentExecutor:
         schedule = proposal.schedule if proposal.applied else None
         self._machine.daemon.set_target(proposal.round, proposal.id, 0, schedule)
         if schedule is not None and local.workers is not None and not local.workers.first_rank:
-            self.config.say(proposal.reason)
+            logger.info(proposal.reason)
         return replace(local, vote=None)
 
     def _vote(self, local: NodeState, proposal: Proposal, steps: Any, vote: Vote) -> NodeState:

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import logging
 import math
 import os
 import select
@@ -50,6 +51,8 @@ from spotelastic.model.counting import counted
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
 
+logger = logging.getLogger(__name__)
+
 PRELOAD = (
     "torch",
     "torch._dynamo",  # the first optimizer imports it: 1.0 to 1.3 s in each fork otherwise
@@ -93,7 +96,7 @@ class NodeProcesses:
         self._may_serve = -1
         self._checkpoints = Checkpoints(config, post)
         line = config.line or (lambda _rank, _local_rank, _line: None)
-        self._logs = Logs(line, config.say, config.error_line, config.output)
+        self._logs = Logs(line, config.error_line, config.output)
 
     @property
     def daemon(self) -> DaemonClient:
@@ -153,7 +156,7 @@ class NodeProcesses:
             )
         preload = self.config.preload
         if preload and self._false_starts == FALSE_STARTS - 1:
-            self.config.say(f"importing --preload {','.join(preload)} failed: left to the workers")
+            logger.warning(f"importing --preload {','.join(preload)} failed: left to the workers")
             preload = ()
         plan = ZygotePlan(
             agent=os.getpid(),
@@ -290,7 +293,7 @@ class NodeProcesses:
             if self._no_store >= STORE_TRIES:
                 raise EnvironmentFailure(f"the round's store cannot be started here: {why}")
         elif why and topic not in local.said:
-            self.config.say(
+            logger.warning(
                 f"--master-port {self.config.master_port}: {why}: no round starts until the store "
                 "of the workers can listen there"
             )
@@ -353,7 +356,7 @@ class NodeProcesses:
             for stream in streams:
                 os.close(stream)
             alive.append(name)
-        self.config.say(_describe(round_, member))
+        logger.info(_describe(round_, member))
         workers = Workers(
             round_.incarnation,
             round_.number,

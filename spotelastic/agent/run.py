@@ -5,6 +5,7 @@ notices deliver their events into one queue.
 """
 
 import contextlib
+import logging
 import math
 import os
 import queue
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
+from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.threads import minded
 
 from spotelastic.agent.actions import Exit
@@ -39,11 +41,14 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
+from spotelastic.redaction import redactor
 from spotelastic.rendezvous.view import RunState, fold, has_gone_back
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
+
+logger = logging.getLogger(__name__)
 
 CONNECT_WITHIN = 10.0
 
@@ -86,6 +91,8 @@ def run(config: AgentConfig) -> AgentResult:
     no etcd member answers.
     """
     name_process("se-agent")
+    log_records.node(config.node)
+    log_records.hide(redactor((*config.secrets, config.token)))
     for folder in (config.state, config.shm, config.logs or config.state):
         folder.mkdir(parents=True, exist_ok=True)
     store = EtcdStore(config.endpoints, timeout=5.0, tls=config.tls)
@@ -139,9 +146,12 @@ class _Agent:
                         self._session.close()  # the others need not wait for this node
                     self._say_goodbye(action.reason, self._seen.job)
                     return action.code
+                logger.debug("%s", type(action).__name__)
                 self._local = self._actor.perform(self._local, self._seen, action)
             holds = self._local.leadership is not None
             self._seen = watches.follow(self._seen, holds=holds)
+            if (round_ := self._seen.round) is not None:
+                log_records.entered(round_.number, round_.cause)
             wait = 0.0 if decision.actions else max(0.0, decision.wake_at - unbroken())
             self._take_in(wait)
 
@@ -161,7 +171,7 @@ class _Agent:
             before = self._seen
             self._seen = fold(self._seen, event.items, self._keys, now, event.prefix)
             if has_gone_back(before, self._seen):
-                self._config.say("the store has lost what it knew: this node joins anew")
+                logger.warning("the store has lost what it knew: this node joins anew")
                 self._local = forgotten(self._local)
             if event.prefix == self._keys.nodes:
                 self._local = replace(self._local, nodes_seen=self._local.leadership is not None)
@@ -176,19 +186,19 @@ class _Agent:
                 self._actor.tell_commit(commit, at)
             case Claimed(error=error):
                 if error and error != self._claim_error:  # once, however often it is tried again
-                    self._config.say(f"nothing can be committed yet: {error}")
+                    logger.warning(f"nothing can be committed yet: {error}")
                 self._claim_error = error
 
     def _warm(self, info: Any) -> None:
         for module, error in info["failed"].items():
-            self._config.say(f"could not preload {module}: {error}; workers start without it")
+            logger.warning(f"could not preload {module}: {error}; workers start without it")
         for module, file in info["shadowed"].items():
-            self._config.say(
+            logger.warning(
                 f"{file} takes the place of a module {module} that torch imports, too: workers "
                 "start as fresh processes, which takes seconds; rename it to have them forked"
             )
         if info["spoiled"]:
-            self._config.say(
+            logger.warning(
                 f"--preload: {info['spoiled']}, which a fork does not survive: workers start as "
                 "fresh processes, and import torch each time; leave it out to have them forked"
             )
@@ -229,11 +239,11 @@ class _Agent:
 
     def _say_goodbye(self, reason: str, job: Job | None) -> None:
         if reason:
-            self._config.say(reason)
+            logger.info(reason)
         if job is None or job.state != "failed":
             return
-        self._config.say(f"the job failed: {job.reason}")
+        logger.error(f"the job failed: {job.reason}")
         failure = job.failure
         if failure is not None:
-            self._config.say(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
-            self._config.say(failure.traceback or failure.message)
+            logger.error(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
+            logger.error(failure.traceback or failure.message)

@@ -146,7 +146,6 @@ def _agent() -> int:
             env=found.env,
             secrets=found.secrets,
             keep_daemon=True,
-            say=say,
             line=lambda rank, _local_rank, text: logs.write(stream(me.instance, rank), blot(text)),
         )
         try:

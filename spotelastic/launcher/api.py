@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from spotelastic.agent.workers import function
 from spotelastic.errors import EnvironmentFailure, JobFailed, UsageError, WorkerFailed
 from spotelastic.launcher.flags import GROUPS, parse
-from spotelastic.launcher.run import own_folders, serve
+from spotelastic.launcher.run import logging_of, own_folders, serve
 from spotelastic.model.job import Job
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def launch(
             'call it below `if __name__ == "__main__":`'
         )
     options = parse([*_words(flags), getattr(fn, "__qualname__", "function")])
-    with own_folders() as folders:
+    with logging_of(options), own_folders() as folders:
         calls = folders.state / "calls"
         calls.mkdir(mode=0o700)
         file = function.pack(calls, fn, args, kwargs or {})

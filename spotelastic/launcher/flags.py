@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from spotelastic_checkpoints.log_records import FORMATS, LEVELS
+
 from spotelastic.errors import UsageError
 from spotelastic.usage_errors import no_such_option, reworded
 
@@ -150,6 +152,20 @@ OUTPUT = (
         "TEXT,…",
         [],
         _words,
+    ),
+    Flag(
+        "--log-format",
+        "what spotelastic itself logs, on stderr: lines for people, or a JSON record each",
+        "text|json",
+        "text",
+        choices=FORMATS,
+    ),
+    Flag(
+        "--log-level",
+        "the least that is logged (info)",
+        "|".join(LEVELS),
+        "info",
+        choices=LEVELS,
     ),
 )
 CHECKPOINTS = (

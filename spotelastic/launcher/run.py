@@ -6,6 +6,7 @@ The flags are in `flags.py`, their meaning in `options.py`, the rendezvous in
 
 import argparse
 import fcntl
+import logging
 import os
 import resource
 import select
@@ -16,14 +17,16 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
+from spotelastic_checkpoints import log_records
+
 from spotelastic.agent.config import AgentConfig, Entry
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.launcher import bagua, run_storage
 from spotelastic.launcher import options as launcher_options
 from spotelastic.launcher.etcd_bootstrap import (
@@ -43,6 +46,8 @@ from spotelastic.signals import STOPPING
 
 if TYPE_CHECKING:
     from spotelastic.agent.run import AgentResult
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "spotelastic-run-"
 """Prefix of a run's folders; the pid of the run follows."""
@@ -81,6 +86,23 @@ Configure = Callable[[Rendezvous, Folders], AgentConfig]
 def main(args: Sequence[str]) -> int:
     """Run this machine's node until the job ends; return the exit code."""
     options = parse(args)
+    with logging_of(options):
+        try:
+            return _main(options)
+        except SpotelasticError as error:
+            if options.log_format == log_records.TEXT:
+                raise  # the command's own line says it
+            logger.error(str(error))
+            return error.exit_code
+
+
+def logging_of(options: argparse.Namespace) -> AbstractContextManager[None]:
+    """Logs as the flags say, on stderr, while the block lasts."""
+    style = log_records.LogStyle(options.log_format, options.log_level)
+    return log_records.logging_to("[spotelastic] ", style, lambda line: _print(line, sys.stderr))
+
+
+def _main(options: argparse.Namespace) -> int:
     _check_machine()
     entry, command = launcher_options.command(options, Path.cwd(), os.environ)
     with own_folders() as folders:
@@ -171,7 +193,7 @@ def serve(
     probe(storage, options.rdzv_id, chosen=bool(options.storage))
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
-        _say(f"flags without effect: {', '.join(ignored)} (see --help)")
+        logger.warning(f"flags without effect: {', '.join(ignored)} (see --help)")
     _sweep()
     ended = AgentResult(128 + signal.SIGINT, None)
     try:
@@ -199,15 +221,15 @@ def _rendezvous_and_storage(
     etcd = folders.state / "etcd"
     if where.role == "alone":
         with (
-            run_storage.used(options, storage, others=None, say=_say) as use,
-            meet(where, etcd, _say) as rendezvous,
+            run_storage.used(options, storage, others=None, say=logger.info) as use,
+            meet(where, etcd, logger.info) as rendezvous,
         ):
             yield rendezvous, use
     else:
         with (
-            meet(where, etcd, _say) as rendezvous,
+            meet(where, etcd, logger.info) as rendezvous,
             others_at(rendezvous, options.rdzv_id) as others,
-            run_storage.used(options, storage, others=others, say=_say) as use,
+            run_storage.used(options, storage, others=others, say=logger.info) as use,
         ):
             yield rendezvous, use
 
@@ -245,6 +267,7 @@ def _plan(
     address = local_address(options.local_addr) if options.local_addr else ""
     node_rank = launcher_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
+    log_records.node(node)
 
     def configure(rendezvous: Rendezvous, folders: Folders) -> AgentConfig:
         return AgentConfig(
@@ -279,7 +302,6 @@ def _plan(
             preload=preload,
             grace=grace,
             take_over=options.take_over,
-            say=_say,
             line=_printer(prefix, sys.stdout),
             error_line=_printer(prefix, sys.stderr),
         )
@@ -319,10 +341,6 @@ def _command(process: Path) -> bytes:
         return b""
 
 
-def _say(line: str) -> None:
-    _print(f"[spotelastic] {line}", sys.stderr)
-
-
 def _printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int, str], None]:
     return lambda rank, local_rank, line: _print(f"{prefix(rank, local_rank)}{line}", to)
 
@@ -342,7 +360,7 @@ def _print(line: str, to: TextIO | None) -> None:
         # The reader of a pipe has closed it (no message), or a disk is full.
         if to is not sys.stderr and not isinstance(error, BrokenPipeError):
             why = error.strerror if isinstance(error, OSError) else error
-            _say(f"the output of workers is no longer shown: {why}")
+            logger.warning(f"the output of workers is no longer shown: {why}")
 
 
 def _write(text: str, to: TextIO) -> None:

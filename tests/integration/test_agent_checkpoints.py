@@ -61,12 +61,12 @@ def test_an_agent_started_again_finds_the_daemon_and_ends_it(
 
 
 def test_daemons_are_given_the_certificates_and_say_whom_they_refuse(
-    config: AgentConfig, tmp_path: Path
+    config: AgentConfig, tmp_path: Path, said: list[str]
 ) -> None:
-    tls, said = certificates(tmp_path / "tls"), list[str]()
+    tls = certificates(tmp_path / "tls")
     assert tls.cacert and tls.cert and tls.key
     agent = Checkpoints(
-        replace(config, token="ours", daemon_tls=tls, daemon_name="member", say=said.append),
+        replace(config, token="ours", daemon_tls=tls, daemon_name="member"),
         lambda event: None,
     )
     try:
@@ -76,7 +76,9 @@ def test_daemons_are_given_the_certificates_and_say_whom_they_refuse(
         with pytest.raises(RestoreFailed, match=f"{address}: it speaks TLS only"):
             Peer(address, PeerCredentials("ours"))
         wait_until(lambda: bool(said), "the agent is told")
-        assert said[0].startswith("checkpoints: 127.0.0.1 gets no snapshots from this node: it sp")
+        assert said[0].startswith(
+            "checkpoints: 127.0.0.1 gets no snapshots from this node: it does"
+        )
     finally:
         agent.close()
 

@@ -7,6 +7,7 @@ newer save replaces one that has not begun, or that makes no progress.
 """
 
 import asyncio
+import logging
 import random
 import threading
 import time
@@ -35,6 +36,8 @@ from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.types import Commit, Item, UploadStatus
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _RETRY = Backoff(0.2, 5.0, jitter=(0.5, 1.5))
 """Between attempts while the store does not answer. All nodes of a cluster lose it at once, so
@@ -510,6 +513,7 @@ class Pipeline:
     def _complain(self, message: str) -> None:
         """Report a problem, unless it was the last one reported."""
         if message != self._outage:
+            logger.warning(message)
             self._emit(messages.SaveFailed(message))
         self._outage, self._away = message, False
 

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import ctypes
 import fcntl
+import logging
 import os
 import shutil
 import signal
@@ -25,19 +26,22 @@ from typing import IO
 
 import msgspec
 
-from spotelastic_checkpoints import addresses, framing, messages
+from spotelastic_checkpoints import addresses, framing, log_records, messages
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import handover
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.errors import CheckpointsError, ProtocolRefused
+from spotelastic_checkpoints.log_records import LogStyle
 from spotelastic_checkpoints.memory.arena import MOST_SLOTS, PRIVATE, Arena
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.protocol_version import refusal
 from spotelastic_checkpoints.threads import minded
+
+logger = logging.getLogger(__name__)
 
 NAME = b"se-daemon"
 """Name of the process in `ps`."""
@@ -53,11 +57,13 @@ LOOK_EVERY = 0.05
 def main() -> int:
     """Run the daemon and return its exit code."""
     options = _options()
+    log_records.start("spotelastic: ", LogStyle.of())
+    log_records.node(options.node)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
     try:
         return asyncio.run(_serve(options))
     except CheckpointsError as error:
-        print(f"spotelastic: {error}", file=sys.stderr, flush=True)
+        logger.error(str(error))
         return 2
 
 
@@ -138,7 +144,7 @@ async def _serve(options: argparse.Namespace) -> int:
     if running.done() and not running.cancelled() and (error := running.exception()):
         raise error
     if failed:
-        print(f"spotelastic: the checkpoint daemon ends: {failed[0]}", file=sys.stderr, flush=True)
+        logger.error(f"the checkpoint daemon ends: {failed[0]}")
         os._exit(1)
     running.cancel()
     service.close()

@@ -6,6 +6,7 @@ for somebody runs beside it.
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from spotelastic_checkpoints import framing, messages
+from spotelastic_checkpoints import framing, log_records, messages
 from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.collector import Collector
 from spotelastic_checkpoints.commit.retention import Keep
@@ -47,6 +48,8 @@ from spotelastic_checkpoints.types import (
     SlotGrant,
     WorkerStep,
 )
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -131,9 +134,11 @@ class Service:
             self._grant_waiting()
 
     def tell_problem(self, message: str) -> None:
+        logger.warning(message)
         self.clients.emit(messages.SaveFailed(message))
 
     def _committed(self, commit: Commit) -> None:
+        logger.info(f"step {commit.step} is committed")
         self._collector.committed(commit, self.pipeline.epoch)
 
     def _take_newest(self) -> None:
@@ -203,7 +208,9 @@ class Service:
     def begin(self, round_: RoundInfo) -> None:
         known = self.round is not None and self.round.incarnation == round_.incarnation
         self._remembered = self._remembered.begun(round_)
+        log_records.entered(round_.number, round_.cause)
         if not known:
+            logger.info(f"round {round_.number} begins on this node")
             self._restores.forget()
             self.saves.begin()
         # The pages say themselves of which round they are: its workers may be at them already,

@@ -4,7 +4,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from spotelastic_checkpoints import isolated
+from spotelastic_checkpoints import isolated, log_records
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.protocol.connection import Connection
 
@@ -65,7 +65,10 @@ def start_daemon(
             stdout=output,
             stderr=output,
             pass_fds=() if lifeline is None else (lifeline,),
-            env=isolated.environment(SPOTELASTIC_TOKEN=token),
+            env={
+                **isolated.environment(SPOTELASTIC_TOKEN=token),
+                **log_records.style().environment(),
+            },
             start_new_session=True,
         )
     deadline = time.monotonic() + timeout
@@ -80,5 +83,6 @@ def start_daemon(
     process.kill()
     process.wait()
     how = f"within {timeout:g} s" if ended is None else f"and ended with code {ended}"
-    said = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    said = log_records.message_of(last) or last.removeprefix("spotelastic: ")
     raise DaemonUnavailable(f"the checkpoint daemon did not start {how}: {said or log}")

@@ -8,6 +8,7 @@ Memory is bounded: a line longer than `LONGEST` reaches the sink in pieces.
 """
 
 import contextlib
+import logging
 import math
 import os
 import re
@@ -20,6 +21,8 @@ from typing import BinaryIO
 
 from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
 from spotelastic.clock import steady
+
+logger = logging.getLogger(__name__)
 
 LineSink = Callable[[int, int, str], None]
 """Receives (rank, local rank, line without its end). A line that ends in a carriage return, which
@@ -39,7 +42,6 @@ _END = re.compile(rb"\r?\n|\r")
 class _Pipe:
     rank: int
     local_rank: int
-    say: Callable[[str], None]
     file: BinaryIO | None
     sink: LineSink | None
     needles: tuple[str, ...] = ()
@@ -95,7 +97,7 @@ class _Pipe:
             sink(self.rank, self.local_rank, text)
         except Exception as error:
             self.sink = None
-            self.say(
+            logger.warning(
                 f"no more output of rank {self.rank} is shown: {type(error).__name__}: {error}"
             )
 
@@ -106,7 +108,9 @@ class _Pipe:
         try:
             file.write(data)
         except OSError as error:
-            self.say(f"{file.name}: {error.strerror}: no more output of rank {self.rank} is kept")
+            logger.warning(
+                f"{file.name}: {error.strerror}: no more output of rank {self.rank} is kept"
+            )
             _close(file)
             return None
         return file
@@ -128,19 +132,16 @@ def _close(file: BinaryIO) -> None:
 class Logs:
     """Reads the pipes of all workers. `open` gives the ends that a worker writes to.
 
-    `errors` receives the lines of a stderr that is told apart (teed); `sink` all others. `say`
-    tells people of a file that takes no more.
+    `errors` receives the lines of a stderr that is told apart (teed); `sink` all others.
     """
 
     def __init__(
         self,
         sink: LineSink,
-        say: Callable[[str], None],
         errors: LineSink | None = None,
         output: Output | None = None,
     ) -> None:
         self._sink = sink
-        self._say = say
         self._errors = errors or sink
         self._output = output or Output()
         self._selector = selectors.DefaultSelector()
@@ -180,7 +181,9 @@ class Logs:
             taken = self._taken
             self._thread.join(timeout=STUCK_AFTER)
         if self._thread.is_alive():  # it still uses what is closed below
-            self._say("the last output of workers is lost: whoever reads this takes no more of it")
+            logger.warning(
+                "the last output of workers is lost: the reader of this takes no more of it"
+            )
             return
         self._selector.close()
         os.close(self._wake_read)
@@ -192,7 +195,6 @@ class Logs:
         pipe = _Pipe(
             rank,
             local_rank,
-            self._say,
             (folder / route.file).open("ab", buffering=0),
             sink if route.shown else None,
             route.needles,

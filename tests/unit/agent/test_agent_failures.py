@@ -32,9 +32,7 @@ def store() -> MemoryStore:
 @pytest.fixture
 def actor(tmp_path: Path, store: MemoryStore) -> Iterator[AgentExecutor]:
     session = Session(store, 2.0, lambda reason: None)
-    config = replace(
-        CONFIG, state=tmp_path, logs=tmp_path, secrets=("hunter2",), say=lambda line: None
-    )
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path, secrets=("hunter2",))
     actor = AgentExecutor(config, store, session, lambda event: None)
     yield actor
     actor.close()

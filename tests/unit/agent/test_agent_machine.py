@@ -51,7 +51,7 @@ class Idle:
 
 def test_workers_that_no_zygote_was_there_to_start_have_ended(tmp_path: Path) -> None:
     posted: list[LocalEvent] = []
-    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path)
     machine: Any = NodeProcesses(config, posted.append)
     machine._zygote, machine._checkpoints = Gone(), Idle()
     try:
@@ -83,12 +83,11 @@ class Poor(Idle):
     "action", [actions.StartWorkers(CLAIMED, MEMBERS[1]), actions.AdoptEpoch(CLAIMED, MEMBERS[1])]
 )
 def test_a_daemon_that_refuses_something_is_asked_again(
-    tmp_path: Path, action: actions.Action
+    tmp_path: Path, said: list[str], action: actions.Action
 ) -> None:
-    said: list[str] = []
     store = MemoryStore(unbroken)
     session = Session(store, 2.0, lambda reason: None)
-    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=said.append)
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path)
     actor = AgentExecutor(config, store, session, lambda event: None)
     machine: Any = actor._machine
     machine._zygote, machine._checkpoints = Gone(), Poor(2)
@@ -124,7 +123,7 @@ class Refusing(Gone):
 
 
 def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path) -> None:
-    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path)
     machine: Any = NodeProcesses(config, lambda event: None)
     machine._zygote, machine._checkpoints = Refusing(), Idle()
     local, opens = NodeState(), actions.OpenStore(ROUND)

@@ -10,19 +10,17 @@ import pytest
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.output import Output
 from spotelastic.launcher import run
+from spotelastic.launcher.flags import parse
 
 WITHIN = 10.0
 FULL = Path("/dev/full")
 
 
-def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path) -> None:
+def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path, said: list[str]) -> None:
     for name in ("rank-4.log", "filtered_stdout.log"):
         (tmp_path / name).symlink_to(FULL)
-    said: list[str] = []
     shown: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-    logs = Logs(
-        lambda *line: shown.put(line), said.append, output=Output(filters={"stdout": ("o",)})
-    )
+    logs = Logs(lambda *line: shown.put(line), output=Output(filters={"stdout": ("o",)}))
     worker, errors = logs.open(tmp_path, 4, 0)
     try:
         for line in ("one", "two"):
@@ -38,22 +36,17 @@ def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path) -> None
     ]
 
 
-def test_what_shows_the_lines_goes_on_when_the_terminal_takes_no_more(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_shows_the_lines_goes_on_when_the_terminal_takes_no_more(said: list[str]) -> None:
     with FULL.open("w") as full:
         show = run._printer(lambda rank, _: f"[{rank}] ", full)
         show(0, 0, "one")
         show(0, 0, "two")
         assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path(os.devnull)
-    assert (
-        capsys.readouterr().err.count("the output of workers is no longer shown: No space left")
-        == 1
-    )
+    assert said == ["the output of workers is no longer shown: No space left on device"]
 
 
 def test_what_is_said_on_a_full_disk_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FULL.open("w") as full:
+    with FULL.open("w") as full, run.logging_of(parse(["train.py"], {})):
         monkeypatch.setattr(sys, "stderr", full)
-        run._say("one")
-        run._say("two")
+        run.logger.info("one")
+        run.logger.info("two")

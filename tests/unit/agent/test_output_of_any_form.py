@@ -15,14 +15,13 @@ from spotelastic.agent.workers import logs as logs_module
 from spotelastic.agent.workers.logs import LONGEST, LineSink, Logs
 from spotelastic.agent.workers.output import Output
 from spotelastic.launcher import run
+from spotelastic.launcher.flags import parse
 
 
 @contextmanager
-def worker(
-    folder: Path, sink: LineSink, said: list[str], *, prompts: bool = False
-) -> Iterator[int]:
+def worker(folder: Path, sink: LineSink, *, prompts: bool = False) -> Iterator[int]:
     """What a worker writes to; all of it is read at the end of the block."""
-    logs = Logs(sink, said.append, output=Output(prompts=prompts))
+    logs = Logs(sink, output=Output(prompts=prompts))
     streams = logs.open(folder, 0, 0)
     try:
         yield streams[0]
@@ -34,7 +33,7 @@ def worker(
 
 def shown(folder: Path, data: bytes) -> list[str]:
     told: list[str] = []
-    with worker(folder, lambda _rank, _local, line: told.append(line), []) as stream:
+    with worker(folder, lambda _rank, _local, line: told.append(line)) as stream:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(stream, rest) :]
@@ -65,7 +64,7 @@ def test_updates_are_told_as_they_come(tmp_path: Path) -> None:
 
 def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
     seen = threading.Event()
-    with worker(tmp_path, lambda _rank, _local, line: seen.set(), []) as stream:
+    with worker(tmp_path, lambda _rank, _local, line: seen.set()) as stream:
         os.write(stream, b"\r10%\r")
         assert seen.wait(10.0)
 
@@ -76,7 +75,7 @@ def test_where_somebody_may_answer_a_prompt_appears_without_its_end(
 ) -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     sink: LineSink = lambda _rank, _local, line: lines.put(line)  # noqa: E731
-    with worker(tmp_path, sink, [], prompts=True) as stream:
+    with worker(tmp_path, sink, prompts=True) as stream:
         os.write(stream, written)
         while lines.get(timeout=10.0) != told:
             pass
@@ -84,13 +83,13 @@ def test_where_somebody_may_answer_a_prompt_appears_without_its_end(
         assert lines.get(timeout=10.0) == "42", "it is told once"
 
 
-def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(tmp_path: Path) -> None:
-    said: list[str] = []
-
+def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(
+    tmp_path: Path, said: list[str]
+) -> None:
     def fails(_rank: int, _local: int, line: str) -> None:
         raise UnicodeEncodeError("ascii", line, 0, 1, "no such character")
 
-    with worker(tmp_path, fails, said) as stream:
+    with worker(tmp_path, fails) as stream:
         for _ in range(4):
             os.write(stream, b"x" * 60_000 + b"\n")
     assert len(said) == 1 and "rank 0 is shown: UnicodeEncodeError" in said[0]
@@ -99,17 +98,14 @@ def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(tmp_path: P
 
 
 def test_a_reader_that_takes_no_more_is_told_of_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     monkeypatch.setattr(logs_module, "STUCK_AFTER", 0.05)
-    said: list[str] = []
     go_on = threading.Event()
-    with worker(
-        tmp_path, lambda _rank, _local, _line: bool(go_on.wait(30.0)) or None, said
-    ) as stream:
+    with worker(tmp_path, lambda _rank, _local, _line: bool(go_on.wait(30.0)) or None) as stream:
         os.write(stream, b"line\n")
     go_on.set()
-    assert said == ["the last output of workers is lost: whoever reads this takes no more of it"]
+    assert said == ["the last output of workers is lost: the reader of this takes no more of it"]
 
 
 def prints(to: io.TextIOWrapper) -> Callable[[int, int, str], None]:
@@ -153,7 +149,8 @@ def test_a_stream_that_is_closed_or_none_ends_nobody(
         pass
     prints(closed)(0, 0, "lost")
     monkeypatch.setattr(sys, "stderr", None)
-    run._say("nobody hears this")
+    with run.logging_of(parse(["train.py"], {})):
+        run.logger.info("nobody hears this")
 
 
 def test_a_stream_without_a_descriptor_is_written_to() -> None:
