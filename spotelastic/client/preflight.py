@@ -1,8 +1,12 @@
 """Finds the cluster or earlier run that `up` would continue, and refuses conflicts, before anything
 is made."""
 
+from collections.abc import Iterator
+
 from spotelastic_checkpoints.commit.commit_protocol import LATEST
 
+from spotelastic import __version__
+from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base import account
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
@@ -12,8 +16,9 @@ from spotelastic.client.job_config import JobRequest, ValidatedJob
 from spotelastic.client.target import CloudTarget, cost_of
 from spotelastic.controller.decisions.limits import is_spent
 from spotelastic.controller.model.observation import ControllerPolicy, Money
-from spotelastic.errors import UsageError
+from spotelastic.errors import OtherVersion, UsageError
 from spotelastic.model.job import ENDED
+from spotelastic.model.protocol import PROTOCOL
 
 
 def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
@@ -50,6 +55,20 @@ def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Clus
     return known
 
 
+def versions(known: Cluster | None) -> Iterator[str]:
+    """Says what becomes of nodes that run another spotelastic than this command ships.
+
+    Another major version was refused when the cluster's job was read.
+    """
+    other = boot_artifacts.other_release(known.objects) if known is not None else ""
+    if known is not None and other:
+        yield (
+            f"{known.name} runs spotelastic {other} (protocol {known.spec.protocol}), and this "
+            f"command is {__version__} (protocol {PROTOCOL}): nodes that start from now on have "
+            "this one; those that run keep theirs until they are replaced, and work with them"
+        )
+
+
 def _check_meant(known: Cluster, request: JobRequest, checked: ValidatedJob) -> None:
     """Ask before the job of a running cluster is changed to another script or folder."""
     other = confirmation.difference(known.spec, checked.script, checked.folder)
@@ -67,8 +86,11 @@ def _check_gone(place: CloudTarget, request: JobRequest, checked: ValidatedJob) 
     """Ask before a new cluster continues checkpoints that another script or folder has made."""
     name = checked.name
     objects = BucketObjects(place.aws, request.bucket or place.bucket, name)
-    job = objects.job()
-    other = None if job is None else confirmation.difference(job, checked.script, checked.folder)
+    try:
+        job = objects.job()
+        other = job and confirmation.difference(job, checked.script, checked.folder)
+    except OtherVersion:
+        other = "another version of spotelastic, which may have trained something else"
     latest = objects.get(f"{CHECKPOINTS}{LATEST}") if other is not None else None
     if latest is not None and local_data.committed(latest) is not None:
         confirmation.confirm_other(

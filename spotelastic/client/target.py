@@ -276,8 +276,9 @@ class CloudTarget:
         its = self._bucket_of(name, bucket)
         teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")
-        if keep_data:
-            self._tell_of_data(data.of(self.aws, its, name), say)
+        with contextlib.suppress(OtherVersion):  # what it has left, only that version can tell
+            if keep_data:
+                self._tell_of_data(data.of(self.aws, its, name), say)
 
     def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
         """Tell what stays stored, and what that costs."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from spotelastic import __version__
 from spotelastic.aws.artifacts import downloads, wheel
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.errors import Unavailable
@@ -69,6 +70,16 @@ def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], 
         objects.put(etcd.object, fetch(etcd))
     except Unavailable as error:
         say(f"{error}; each control node will try for itself")
+
+
+def other_release(objects: BucketObjects) -> str:
+    """Which spotelastic nodes have been booting with, where this command ships another."""
+    shipped = (objects.get(CURRENT) or b"").decode()
+    built = wheel.build()
+    if shipped in ("", f"{built.sha256[:16]}/{built.file}"):
+        return ""
+    version = shipped.rpartition("/")[2].removeprefix(f"{wheel.NAME}-").partition("-")[0]
+    return f"another build of {version}" if version == __version__ else version
 
 
 def install(objects: BucketObjects, etcd: BootRelease, folder: Path) -> None:

@@ -213,9 +213,8 @@ class BucketObjects:
     def _decode(self, name: str, data: bytes, kind: type[T]) -> T:
         if reason := unfit(data, f"the cluster {self.cluster}"):
             raise OtherVersion(
-                f"{self.url(name)}: {reason}; another `spotelastic up` does not change a cluster "
-                f"that runs: end it with the version that it has (`spotelastic down "
-                f"{self.cluster}`), and `up` again, which goes on from its checkpoints"
+                f"{self.url(name)}: {reason}; or run `spotelastic down {self.cluster}`, and `up` "
+                "again, which goes on from its checkpoints"
             )
         try:
             return msgspec.json.decode(data, type=kind)

@@ -87,7 +87,8 @@ def _carry_through(
             checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
         with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(place.aws, _wish(request, checked, known))
-            for line in render_plan.headline(request, checked, found):
+            headline = render_plan.headline(request, checked, found)
+            for line in (*headline, *preflight.versions(known)):
                 say(line)
             if request.plan:
                 _show_plan(request, checked, found, known, place, say)

@@ -7,7 +7,7 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
 from spotelastic.client.job_config import JobRequest, ValidatedJob
 from spotelastic.client.target import CloudTarget
-from spotelastic.errors import UsageError
+from spotelastic.errors import OtherVersion, UsageError
 
 Say = Callable[[str], None]
 
@@ -51,7 +51,10 @@ def begin(place: CloudTarget, request: JobRequest, checked: ValidatedJob, say: S
             return
         saved = kept.saved_at(commit)
     when = f", saved {ago(saved)}" if saved else ""
-    job = left.job()
+    try:
+        job = left.job()
+    except OtherVersion:
+        job = None  # what it was, only the version that made it can tell
     by = f" by {' '.join([job.script, *without_secrets(job.args)])}" if job else ""
     resumed = f"continuing from step {commit.step} of the run {run}{when}{by}"
     say(f"{resumed}; begin afresh with --fresh")

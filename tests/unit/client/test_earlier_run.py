@@ -18,6 +18,7 @@ from spotelastic.cli.commands import earlier_run
 from spotelastic.client.target import CloudTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 
 __all__ = ["s3_endpoint"]
 
@@ -83,6 +84,19 @@ def test_it_names_another_script_or_other_arguments(place: tuple[CloudTarget, st
         line, *more = begun(there, asked(bucket))
         assert f" by {script}" in line
         assert more == ([f"warning: {warning}"] if warning else [])
+
+
+def test_it_goes_on_from_what_another_version_has_left_without_naming_its_script(
+    place: tuple[CloudTarget, str],
+) -> None:
+    there, bucket = place
+    url = f"s3://{bucket}/quokka/checkpoints"
+    trained(url, 40)
+    later = ProtocolVersion(PROTOCOL.major + 1, 0)
+    spec = JobSpec("quokka", "quokka", "a.py", (), "", Settings(1, 1), url, (), protocol=later)
+    BucketObjects(there.aws, bucket, "quokka").put(JOB, msgspec.json.encode(spec))
+    (line,) = begun(there, asked(bucket))
+    assert line.startswith("continuing from step 40 of the run quokka") and "a.py" not in line
 
 
 def test_fresh_is_for_a_cluster_that_is_to_be_made() -> None:
