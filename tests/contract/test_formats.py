@@ -20,7 +20,7 @@ from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Round
 from spotelastic.store import codec, keys
 
-DIGESTS = {"v1": "2c789e16df7ed36f4a202e685afd121d1e17273ee2a50b14fb6fe4d915d36770"}
+DIGESTS = {"v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535"}
 """Of all files of each version."""
 KINDS = list(kinds())
 VERSIONS = sorted(folder.name for folder in FOLDER.iterdir())

@@ -165,6 +165,7 @@ ROUND_INFO = RoundInfo(
     lineage=(BRANCH,),
     schedule=SCHEDULE,
     resume=FROM_MEMORY,
+    cause="drain",
 )
 WORKER_STEP = WorkerStep(2, 0, 1260, 0.25, 1700000002.0, 1700000005.0, True, True, 0.01)
 RESTORE_SET = RestoreSet(3, 1250, 4, ("/dev/shm/a/slot-0-1",), "/dev/shm/a/copies", (ITEM, VALUE))
