@@ -39,14 +39,14 @@ def name_process(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
-def die_with_parent(parent: int, sig: int = signal.SIGKILL) -> None:
-    """Have the kernel send `sig` to this process when the parent thread that created it ends.
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the parent thread that created it ends.
 
-    If the parent has already ended, the signal is sent at once.
+    If the parent has already ended, this process dies at once.
     """
-    _libc.prctl(_PR_SET_PDEATHSIG, sig, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os.kill(os.getpid(), sig)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def survive_parent() -> None:

@@ -57,9 +57,7 @@ class FixedPrices:
 class SimulatedController:
     """The controller of a replayed job. Call `stir` when something has changed."""
 
-    def __init__(
-        self, timeline: Timeline, scenario: Scenario, policy: ControllerPolicy | None = None
-    ) -> None:
+    def __init__(self, timeline: Timeline, scenario: Scenario) -> None:
         self.stir = Soon(timeline, TURN, self._turn)
         self.events: list[Event] = []
         self.bill: dict[str, Usage] = {}

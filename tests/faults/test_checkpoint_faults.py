@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from spotelastic_checkpoints.commit.commit_protocol import folder
-from spotelastic_checkpoints.crash_points import (
-    COMMIT_STAGES,
-    FETCH_STAGES,
-    FURNISH_STAGES,
-    RESTORE_STAGES,
-    WORKER_STAGES,
-    Stage,
-)
+from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
 from spotelastic_checkpoints.messages import DaemonEvent, Sealed
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
@@ -34,6 +27,13 @@ from support.checkpoints import (
     under_agent,
 )
 from support.patience import PATIENT, eventually
+from support.stages import (
+    COMMIT_STAGES,
+    FETCH_STAGES,
+    FURNISH_STAGES,
+    RESTORE_STAGES,
+    WORKER_STAGES,
+)
 from support.stored import commits_of, restored_from_store
 
 import spotelastic as se

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.json import encode
-from spotelastic_checkpoints.crash_points import OVERLAP_STAGES, WORKER_STAGES
 from spotelastic_checkpoints.types import Branch, Resume, Schedule, Snapshot
 from support.checkpoints import Node, cluster, round_info
 from support.patience import PATIENT
 from support.soak import seeds
+from support.stages import OVERLAP_STAGES, WORKER_STAGES
 
 pytestmark = pytest.mark.faults
 TESTS = Path(__file__).parent.parent

@@ -26,6 +26,8 @@ from spotelastic_checkpoints.types import DaemonStatus, EpochClaim, RoundInfo, S
 
 T = TypeVar("T")
 
+ANSWER_WITHIN = 5.0
+"""Seconds for calls that are answered at once."""
 _SLACK = 2.0
 """Seconds that an answer may take beyond the timeout in the request itself."""
 
@@ -36,15 +38,11 @@ class DaemonClient:
     Calls that may take long use a connection of their own, and block no other call.
     """
 
-    def __init__(self, socket: str, *, timeout: float = 5.0) -> None:
-        """Connect to the daemon's socket.
-
-        `timeout` (s) holds for calls that are answered at once.
-        """
+    def __init__(self, socket: str) -> None:
+        """Connect to the daemon's socket."""
         self._path = socket
-        self._timeout = timeout
         self._lock = threading.Lock()
-        self._connection: Connection | None = Connection.unix(socket, timeout)
+        self._connection: Connection | None = Connection.unix(socket, ANSWER_WITHIN)
         self._subscriptions: list[tuple[Connection, threading.Thread]] = []
 
     def begin(self, round: RoundInfo) -> None:
@@ -103,8 +101,8 @@ class DaemonClient:
 
         `Closed` is the last event.
         """
-        connection = Connection.unix(self._path, self._timeout)
-        connection.call(Subscribe(), type(None), self._timeout)
+        connection = Connection.unix(self._path, ANSWER_WITHIN)
+        connection.call(Subscribe(), type(None), ANSWER_WITHIN)
 
         def deliver() -> None:
             try:
@@ -125,22 +123,22 @@ class DaemonClient:
         for connection, thread in self._subscriptions:
             connection.close()
             if thread is not threading.current_thread():
-                thread.join(self._timeout)
+                thread.join(ANSWER_WITHIN)
         self._subscriptions.clear()
 
     def _call(self, request: object, kind: type[T]) -> T:
         with self._lock:
             if self._connection is None:
-                self._connection = Connection.unix(self._path, self._timeout)
+                self._connection = Connection.unix(self._path, ANSWER_WITHIN)
             try:
-                return self._connection.call(request, kind, self._timeout)
+                return self._connection.call(request, kind, ANSWER_WITHIN)
             except DaemonUnavailable:
                 self._connection.close()
                 self._connection = None
                 raise
 
     def _call_alone(self, request: object, kind: type[T], timeout: float) -> T:
-        connection = Connection.unix(self._path, self._timeout)
+        connection = Connection.unix(self._path, ANSWER_WITHIN)
         try:
             return connection.call(request, kind, timeout + _SLACK)
         finally:

@@ -8,6 +8,9 @@ from spotelastic_checkpoints import isolated, log_records
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.protocol.connection import Connection
 
+START_WITHIN = 60.0
+"""Seconds within which a new daemon answers."""
+
 
 def start_daemon(
     *,
@@ -26,7 +29,6 @@ def start_daemon(
     lifeline: int | None = None,
     outlasts: bool = False,
     log: Path | None = None,
-    timeout: float = 60.0,
 ) -> subprocess.Popen[bytes]:
     """Start the daemon and return its process once its socket answers.
 
@@ -71,7 +73,7 @@ def start_daemon(
             },
             start_new_session=True,
         )
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + START_WITHIN
     while process.poll() is None and time.monotonic() < deadline:
         try:
             Connection.unix(str(socket), 1.0).close()
@@ -82,7 +84,7 @@ def start_daemon(
     ended = process.poll()
     process.kill()
     process.wait()
-    how = f"within {timeout:g} s" if ended is None else f"and ended with code {ended}"
+    how = f"within {START_WITHIN:g} s" if ended is None else f"and ended with code {ended}"
     last = log.read_text(errors="replace").strip().rpartition("\n")[2]
     said = log_records.message_of(last) or last.removeprefix("spotelastic: ")
     raise DaemonUnavailable(f"the checkpoint daemon did not start {how}: {said or log}")

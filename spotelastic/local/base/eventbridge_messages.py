@@ -22,12 +22,12 @@ class CloudEvent:
     detail: dict[str, Any]
 
 
-def interruption_warning(region: str, instance: str, action: str = "terminate") -> CloudEvent:
+def interruption_warning(region: str, instance: str) -> CloudEvent:
     return CloudEvent(
         "aws.ec2",
         "EC2 Spot Instance Interruption Warning",
         (f"arn:aws:ec2:{region}:instance/{instance}",),
-        {"instance-id": instance, "instance-action": action},
+        {"instance-id": instance, "instance-action": "terminate"},
     )
 
 

@@ -34,6 +34,8 @@ MINIMUM: Version = (3, 5, 6)
 """Oldest version that is safe for a cluster of several members."""
 CORRUPT_CHECK_TIME = "1m"
 """How often members of an older version compare their data."""
+STANDALONE_WITHIN = 20.0
+"""Seconds within which a cluster of one serves."""
 
 # The child has to ask for a signal at its parent's end. No Python code may run between fork and
 # exec in a process with threads. So the child first becomes a fresh interpreter, which asks for the
@@ -333,7 +335,7 @@ class EtcdMember:
         return f"etcd member {name} exited with {code}: {self.last_words()} (log: {self.log})"
 
 
-def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) -> EtcdMember:
+def standalone(folder: Path, *, host: str = "127.0.0.1") -> EtcdMember:
     """Start a cluster of one on free ports, with its data in `folder`, and wait until it serves."""
     binary = find_binary()
     for last in (False, False, True):
@@ -343,7 +345,7 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) 
         member = EtcdMember(config, log=folder / "etcd.log", binary=binary)
         member.start()
         try:
-            member.wait(timeout)
+            member.wait(STANDALONE_WITHIN)
             return member
         except EnvironmentFailure as error:
             # Another process took the port after it was found free.

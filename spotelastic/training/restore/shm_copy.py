@@ -25,8 +25,6 @@ MOST_PARTS = 1000
 GAP = 4096
 """Bytes between two tensors that are read along and thrown away."""
 
-Part = tuple[int, int]
-"""Address and length of a piece of memory."""
 Call = tuple[int, int, list[int]]
 """Offset in the file, number of bytes, and the addresses and lengths they go to, as a flat list."""
 
