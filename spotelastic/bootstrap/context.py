@@ -1,10 +1,15 @@
 """Helpers that all programs of a booting instance share."""
 
+import logging
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+
+from spotelastic_checkpoints import log_records
+from spotelastic_checkpoints.log_records import LogStyle
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, Identity
@@ -15,6 +20,8 @@ from spotelastic.bootstrap.supervisor import Process
 from spotelastic.errors import EnvironmentFailure, told
 from spotelastic.model.job import JobSpec
 from spotelastic.store.tls import TlsFiles
+
+logger = logging.getLogger(__name__)
 
 REFRESH = 3600.0
 """Seconds between two checks whether `up` has renewed the certificate."""
@@ -45,7 +52,7 @@ def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
             try:
                 certificate(aws, parameter)
             except Exception as error:  # the next look may succeed
-                say(told(error))
+                logger.warning(told(error), exc_info=True)
 
     threading.Thread(target=look, name="certificate", daemon=True).start()
     return over
@@ -70,5 +77,10 @@ def home() -> Path:
     return folder
 
 
-def say(line: str) -> None:
-    print(f"boot: {line}", flush=True)
+def log_as(program: str, node: str = "", variables: Mapping[str, str] | None = None) -> None:
+    """Starts the log of this process: on stderr, as the environment or the job's variables say.
+    Lines for people begin with the program's name.
+    """
+    style = LogStyle.of({**os.environ, **(variables or {})})
+    log_records.start(f"{program}: ", style)
+    log_records.node(node)

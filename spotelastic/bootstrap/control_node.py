@@ -1,5 +1,6 @@
 """Runs a control node: one etcd member and one controller, each restarted when it dies."""
 
+import logging
 import os
 import threading
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from spotelastic.aws.base.names import PEER_PORT, Names
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import etcd_identity as member
 from spotelastic.aws.security.certificates import MEMBER_NAME
-from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, say, start
+from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
 from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
 from spotelastic.clock import wall
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
 from spotelastic.store.tls import TlsFiles
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from spotelastic.store.etcd_server.process import EtcdMember
@@ -37,8 +40,9 @@ def run(me: Identity) -> int:
 
     aws = Aws(me.region, account=me.account)
     spec = job(aws, me)
+    log_as("boot", me.instance, spec.env)
     name = me.tag(MEMBER)
-    place = member.take(aws, spec.cluster, name, me, say)
+    place = member.take(aws, spec.cluster, name, me, logger.info)
     parameter = Names(spec.cluster).member_certificate(name)
     tls = certificate(aws, parameter)
     hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]
@@ -61,7 +65,7 @@ def run(me: Identity) -> int:
     if spec.etcd_version:
         _install_etcd(objects, spec.etcd_version)
     seat = MemberLifecycle(
-        MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log", say), objects
+        MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log"), objects
     )
 
     def start_etcd() -> Process:
@@ -79,8 +83,7 @@ def run(me: Identity) -> int:
         (
             SupervisedProcess("etcd", start_etcd, restarted=came_back),
             SupervisedProcess("controller", partial(start, "controller")),
-        ),
-        say,
+        )
     )
 
 
@@ -91,9 +94,11 @@ def controller() -> int:
     from spotelastic.linux import name_process
 
     name_process("se-controller")
+    log_as("controller")
     me = from_imds(imds())
     aws = Aws(me.region, account=me.account)
     spec = job(aws, me)
+    log_as("controller", me.instance, spec.env)
     tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
     its = (me.tag(BUCKET), me.region, me.instance, me.address)
     return run(ControllerConfig(spec, *its, tls, account=me.account))

@@ -9,6 +9,7 @@
 The parent stays small, and one thread of it starts all processes: they are bound to that thread.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -25,11 +26,13 @@ from spotelastic.aws.node import hardware
 from spotelastic.aws.node.log_shipper import LogShipper, stream
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import container, control_node, job_environment
-from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, say, start
+from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec
+
+logger = logging.getLogger(__name__)
 
 TRY_AGAIN = 75
 """Exit code of a part that could not start yet (EX_TEMPFAIL)."""
@@ -69,8 +72,10 @@ def main(args: Sequence[str]) -> int:
 def boot() -> int:
     """Runs this instance's role until it is done (worker) or told to end (control)."""
     name_process("se-boot")
+    log_as("boot")
     me = from_imds(imds())
-    say(f"{me.instance} in {me.zone}: {me.tag(ROLE)} of {me.tag(CLUSTER)}")
+    log_as("boot", me.instance)
+    logger.info(f"{me.instance} in {me.zone}: {me.tag(ROLE)} of {me.tag(CLUSTER)}")
     return control_node.run(me) if me.tag(ROLE) == "control" else _worker()
 
 
@@ -79,14 +84,14 @@ def boot() -> int:
 
 def _worker() -> int:
     os.environ[SCRATCH] = str(_scratch())
-    return supervise((SupervisedProcess("agent", partial(start, "agent"), ends=_is_final),), say)
+    return supervise((SupervisedProcess("agent", partial(start, "agent"), ends=_is_final),))
 
 
 def _scratch() -> Path:
     try:
         return hardware.scratch(home())
     except EnvironmentFailure as error:  # which may stay as it is: a script that needs it is slower
-        say(f"{error}: scratch is on the root disk")
+        logger.warning(f"{error}: scratch is on the root disk")
         return hardware.scratch_below(home())
 
 
@@ -101,13 +106,16 @@ def _agent() -> int:
     from spotelastic.agent.shutdown import STUCK
     from spotelastic.redaction import redactor
 
+    log_as("boot")
     try:
         me = from_imds(imds())
+        log_as("boot", me.instance)
         aws = Aws(me.region, account=me.account)
         spec = job(aws, me)
+        log_as("boot", me.instance, spec.env)
         if spec.container and CONTAINED not in os.environ:
             if not container.possible():
-                say(
+                logger.error(
                     f"--image {spec.container}: this machine has no docker: take types with GPUs, "
                     "whose machine image brings it, or no --image"
                 )
@@ -156,7 +164,7 @@ def _agent() -> int:
             logs.close()
     # A node that does not match the others may have read the job just before it was changed.
     except (Unavailable, EnvironmentFailure, UsageError) as error:
-        say(str(error))
+        logger.error(str(error))
         return TRY_AGAIN
 
 

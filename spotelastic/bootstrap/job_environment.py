@@ -1,6 +1,7 @@
 """Prepares a worker node for its script: packages, variables, secrets, the set-up command."""
 
 import hashlib
+import logging
 import os
 import subprocess
 import threading
@@ -14,13 +15,15 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, Identity
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import secrets
-from spotelastic.bootstrap.context import home, say
+from spotelastic.bootstrap.context import home
 from spotelastic.clock import wall
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
 from spotelastic.redaction import redactor
 from spotelastic.store.tls import TlsFiles
+
+logger = logging.getLogger(__name__)
 
 RECORD_TIMEOUT = 10.0
 SETUP_WITHIN = 1800.0
@@ -61,7 +64,7 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles) -> Wo
     store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
 
     def tell(line: str) -> None:
-        say(line)
+        logger.info(line)
         with suppress(Unavailable):
             record(store, keys, Event(wall(), "prepare", f"{me.instance}: {line}", me.instance))
 
@@ -69,7 +72,7 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles) -> Wo
         with repeated(tell, AGAIN) as told:
             return prepare(aws, objects, spec, me.instance, code, home(), told)
     except BuildFailed as error:
-        say(str(error))
+        logger.error(str(error))
         if not isinstance(error, SetUpFailed):
             fail(store, keys, f"on {me.instance}: {error}", wall())
         return None

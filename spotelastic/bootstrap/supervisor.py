@@ -4,6 +4,7 @@ One thread waits for all of them, through their pidfds, and for signals. It alon
 because some are bound to the thread that started them.
 """
 
+import logging
 import os
 import selectors
 import signal
@@ -16,6 +17,8 @@ from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.clock import steady, wall
 from spotelastic.errors import told
+
+logger = logging.getLogger(__name__)
 
 SHORT_LIFE = 2.0
 """Seconds. A process that dies sooner is restarted after a pause that doubles."""
@@ -60,9 +63,7 @@ class _Running:
     """Its exit code, once it is done for good."""
 
 
-def supervise(
-    parts: Sequence[SupervisedProcess], say: Callable[[str], None], grace: float = GRACE
-) -> int:
+def supervise(parts: Sequence[SupervisedProcess], grace: float = GRACE) -> int:
     """Runs all parts until they are done for good, or until SIGTERM or SIGINT.
 
     Returns the last exit code, or 0. What still runs then has `grace` seconds. Must be called on
@@ -80,13 +81,13 @@ def supervise(
         with selectors.DefaultSelector() as selector:
             selector.register(signals, selectors.EVENT_READ)
             while not told_to_end.is_set() and any(each.code is None for each in running):
-                _start_due(running, selector, say)
+                _start_due(running, selector)
                 for key, _ in selector.select(_until_next(running)):
                     if key.data is None:
                         os.read(signals, 4096)
                     else:
-                        _bury(key.data, selector, say)
-            _end(running, say, grace)
+                        _bury(key.data, selector)
+            _end(running, grace)
     finally:
         signal.set_wakeup_fd(old_waker)
         for number, handler in previous.items():
@@ -96,9 +97,7 @@ def supervise(
     return next((each.code for each in reversed(running) if each.code), 0)
 
 
-def _start_due(
-    running: Sequence[_Running], selector: selectors.BaseSelector, say: Callable[[str], None]
-) -> None:
+def _start_due(running: Sequence[_Running], selector: selectors.BaseSelector) -> None:
     for each in running:
         if each.process or each.code is not None or each.due > steady():
             continue
@@ -107,20 +106,20 @@ def _start_due(
         each.started_at = steady()
         selector.register(each.pidfd, selectors.EVENT_READ, each)
         if each.died_at and each.part.restarted:
-            _tell(each.part.restarted, each.died_at, say)
+            _tell(each.part.restarted, each.died_at)
 
 
-def _tell(restarted: Callable[[float], None], died_at: float, say: Callable[[str], None]) -> None:
+def _tell(restarted: Callable[[float], None], died_at: float) -> None:
     def call() -> None:
         try:
             restarted(died_at)
         except Exception as error:
-            say(told(error))
+            logger.warning(told(error), exc_info=True)
 
     threading.Thread(target=call, name="restarted", daemon=True).start()
 
 
-def _bury(each: _Running, selector: selectors.BaseSelector, say: Callable[[str], None]) -> None:
+def _bury(each: _Running, selector: selectors.BaseSelector) -> None:
     """Reaps a part that died, and decides when it is restarted."""
     selector.unregister(each.pidfd)
     code = _reap(each)
@@ -130,7 +129,7 @@ def _bury(each: _Running, selector: selectors.BaseSelector, say: Callable[[str],
     lived = steady() - each.started_at
     each.backoff = each.backoff.succeeded() if lived > SHORT_LIFE else each.backoff.failed()
     each.died_at, each.due = wall(), steady() + each.backoff.bound
-    say(f"{each.part.name} ended with {code}: starting it again")
+    logger.warning(f"{each.part.name} ended with {code}: starting it again")
 
 
 def _reap(each: _Running) -> int:
@@ -146,7 +145,7 @@ def _until_next(running: Sequence[_Running]) -> float | None:
     return max(0.0, min(due) - steady()) if due else None
 
 
-def _end(running: Sequence[_Running], say: Callable[[str], None], grace: float) -> None:
+def _end(running: Sequence[_Running], grace: float) -> None:
     """Sends SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
     for each in reversed(running):
         if each.process is None:
@@ -155,6 +154,6 @@ def _end(running: Sequence[_Running], say: Callable[[str], None], grace: float) 
         with selectors.DefaultSelector() as selector:
             selector.register(each.pidfd, selectors.EVENT_READ)
             if not selector.select(grace):
-                say(f"{each.part.name} does not end: killed")
+                logger.warning(f"{each.part.name} does not end: killed")
                 signal.pidfd_send_signal(each.pidfd, signal.SIGKILL)
         _reap(each)

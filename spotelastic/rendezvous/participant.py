@@ -10,8 +10,8 @@ compares what etcd shows with what this node has written. Must never happen:
 - leaving ends the job: only `end` writes its state.
 """
 
+import logging
 import math
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +34,8 @@ from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store, Watch, WatchItem
 from spotelastic.store.session import Session
+
+logger = logging.getLogger(__name__)
 
 RETRY = 0.2
 """Seconds until the next attempt after etcd did not answer, or another node won the election."""
@@ -344,7 +346,7 @@ class Participant:
         self._watches[prefix] = self._store.watch(prefix, deliver)
 
     def _lost(self, reason: str) -> None:
-        print(f"[spotelastic] {reason}", file=sys.stderr, flush=True)
+        logger.warning(reason)
         with self._changed:
             self._session_lost = True
             self._stir()

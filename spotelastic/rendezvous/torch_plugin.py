@@ -21,6 +21,7 @@ protocol=https, cacert, cert and key.
 """
 
 import atexit
+import logging
 import socket
 import sys
 import uuid
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from spotelastic_checkpoints import addresses
+from spotelastic_checkpoints import addresses, log_records
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -78,6 +79,8 @@ class SpotelasticHandler(RendezvousHandler):
     """torch's rendezvous interface on a `Participant`."""
 
     def __init__(self, params: RendezvousParameters) -> None:
+        if not logging.getLogger("spotelastic").hasHandlers():  # this process is torchrun's
+            log_records.start("[spotelastic] ", log_records.LogStyle.of())
         self._run = params.run_id
         self._join_timeout = float(params.get("join_timeout", 600))
         self._round: Round | None = None

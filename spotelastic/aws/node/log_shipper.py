@@ -1,6 +1,6 @@
 """Ships log lines to CloudWatch Logs, in batches, without ever holding up who writes them."""
 
-import sys
+import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.clock import Clock, wall
 from spotelastic.errors import SpotelasticError, told
+
+logger = logging.getLogger(__name__)
 
 EVERY = 0.5
 """Seconds that a line waits for others at most."""
@@ -89,11 +91,11 @@ class LogShipper:
             try:
                 self._put(name, lines)
             except SpotelasticError as error:
-                print(f"logs: {error}", file=sys.stderr, flush=True)
+                logger.warning(f"logs: {error}")
                 failed += [(name, line) for line in lines]
             except Exception as error:  # of these lines: others may be sent
                 lost = f"{len(lines)} lines of {name} are not sent"
-                print(f"logs: {told(error)}: {lost}", file=sys.stderr, flush=True)
+                logger.warning(f"logs: {told(error)}: {lost}", exc_info=True)
         return failed
 
     def _put(self, name: str, lines: Sequence[Line]) -> None:

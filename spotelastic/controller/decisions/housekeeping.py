@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from spotelastic_checkpoints import log_records
+
 from spotelastic.aws.compute.autoscaling import ALIVE, Instance
 from spotelastic.aws.compute.worker_groups import UNATTENDED
 from spotelastic.controller.model.observation import EndJobAtOnce, Observation, Tell, account
@@ -215,11 +217,17 @@ def hopeless(
 
 def said(console: str) -> str:
     """Returns why an instance did not boot, from the end of its console."""
-    lines = [line.strip() for line in console.splitlines()]
+    lines = [_as_text(line).strip() for line in console.splitlines()]
     lines = [line for line in lines if line and not line.endswith(_AGAIN)]
     ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
     last = (ours or lines or ["its console is empty"])[-1]
     return last.removeprefix("boot: ").rstrip(":")
+
+
+def _as_text(line: str) -> str:
+    """Returns a line of the console as people read it, where it is a JSON record."""
+    message = log_records.message_of(line)
+    return line if message is None else f"boot: {message}".partition("\n")[0]
 
 
 def cause(line: str) -> str:

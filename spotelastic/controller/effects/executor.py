@@ -5,7 +5,7 @@ next observation leads to the same action again. Every write to etcd carries the
 precondition.
 """
 
-import sys
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +51,8 @@ from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Put, Store, Write
+
+logger = logging.getLogger(__name__)
 
 
 class ControllerExecutor:
@@ -133,7 +135,7 @@ class ControllerExecutor:
 
     def _complain(self, error: str) -> None:
         if error != self._error:  # once, however often it is tried again
-            print(f"controller: {error}", file=sys.stderr, flush=True)
+            logger.warning(error)
         self._error = error
 
     def _write_drain(self, action: DrainNode) -> None:
@@ -189,36 +191,36 @@ class ControllerExecutor:
             raise LeaseLost("another controller leads")
 
     def _replace(self, action: Replace) -> None:
-        print(f"controller: {action.instance} goes: {action.reason}", flush=True)
+        logger.info(f"{action.instance} goes: {action.reason}")
         autoscaling.replace(self._aws, action.instance)
 
     def _remove(self, action: Remove) -> None:
-        print(f"controller: {action.instance} goes: {action.reason}", flush=True)
+        logger.info(f"{action.instance} goes: {action.reason}")
         autoscaling.remove(self._aws, action.instance)
 
     def _complete_drain(self, action: CompleteDrain) -> None:
         autoscaling.complete_drain(self._aws, action.group, action.instance)
 
     def _end_machine(self, action: EndMachine) -> None:
-        print(f"controller: {action.instance} is ended: {action.reason}", flush=True)
+        logger.info(f"{action.instance} is ended: {action.reason}")
         autoscaling.end(self._aws, (action.instance,))
 
     def _set_desired(self, action: SetDesired) -> None:
-        print(f"controller: {action.group} is set to {action.size}: {action.reason}", flush=True)
+        logger.info(f"{action.group} is set to {action.size}: {action.reason}")
         autoscaling.set_desired(self._aws, action.group, action.size)
 
     def _set_subnets(self, action: SetSubnets) -> None:
-        print(f"controller: {action.group} goes to other subnets: {action.reason}", flush=True)
+        logger.info(f"{action.group} goes to other subnets: {action.reason}")
         autoscaling.set_subnets(self._aws, action.group, action.subnets)
 
     def _resume(self, action: ResumeLaunches) -> None:
-        print(f"controller: {action.group} may launch again", flush=True)
+        logger.info(f"{action.group} may launch again")
         autoscaling.resume(self._aws, action.group)
 
     def _revive(self, action: Revive) -> None:
         """The round that it ended with is over, and counts for nothing but its number: what comes
         next resumes from the newest commit, with a new budget of restarts."""
-        print("controller: the job goes on", flush=True)
+        logger.info("the job goes on")
         job, round_ = self._store.get(self._keys.job), self._store.get(self._keys.round)
         if job is None or decode(job.data, Job).state not in ENDED:
             return
@@ -258,7 +260,7 @@ class ControllerExecutor:
         self._objects.change_job(resized)
 
     def _resettle(self, action: Resettle) -> None:
-        print("controller: the settings are changed", flush=True)
+        logger.info("the settings are changed")
         compares, writes = self._settle(action.settings)
         if not self._store.commit(compares, writes).succeeded:
             self._check_leadership()
@@ -332,7 +334,7 @@ class ControllerExecutor:
             return f"controller: {error}"
 
     def _dissolve(self, action: housekeeping.Teardown) -> None:
-        print(f"controller: the cluster is taken down: {action.reason}", flush=True)
+        logger.info(f"the cluster is taken down: {action.reason}")
         teardown.dissolve(self._aws, self._spec.cluster, self._bucket, self._spec.service_role)
 
 

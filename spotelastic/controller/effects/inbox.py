@@ -1,7 +1,7 @@
 """Reads a queue of AWS's events, or of people's commands, while this controller leads."""
 
+import logging
 import random
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +18,8 @@ from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.effects.throttle import JITTER
 from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told
+
+logger = logging.getLogger(__name__)
 
 LONG_POLL = 20
 """Seconds; the most that SQS offers."""
@@ -69,7 +71,7 @@ class Inbox(Generic[T]):
         self._clock = clock
         self._draw = draw
         self._backoff = Backoff(RETRY, retry_at_most, jitter=JITTER)
-        self._complain = Complaint(_say)
+        self._complain = Complaint(logger.warning)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
         """By SQS's own id, which stays when a message is delivered once more."""
@@ -164,7 +166,3 @@ class Inbox(Generic[T]):
             )
         now = self._clock()
         return {item["MessageId"]: self._read(item, now) for item in answer.get("Messages", ())}
-
-
-def _say(line: str) -> None:
-    print(f"controller: {line}", file=sys.stderr, flush=True)

@@ -4,8 +4,8 @@ It has a thread of its own, so that a slow object store holds up nothing. The st
 reader that sees the job's end there finds the report as well.
 """
 
+import logging
 import random
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,8 @@ from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event, Report, Status
+
+logger = logging.getLogger(__name__)
 
 EVERY = 0.25
 """Seconds between two publications at least."""
@@ -77,7 +79,7 @@ class Publisher:
         self._clock = clock
         self._draw = draw
         self._backoff = Backoff(EVERY, RETRY_AT_MOST, jitter=JITTER)
-        self._complain = Complaint(_say)
+        self._complain = Complaint(logger.warning)
         self._wake = threading.Condition()
         self._offered: Account | None = None
         self._finishing = False
@@ -201,10 +203,6 @@ class Publisher:
             self._objects.put(bucket.STATUS, msgspec.json.encode(made))
             self._status, self._status_at = made, now
         return True
-
-
-def _say(line: str) -> None:
-    print(f"controller: {line}", file=sys.stderr, flush=True)
 
 
 def _same(one: Status, other: Status) -> bool:

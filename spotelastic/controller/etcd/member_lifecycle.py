@@ -15,12 +15,13 @@ what it promised to the others. Every member checks at times for a newer generat
 and then goes over to it.
 """
 
+import logging
 import os
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from spotelastic.store.etcd_server.embedded import entry
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, find_binary, serves
 from spotelastic.store.etcd_server.roster import Roster
 from spotelastic.store.etcd_server.snapshot import restore
+
+logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks of a member that waits for the others."""
@@ -109,7 +112,6 @@ class MemberLifecycleConfig:
     folder: Path
     endpoints: Mapping[str, str]
     log: Path
-    say: Callable[[str], None] = print
 
 
 class MemberLifecycle:
@@ -159,11 +161,11 @@ class MemberLifecycle:
             try:
                 self._go_over(self._generations.number())
             except Exception as error:  # the next look may succeed
-                self._config.say(told(error))
+                logger.warning(told(error), exc_info=True)
 
     def _go_over(self, newest: int) -> None:
         if newest > self._generation and self.etcd.running:
-            self._config.say(f"etcd goes on in its generation {newest}")
+            logger.info(f"etcd goes on in its generation {newest}")
             self._over.set()
             os.kill(self.etcd.pid, signal.SIGTERM)
 
@@ -188,7 +190,7 @@ class MemberLifecycle:
 
     def _tell(self, told: str, reason: str) -> str:
         if reason != told:
-            self._config.say(reason)
+            logger.warning(reason)
         return reason
 
     def _look(self) -> Sight:
@@ -212,7 +214,7 @@ class MemberLifecycle:
     def _open(self, generation: Generation) -> None:
         if generation.number > 1:
             origin = generation.snapshot or "nothing: there is no snapshot"
-            self._config.say(f"most members of etcd lost their disks: starting from {origin}")
+            logger.warning(f"most members of etcd lost their disks: starting from {origin}")
         self._generations.open(generation)
 
     def _enter(self, seen: Sight, how: str) -> MemberConfig | None:
@@ -236,7 +238,7 @@ class MemberLifecycle:
             cluster = _admitted(seen.roster, how, name, base)
             found = replace(found, cluster=cluster, state="existing")
         self._generation = number
-        self._config.say(f"etcd member {name}: {how} (generation {number})")
+        logger.info(f"etcd member {name}: {how} (generation {number})")
         return found
 
     def _restore(self, snapshot: str, config: MemberConfig) -> None:

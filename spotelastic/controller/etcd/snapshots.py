@@ -1,6 +1,6 @@
 """Saves snapshots of etcd to the bucket and finds the newest, in case most disks are lost."""
 
-import sys
+import logging
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ from spotelastic.errors import Unavailable, told
 from spotelastic.store.etcd_server.process import find_leader
 from spotelastic.store.etcd_server.snapshot import take
 from spotelastic.store.tls import TlsFiles
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "etcd/snapshots/"
 EVERY = 600.0
@@ -71,7 +73,7 @@ class Snapshots:
             try:
                 wait = self._turn()
             except Exception as error:
-                print(f"controller: {told(error)}", file=sys.stderr, flush=True)
+                logger.warning(told(error), exc_info=True)
                 wait = RETRY
 
     def _turn(self) -> float:

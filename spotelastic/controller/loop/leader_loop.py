@@ -7,6 +7,7 @@ Nothing is polled quickly: an idle cluster costs a few calls of AWS's API every 
 back-off reduces calls that fail. All times are of one clock that nothing can set.
 """
 
+import logging
 import random
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
+from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.backoff import Draw
 
 from spotelastic.aws.base.clients import Aws
@@ -64,6 +66,8 @@ from spotelastic.model.progress import newest_committed
 from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
 
+logger = logging.getLogger(__name__)
+
 IDLE = 20.0
 """Seconds between two looks at AWS while nothing changes."""
 BUSY = 1.0
@@ -105,14 +109,16 @@ class LeaderLoop:
         self._policy = _policy(config.policy, spec)
         self._prices = prices
         self._zones = Zones(aws)
-        self._offers = OptionalQuery(WITHOUT_OFFERS, ASKED_AGAIN_AFTER, say)
-        self._subnets = OptionalQuery(WITHOUT_ZONES, BUSY, say)
+        self._offers = OptionalQuery(WITHOUT_OFFERS, ASKED_AGAIN_AFTER, logger.warning)
+        self._subnets = OptionalQuery(WITHOUT_ZONES, BUSY, logger.warning)
         self._bill: dict[str, Usage] = {}
         self._gateways = gateways(spec.nat_gateways)
         """US dollars an hour."""
         self._groups: dict[str, ScalingGroup] = {}
         self._machines: dict[str, Instance] = {}
-        self._description = OptionalQuery("going by the job as it was read last", IDLE, say)
+        self._description = OptionalQuery(
+            "going by the job as it was read last", IDLE, logger.warning
+        )
         self._wanted = spec.settings
         self._types = spec.instance_types
         self._job_of = spec.created_at
@@ -125,7 +131,7 @@ class LeaderLoop:
         self._answers = WarningRetry(BUSY, draw)
         self._received: frozenset[object] = frozenset()
         """What had come when it was decided last."""
-        self._complain = Complaint(say)
+        self._complain = Complaint(logger.warning)
         self._told: set[tuple[str, str, str]] = set()
         self._short_since: float | None = None
         self._reason = ""
@@ -216,6 +222,8 @@ class LeaderLoop:
         self._answers.turn()
         self._answer_warnings()
         records = self._mirror.records()
+        if records.round is not None:
+            log_records.entered(records.round.number, records.round.cause)
         if (rest := self._resting(records)) > 0.0:
             if self._looked_at:  # else the leader before knew more
                 # A limit holds while AWS does not answer as well.
@@ -230,7 +238,7 @@ class LeaderLoop:
         seen = replace(seen, desired=kept.desired, hopeless=kept.hopeless)
         decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
-            say(decision.reason)
+            logger.info(decision.reason)
             self._reason = decision.reason
         done = self._perform(decision.actions)
         failed += _failed(decision.actions, done)
@@ -520,7 +528,3 @@ def _policy(policy: ControllerPolicy, spec: JobSpec) -> ControllerPolicy:
     if spec.worker_group == Names(spec.cluster).on_demand:
         capacity = replace(capacity, base=sys.maxsize)
     return replace(policy, capacity=capacity)
-
-
-def say(line: str) -> None:
-    print(f"controller: {line}", file=sys.stderr, flush=True)

@@ -1,5 +1,6 @@
 """Runs the controller of one control node: it stands by, and leads while it is elected."""
 
+import logging
 import signal
 import threading
 
@@ -11,7 +12,7 @@ from spotelastic.aws.compute.prices import AwsPrices, PriceList
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.leader_loop import LeaderLoop, say
+from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.store.election import campaign
@@ -19,6 +20,8 @@ from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
+
+logger = logging.getLogger(__name__)
 
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
@@ -39,7 +42,7 @@ class Controller:
         self._objects = BucketObjects(self._aws, config.bucket, config.spec.cluster)
         listed = PriceList(self._aws)
         listed.prepare((*config.spec.instance_types, CONTROL_TYPE))
-        self._prices = PriceCache(AwsPrices(self._aws, listed), say)
+        self._prices = PriceCache(AwsPrices(self._aws, listed), logger.warning)
         self._keys = Keys(config.spec.run)
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
@@ -58,7 +61,7 @@ class Controller:
         """Ends the controller because a thread that it needs has ended. Another controller leads,
         and this one is started again.
         """
-        say(f"the thread “{thread}” of this controller ended, and it ends: {error}")
+        logger.error(f"the thread “{thread}” of this controller ended, and it ends: {error}")
         self.failed = True
         self.stop()
 
@@ -74,7 +77,7 @@ class Controller:
                 try:
                     self._stand_by(session)
                 except Unavailable as error:
-                    say(str(error))
+                    logger.warning(str(error))
                     self._stopping.wait(RETRY)
                     self._wake.set()
         finally:
@@ -90,7 +93,7 @@ class Controller:
                 self._announce(session)
                 return session
             except Unavailable as error:
-                say(str(error))
+                logger.warning(str(error))
                 self._stopping.wait(RETRY)
         return None
 
@@ -99,7 +102,7 @@ class Controller:
         self._store.put(key, self._config.address.encode(), session.lease)
 
     def _on_lost(self, reason: str) -> None:
-        say(reason)
+        logger.warning(reason)
         self._over.set()
         self._wake.set()
 
@@ -117,7 +120,7 @@ class Controller:
         leadership = campaign(self._store, self._keys.leader, name, session.lease)
         if leadership is None:
             return
-        say("leads")
+        logger.info("leads")
         term = LeaderLoop(
             self._config,
             self._aws,
@@ -134,7 +137,7 @@ class Controller:
             if session.alive:
                 term.finish()
         except LeaseLost as error:
-            say(str(error))
+            logger.warning(str(error))
         finally:
             term.close()
         if session.alive:

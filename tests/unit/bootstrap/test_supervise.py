@@ -34,29 +34,27 @@ def end_self() -> None:
 
 def test_a_part_that_is_done_ends_the_supervision_with_its_exit_code() -> None:
     start = Starter(["raise SystemExit(3)"])
-    assert (
-        supervise([SupervisedProcess("agent", start, ends=lambda code: code == 3)], lambda _: None)
-        == 3
-    )
+    assert supervise([SupervisedProcess("agent", start, ends=lambda code: code == 3)]) == 3
     assert len(start.pids) == 1
 
 
-def test_a_part_that_is_killed_is_started_again_and_the_death_is_told() -> None:
+def test_a_part_that_is_killed_is_started_again_and_the_death_is_told(said: list[str]) -> None:
     start = Starter(["import os, signal; os.kill(os.getpid(), signal.SIGKILL)", WAIT])
-    said: list[str] = []
     deaths: list[float] = []
 
     def restarted(died_at: float) -> None:
         deaths.append(died_at)
         end_self()
 
-    assert supervise([SupervisedProcess("etcd", start, restarted=restarted)], said.append) == 0
+    assert supervise([SupervisedProcess("etcd", start, restarted=restarted)]) == 0
     assert len(start.pids) == 2
     assert len(deaths) == 1
     assert said == ["etcd ended with -9: starting it again"]
 
 
-def test_a_signal_ends_all_parts_even_those_that_do_not_want_to(tmp_path: Path) -> None:
+def test_a_signal_ends_all_parts_even_those_that_do_not_want_to(
+    tmp_path: Path, said: list[str]
+) -> None:
     ready = tmp_path / "ready"
     os.mkfifo(ready)
     stubborn = (
@@ -71,9 +69,8 @@ def test_a_signal_ends_all_parts_even_those_that_do_not_want_to(tmp_path: Path) 
 
     thread = threading.Thread(target=tell_when_ready)
     thread.start()
-    said: list[str] = []
     parts = [SupervisedProcess("one", first), SupervisedProcess("two", second)]
-    assert supervise(parts, said.append, grace=0.2) == 0
+    assert supervise(parts, grace=0.2) == 0
     thread.join()
     assert said == ["two does not end: killed"]
     for pid in (*first.pids, *second.pids):

@@ -1,6 +1,10 @@
 """What the leader does for the account, from hand-made observations."""
 
+import logging
 from dataclasses import replace
+
+from spotelastic_checkpoints import log_records
+from spotelastic_checkpoints.log_records import LogStyle
 
 from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.controller.decisions.housekeeping import (
@@ -187,6 +191,18 @@ def test_a_boot_failed_for_what_we_said_last_and_alike_without_what_varies() -> 
     assert said("") == "its console is empty"
     retried = "boot: no torch:\nboot: agent ended with 75: starting it again\n"
     assert said(retried) == "no torch"
+
+
+def test_why_a_boot_failed_is_found_in_json_records_too() -> None:
+    lines: list[str] = []
+    with log_records.logging_to("boot: ", LogStyle(log_records.JSON), lines.append):
+        for line in (
+            "--setup 'pip' ended with 1:\nno torch",
+            "agent ended with 75: starting it again",
+        ):
+            logging.getLogger("spotelastic.bootstrap").warning(line)
+    console = "".join(f"[ 12.3] spotelastic[812]: {line}\n" for line in lines)
+    assert said(console) == "--setup 'pip' ended with 1"
 
 
 def test_a_node_that_outlives_its_job_is_looked_after_until_the_cluster_goes() -> None:
