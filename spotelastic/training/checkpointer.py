@@ -1,11 +1,13 @@
 """Defines `Checkpointer`, with which a training script saves its state and restores it.
 
-with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
-    step = checkpoint.restore()
-    while step < steps:
-        ...
-        step += 1
-        checkpoint.step(step, loss=loss)
+    with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+        step = checkpoint.restore()
+        while step < steps:
+            ...
+            step += 1
+            checkpoint.step(step, loss=loss)
+
+The same script runs under `spotelastic up` and `spotelastic run`, under torchrun, and alone.
 """
 
 import os
