@@ -1,14 +1,15 @@
-"""Spotelastic under the Hugging Face Trainer: a callback for the state, a loader for the data.
+"""Trains under the Hugging Face Trainer, with a callback for the state and a loader for the data.
 
-spotelastic run --standalone --nproc-per-node 2 examples/huggingface_trainer.py
+    spotelastic run --standalone --nproc-per-node 2 examples/huggingface_trainer.py
 
-The Trainer stops at `max_steps`. `ElasticTrainer` takes a global batch in place of a batch per
-device, so that it stays what it is when nodes come and go; without it the state is carried over all
-the same, and the data of a half-finished epoch start again. No callback is told that `train()`
-raised: a script that goes on after that, without `ElasticTrainer`, calls `leave(error)` itself.
+The Trainer stops at `max_steps`. `ElasticTrainer` takes a global batch instead of a batch per
+device, so that the batch stays the same when nodes come and go. Without it the state is carried
+over as well, but the data of a half-finished epoch start again. The Trainer tells no callback that
+`train()` raised: a script that goes on after that, without `ElasticTrainer`, calls `leave(error)`
+itself.
 
-On machines without a GPU the Trainer has to be told so (`use_cpu`): each worker would train a model
-of its own otherwise. `Elastic` refuses to train such models.
+On machines without a GPU the Trainer has to be told so (`use_cpu`). Otherwise each worker would
+train a model of its own. `Elastic` refuses to train such models.
 """
 
 import os
@@ -33,8 +34,8 @@ class Elastic(TrainerCallback):
         workers = int(os.environ.get("WORLD_SIZE", "1"))
         if args.world_size != workers:
             raise RuntimeError(
-                f"the Trainer knows of {args.world_size} of {workers} workers, which would train "
-                "models of their own: without a GPU set TrainingArguments(use_cpu=True)"
+                f"the Trainer knows of {args.world_size} of {workers} workers, so that each would "
+                "train a model of its own: without a GPU set TrainingArguments(use_cpu=True)"
             )
         values = {"model": model, "optimizer": optimizer, "scheduler": lr_scheduler}
         if self.data is not None:
@@ -49,19 +50,24 @@ class Elastic(TrainerCallback):
         self.leave()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Once, if training got as far as to enter it: another one is refused until then."""
+        """Close the Checkpointer, if training got as far as opening it.
+
+        Until then no other can be opened.
+        """
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is not None:
             checkpoint.__exit__(type(error) if error else None, error, None)
 
 
 class ElasticTrainer(Trainer):
-    """Every step takes `global_batch` samples, over however many ranks there are."""
+    """A Trainer whose steps take `global_batch` samples, however many ranks there are."""
 
     def __init__(self, *args, global_batch: int, storage: str | None = None, **more) -> None:
         super().__init__(*args, **more)
         if self.args.gradient_accumulation_steps != 1:
-            raise ValueError("the global batch says how much a step takes: no accumulation")
+            raise ValueError(
+                "set gradient_accumulation_steps=1: the global batch says what a step takes"
+            )
         # With `drop_last` every rank has a share of each step.
         self.sampler = se.ElasticSampler(
             self.train_dataset, global_batch, seed=self.args.seed, drop_last=True
@@ -85,9 +91,10 @@ class ElasticTrainer(Trainer):
         )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The gradient is averaged over ranks, whose shares of a batch may differ by one sample.
+        """Weight the loss.
 
-        A model that is told the number of items in the batch has divided by that already.
+        Gradients are averaged over ranks, whose shares may differ by one sample. A model that is
+        told the number of items in the batch has divided by it already.
         """
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training and num_items_in_batch is None:

@@ -1,10 +1,10 @@
-"""Spotelastic under Lightning: one callback.
+"""Trains under Lightning with one callback.
 
-spotelastic run --standalone --nproc-per-node 2 examples/lightning_callback.py
+    spotelastic run --standalone --nproc-per-node 2 examples/lightning_callback.py
 
-Give the loader an ElasticSampler, let `max_steps` end training, and leave Lightning's own
-checkpoints and samplers off. `workers()` tells the Trainer of all that the launcher has started:
-without a GPU it takes each for a job of its own otherwise.
+Give the loader an ElasticSampler, let `max_steps` end training, and switch Lightning's own
+checkpoints and samplers off. `workers()` tells the Trainer of all workers that the launcher has
+started. Without a GPU it would otherwise take each for a job of its own.
 """
 
 import os
@@ -34,12 +34,13 @@ class Elastic(L.Callback):
             values[f"scheduler_{number}"] = config.scheduler
         self.checkpoint = se.Checkpointer(values, **self.options).__enter__()
         self.step = self.checkpoint.restore()
-        # The counter that trainer.global_step and max_steps go by.
+        # trainer.global_step and max_steps go by this counter.
         progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
         progress.optimizer.step.total.completed = self.step
 
     def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
-        if trainer.global_step == self.step:  # accumulate_grad_batches: no optimizer's step yet
+        # With accumulate_grad_batches, the optimizer has not stepped yet.
+        if trainer.global_step == self.step:
             self.data.advance()
             return
         self.step = trainer.global_step
@@ -52,14 +53,17 @@ class Elastic(L.Callback):
         self.leave(error)
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Once, if training got as far as to enter it: another one is refused until then."""
+        """Close the Checkpointer, if training got as far as opening it.
+
+        Until then no other can be opened.
+        """
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is not None:
             checkpoint.__exit__(type(error) if error else None, error, None)
 
 
 def workers() -> dict[str, object]:
-    """The Trainer's arguments for the workers there are: as many on each node, in one group."""
+    """Return the Trainer's arguments for all workers: as many on each node, in one group."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if world % local:

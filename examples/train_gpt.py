@@ -1,8 +1,10 @@
-"""Train a small byte-level GPT on the source text of Python's standard library.
+"""Trains a small byte-level GPT on the source text of Python's standard library.
 
-python examples/train_gpt.py --steps 100
-torchrun --nproc-per-node 2 examples/train_gpt.py
-spotelastic up --local --min 2 --max 4 examples/train_gpt.py --steps 400
+    python examples/train_gpt.py --steps 100
+    torchrun --nproc-per-node 2 examples/train_gpt.py
+    spotelastic up --local --min 2 --max 4 examples/train_gpt.py --steps 400
+
+The loss does not depend on the number of ranks: each step has the same global batch.
 """
 
 import argparse
@@ -51,13 +53,13 @@ class GPT(nn.Module):
 
 
 def read_text() -> Tensor:
-    """All top-level modules of the standard library, one after the other."""
+    """Return all top-level modules of the standard library, one after the other."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return torch.frombuffer(bytearray(b"".join(f.read_bytes() for f in files)), dtype=torch.uint8)
 
 
 def batch(text: Tensor, seed: int, step: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The global batch of a step: the same whoever asks, and however many ranks there are."""
+    """Return the global batch of a step, which is the same for any number of ranks."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     starts = torch.randint(len(text) - CONTEXT - 1, (BATCH, 1), generator=generator)
     rows = text[starts + torch.arange(CONTEXT + 1)].long().to(device)
@@ -89,8 +91,9 @@ def main() -> None:
         step = checkpoint.restore()
         while step < options.steps:
             inputs, targets = batch(text, options.seed, step, device)
-            # Each rank takes every world-th row. DDP averages over ranks, so that the sum over
-            # own rows times world / BATCH gives the mean over the global batch, however it splits.
+            # Each rank takes every world-th row, and DDP averages over ranks. So the sum over own
+            # rows times world / BATCH gives the mean over the global batch, however it is shared
+            # out.
             mine = slice(rank, BATCH, world)
             logits = model(inputs[mine])
             sums = F.cross_entropy(logits.flatten(0, 1), targets[mine].flatten(), reduction="sum")

@@ -85,8 +85,8 @@ def test_an_import_names_the_temporary_folder_that_is_full(
     torch.save(STATE, tmp_path / "in.pt")
     monkeypatch.setattr("tempfile.tempdir", str(disk))
     told = refused("import", tmp_path / "in.pt", tmp_path / "run")
-    assert told.startswith(f"spotelastic: {disk} does not take 1 MiB, which {tmp_path / 'in.pt'}")
-    assert told.endswith("No space left on device; name a folder that does with TMPDIR\n")
+    assert told.startswith(f"spotelastic: {disk} has no room for 1 MiB, which are needed to ")
+    assert told.endswith("No space left on device; set TMPDIR to a folder that has\n")
     assert left(disk) == []
     monkeypatch.undo()
     fine("import", tmp_path / "in.pt", tmp_path / "run")

@@ -170,7 +170,7 @@ def test_of_an_imported_part_everything_else_begins_anew(
     assert resumes.startswith("spotelastic: resuming from step 0 in ")
     assert told == (
         "spotelastic: step 0 is an imported part of a state: "
-        "optimizer, scheduler, data, best begin anew"
+        "optimizer, scheduler, data, best begin afresh"
     )
     check_same(other.state_dict(), model.state_dict())
     assert not optimizer.state and state["best"] == {"loss": 4.0}
@@ -202,7 +202,7 @@ def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
     optimizer.step()
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     storage = imported(saved, tmp_path)
-    with pytest.raises(UsageError, match=r"optimizer\.param_groups\.0 is of 2 .* and of 1 here"):
+    with pytest.raises(UsageError, match=r"optimizer\.param_groups\.0 has 2 parameters there and 1 here"):
         restored({"model": model, "optimizer": grouped(1)}, storage)
     with pytest.raises(UsageError, match=r"it also holds optimizer\.param_groups\.1"):
         less = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)

@@ -1,4 +1,4 @@
-"""Between our checkpoints and single `torch.save` files, in both directions.
+"""Converts checkpoints to single `torch.save` files, and such files to checkpoints.
 
 Neither direction holds the whole state in memory: its tensors are mapped files.
 """
@@ -46,17 +46,19 @@ from spotelastic.training.state.state import (
 )
 
 ALONE = "import"
-"""Name of the only node that an imported checkpoint was saved on."""
+"""Name of the only node of an imported checkpoint."""
 _NOTHING = memoryview(bytearray())
 
 Shown = Callable[[int], AbstractContextManager[Progress]]
-"""Given how many bytes there will be, what is told of each."""
+"""Given the number of bytes to come, returns a context whose value is called with the bytes
+done.
+"""
 Leaves = dict[str, tuple[tuple[str | int, ...], Any]]
 """Tensors and values by name, with their paths."""
 
 
 def tensor_bytes(checkpoint: Checkpoint, part: str = "") -> int:
-    """What `to_torch` assembles."""
+    """Return the number of bytes that `to_torch` assembles."""
     wanted = (p.item for p in shared(checkpoint) if p.item.is_tensor)
     return sum(_payload(item) for item in wanted if _is_of(item.path[0], part))
 
@@ -64,10 +66,11 @@ def tensor_bytes(checkpoint: Checkpoint, part: str = "") -> int:
 def to_torch(
     catalog: Catalog, checkpoint: Checkpoint, path: Path, done: Progress, part: str = ""
 ) -> int:
-    """Write `path`, a nested state dict as `torch.save` does; how many tensors it holds.
+    """Write a nested state dict to `path`, as `torch.save` does.
 
-    `part` picks one key of the state ("model"), whose content then is the whole file. Raises
-    `OSError` where it cannot be written; without room beside `path` for twice the tensors, at once.
+    Returns the number of tensors in it. `part` picks one key of the state ("model"), whose content
+    then is the whole file. Raises `OSError` where the file cannot be written, and at once where
+    there is no room beside `path` for twice the tensors.
     """
     leaves: Leaves = {}
     structures: dict[str, Any] = {}
@@ -90,7 +93,7 @@ def to_torch(
         _put_together(leaves)
         nested = _nested(structures, leaves)
         if not nested:
-            raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
+            raise UsageError(f"step {checkpoint.commit.step} has no {part or 'state'}")
         targets = {name: _bytes(tensor) for name, tensor in tensors.items()}
         complete = Path(folder) / "complete"
         with complete.open("wb") as file:
@@ -104,16 +107,16 @@ def to_torch(
 def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str = "") -> Checkpoint:
     """Commit the content of a `torch.save` file as `step` of a new run at `storage`.
 
-    `part` is the key under which it is put ("model" for the state dict of a module alone). Only
-    tensors count as progress: what a value takes is known once it is encoded. The run belongs to
-    nobody: the first that resumes it makes it its own. Raises `UsageError` when the file is not
-    one of torch's, or when something was committed there before, `EnvironmentFailure` where the
+    `part` is the key that the content is put under ("model" for the state dict of a module alone).
+    Only tensors count as progress, because the size of a value is known only once it is encoded.
+    The new run has no owner: the first run that resumes it becomes that. Raises `UsageError` when
+    torch cannot read the file or the storage has commits, and `EnvironmentFailure` where the
     temporary folder has no room.
     """
     view = _view(path, _load(path), part)
     commits = Commits(storage, "")
     if commits.latest() is not None:
-        raise UsageError(f"{storage.url} holds checkpoints already: name a new place")
+        raise UsageError(f"{storage.url} has checkpoints already: give a new storage")
     plan = layout.plan([Declaration(0, ALONE, declare(view))])
     slot = plan.slots[0]
     epoch = commits.claim().epoch
@@ -134,12 +137,12 @@ def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str 
 
 
 def _is_of(name: Any, part: str) -> bool:
-    """Whether what has this key belongs to the part; our own notes belong to none."""
+    """Return whether an entry belongs to the part. Entries added by spotelastic belong to none."""
     return name != OWN and part in ("", name)
 
 
 def _payload(item: Item) -> int:
-    """Of a tensor."""
+    """Return the bytes of a tensor's elements."""
     return encoding.nbytes(item.dtype, item.sizes)
 
 
@@ -147,9 +150,9 @@ def _payload(item: Item) -> int:
 
 
 def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
-    """The state with the containers and kinds of keys that it had, which paths do not tell.
+    """Return the state with the containers and types of keys that it had, which paths do not tell.
 
-    They were saved for what has a state_dict() of its own; of a module, for some entries alone.
+    They were saved for objects with a state_dict() of their own, and for some entries of a module.
     """
     nested = {
         name: filled(structure, lambda fqn: leaves.pop(fqn)[1])
@@ -161,7 +164,7 @@ def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
 
 
 def _put_together(leaves: Leaves) -> None:
-    """The tensors that a class makes of others, which are filled later."""
+    """Build the tensors that a class makes of others; they are filled later."""
     for fqn, (path, value) in [*leaves.items()]:
         if is_description(value):
             leaves[fqn] = path, made(value, functools.partial(_taken, leaves, fqn))
@@ -173,7 +176,7 @@ def _taken(leaves: Leaves, fqn: str, name: str) -> torch.Tensor:
 
 
 def _backed(item: Item, file: Path) -> torch.Tensor:
-    """A tensor whose memory is a file that ends with it."""
+    """Return a tensor whose memory is a file, which vanishes with it."""
     dtype = getattr(torch, item.dtype)
     count = math.prod(item.shape)
     if not count:
@@ -183,14 +186,17 @@ def _backed(item: Item, file: Path) -> torch.Tensor:
     try:
         tensor = torch.from_file(str(file), shared=True, size=count, dtype=dtype)
     except RuntimeError as error:
-        raise EnvironmentFailure(f"{file.parent}: no room for {item.fqn}: {error}") from error
+        raise EnvironmentFailure(f"{file.parent} has no room for {item.fqn}: {error}") from error
     file.unlink()
     return tensor.view(item.shape)
 
 
 def _allocate(file: IO[bytes], nbytes: int) -> None:
-    """Room, and not only a size: a page of a mapped file that the disk has no room for is a signal
-    that ends the process."""
+    """Reserve disk space for a file.
+
+    The space is really allocated. Writing to a mapped page that the disk has no room for would end
+    the process with SIGBUS.
+    """
     if nbytes:
         os.posix_fallocate(file.fileno(), 0, nbytes)
 
@@ -200,7 +206,7 @@ def _save(state: Any, path: Path) -> None:
         try:
             torch.save(state, file)
         except RuntimeError as error:
-            # What torch says of its own archive, which could not be ended, hides why.
+            # torch's error about its own archive, which could not be closed, hides the reason.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -229,21 +235,21 @@ def _load(path: Path) -> dict[str, Any]:
     except Exception as error:
         first = str(error).partition("\n")[0]
         raise UsageError(
-            f"{path} is not a file of torch.save that is safe to load: {first}"
+            f"{path} is not a torch.save file that is safe to load: {first}"
         ) from error
     if not isinstance(loaded, dict):
-        raise UsageError(f"{path} holds a {type(loaded).__name__}, not a state dict")
+        raise UsageError(f"{path} contains a {type(loaded).__name__}, not a state dict")
     return loaded
 
 
 def _is_zip(path: Path) -> bool:
-    """Only this one of torch's two formats can be mapped."""
+    """Return whether it has the one of torch's two formats that can be mapped."""
     return path.is_file() and zipfile.is_zipfile(path)
 
 
 @contextmanager
 def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
-    """Memory that is a file without a name in the temporary folder."""
+    """Yield memory that is a file without a name in the temporary folder."""
     folder = "the temporary folder"
     with ExitStack() as stack:
         try:
@@ -252,8 +258,8 @@ def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
             _allocate(file, nbytes)
         except OSError as error:
             raise EnvironmentFailure(
-                f"{folder} does not take {mib(nbytes)}, which {path} needs while it is imported: "
-                f"{error.strerror or error}; name a folder that does with TMPDIR"
+                f"{folder} has no room for {mib(nbytes)}, which are needed to import {path}: "
+                f"{error.strerror or error}; set TMPDIR to a folder that has"
             ) from error
         yield memoryview(mmap.mmap(file.fileno(), 0))
 
@@ -264,7 +270,7 @@ def _view(path: Path, loaded: dict[str, Any], part: str) -> StateView:
     chunks: list[Chunk] = []
     cells: list[ValueEntry] = []
     if part:
-        # So that a restore knows that whatever else is missing was not meant to be there.
+        # A restore then knows that whatever else is missing was not meant to be there.
         note = OWN, IMPORTED, part
         cells.append(ValueEntry(".".join(note), note, lambda: True))
     for fqn, value in flat.items():
@@ -282,14 +288,16 @@ def _view(path: Path, loaded: dict[str, Any], part: str) -> StateView:
 def _flat(
     path: Path, state: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
-    """Tensors and values by name, and their paths. Raises `UsageError` for keys that would not come
-    back as they are."""
+    """Return tensors and values by name, and their paths.
+
+    Raises `UsageError` for keys that would not come back as they are.
+    """
     advice = "import it with --part NAME, which it is put under"
     for name in state:
         if not isinstance(name, str):
-            raise UsageError(f"{path}: the key {name!r} is no name: {advice}")
+            raise UsageError(f"{path}: the key {name!r} is not a string: {advice}")
         if name == OWN:
-            raise UsageError(f"{path}: the key {OWN!r} is taken by our own notes: {advice}")
+            raise UsageError(f"{path}: the key {OWN!r} is reserved for spotelastic: {advice}")
     try:
         flat, paths = flatten_state_dict(state)
     except ValueError as error:
@@ -298,14 +306,15 @@ def _flat(
         try:
             fqn.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{path}: the key {fqn!r} is no text, and cannot be kept") from None
+            raise UsageError(f"{path}: the key {fqn!r} cannot be written as UTF-8") from None
     return flat, paths
 
 
 def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
-    """One where paths alone would not tell what the container was: keys that are numbers, say.
+    """Yield the structure of a container where paths alone do not tell it.
 
-    None for a module's: it is loaded by names, and what it has besides tensors is left to them.
+    There is none for a module's state. That is loaded by names, and the module decides about
+    values.
     """
     if not isinstance(value, dict | list):
         return
@@ -323,7 +332,7 @@ def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
 def _fill_slot(
     view: StateView, items: Sequence[Item], memory: memoryview, done: Progress
 ) -> tuple[Item, ...]:
-    """The items as they lie in the file, with their checksums."""
+    """Encode the state into memory, and return the items with their checksums."""
     chunks = {chunk.key: chunk for chunk in view.chunks}
     cells = {cell.key: cell for cell in view.cells}
     filled = []

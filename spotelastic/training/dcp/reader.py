@@ -1,7 +1,7 @@
-"""Reads any checkpoint of torch.distributed.checkpoint: `dcp.load(state, storage_reader=...)`.
+"""Reads checkpoints of torch.distributed.checkpoint from any storage, for `dcp.load`.
 
-Ranges that lie side by side are fetched together, several at a time, into a bounded amount of
-memory, and what has a checksum of ours is verified. A `.metadata` is unpickled with the classes
+Neighbouring ranges are fetched together, several at a time, into a bounded amount of memory. Items
+for which spotelastic has stored checksums are verified. `.metadata` is unpickled with the classes
 that belong in one, and no others.
 """
 
@@ -48,21 +48,24 @@ from torch.serialization import _get_layout
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 
 METADATA = ".metadata"
+"""Name of a checkpoint's record."""
 _SHARD = re.compile(r"__(\d+)_\d+\.distcp")
 AT_ONCE = 8
-"""Ranges in flight."""
+"""Ranges in flight at the same time."""
 RANGE = 16 << 20
+"""Bytes of one range."""
 BUDGET = 256 << 20
-"""Bytes that may lie in memory before they are in their tensors; one item may be larger."""
+"""Bytes that may be in memory before they are in their tensors; a single item may be larger."""
 GAP = 4096
+"""Bytes between two items that are read along."""
 PATIENCE = 60.0
-"""Seconds that the store may be away."""
+"""Seconds for which the store may not answer."""
 
 T = TypeVar("T")
 
 
 def open_checkpoint(path: str | os.PathLike[str], options: Mapping[str, Any]) -> Storage:
-    """With fsspec's storage options."""
+    """Open the storage of a checkpoint. `options` are fsspec's storage options."""
 
     def opened() -> Storage:
         try:
@@ -74,7 +77,7 @@ def open_checkpoint(path: str | os.PathLike[str], options: Mapping[str, Any]) ->
 
 
 def patient(call: Callable[[], T]) -> T:
-    """Until the store is back, for a minute; raises `Unavailable` then."""
+    """Repeat a call until the store answers. Raises `Unavailable` after a minute."""
     deadline, backoff = time.monotonic() + PATIENCE, Backoff(0.2, 5.0)
     while True:
         try:
@@ -98,6 +101,7 @@ class ReadSpan:
     items: tuple[ReadItem, ...]
 
     def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield offset and length of each range to fetch."""
         for offset in range(self.offset, self.offset + self.length, RANGE):
             yield offset, min(RANGE, self.offset + self.length - offset)
 
@@ -105,7 +109,7 @@ class ReadSpan:
 def stretches(
     items: Iterable[ReadItem], places: Mapping[MetadataIndex, _StorageInfo]
 ) -> list[ReadSpan]:
-    """Pure: what to fetch for the items, neighbours together."""
+    """Group items into spans, neighbours together."""
     by_file: dict[str, list[ReadItem]] = defaultdict(list)
     for item in items:
         by_file[places[item.storage_index].relative_path].append(item)
@@ -130,7 +134,7 @@ def stretches(
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A stretch under way to `data`."""
+    """A span that is being fetched into `data`."""
 
     stretch: ReadSpan
     data: memoryview
@@ -162,30 +166,36 @@ class CheckpointReader(StorageReader):
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
+        """The path of the checkpoint."""
         return self.path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether this can be the path of a checkpoint."""
         return bool(os.fspath(checkpoint_id))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Prepare for another load, from `checkpoint_id` if it is given."""
         self._places = {}
         self._load_id = str(uuid.uuid4())
         if checkpoint_id:
             self.path = checkpoint_id
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """`rank` (optional): of a checkpoint that was saved without collectives."""
+        """Read the record.
+
+        `rank` (optional) is for a checkpoint that was saved without collectives.
+        """
         rank = kwargs.get("rank")
         name = METADATA if rank is None else f"__{rank}{METADATA}"
         path = os.fspath(self.path)
         folder = folder_of(path)
         if folder is not None and not folder.is_dir():
-            raise UsageError(f"there is no folder {path}")
+            raise UsageError(f"{path}: no such folder")
         self._storage = open_checkpoint(path, self._options)
         blob = patient(lambda: self._storage.get(name))
         if blob is None:
-            raise UsageError(f"{path} holds no checkpoint: there is no {name} in it")
+            raise UsageError(f"{path} is not a checkpoint: it has no {name}")
         metadata = _unpickled(blob.data, f"{path}/{name}")
         told = getattr(metadata, "storage_meta", None) or StorageMeta()
         told.load_id = self._load_id
@@ -195,18 +205,24 @@ class CheckpointReader(StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
+        """Take the record that was read."""
         if metadata.storage_data is None:
-            raise SpotelasticError(f"{self.path}: its {METADATA} does not say where anything lies")
+            raise SpotelasticError(
+                f"{self.path}: its {METADATA} has no storage data, so that nothing can be found"
+            )
         self._metadata = metadata
         self._places = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Return the plans as they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read everything in the plan."""
         fetching: deque[Fetching] = deque()
         held = 0
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read") as pool:
@@ -272,13 +288,14 @@ class CheckpointReader(StorageReader):
         target = planner.resolve_tensor(item).detach()
         if target.size() != tensor.size():
             raise SpotelasticError(
-                f"{name}: {list(tensor.size())} was saved where {list(target.size())} is wanted"
+                f"{name} was saved with shape {list(tensor.size())}, "
+                f"but {list(target.size())} is needed"
             )
         target.copy_(tensor)
         planner.commit_tensor(item, target)
 
     def _tensor(self, item: ReadItem, data: memoryview) -> torch.Tensor:
-        """In place where the item is what our own encoding makes of it."""
+        """Return the stored tensor, in place where it is encoded as spotelastic does."""
         assert self._metadata is not None
         stored = self._metadata.state_dict_metadata[item.storage_index.fqn]
         assert isinstance(stored, TensorStorageMetadata)
@@ -294,7 +311,7 @@ class CheckpointReader(StorageReader):
         return loaded
 
     def _known_checksums(self, plan: LoadPlan, pool: ThreadPoolExecutor) -> dict[Any, str]:
-        """By file and offset, from the manifests that stand beside files of ours."""
+        """Return checksums by file and offset, from manifests that spotelastic has stored."""
         files = {self._places[item.storage_index].relative_path for item in plan.items}
         ranks = {int(match[1]) for file in files if (match := _SHARD.fullmatch(file))}
         checksums: dict[Any, str] = {}
@@ -325,7 +342,10 @@ _UNTIL_2_2 = "torch.distributed._shard.sharded_tensor.metadata"
 
 
 class _Member:
-    """Equals a member of an enum, which all of torch shares and a pickle shall not change."""
+    """Equals a member of an enum.
+
+    The members themselves are shared by all of torch, and a pickle must not change them.
+    """
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -337,7 +357,7 @@ class _Member:
 
 
 def _blank(kind: type) -> Callable[..., Any]:
-    """Its attributes come next in the pickle."""
+    """Make an instance without attributes, which come next in the pickle."""
     return partial(object.__new__, kind)
 
 
@@ -362,18 +382,21 @@ _MADE: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("builtins", "slice"): slice,
     **{
         (module, name): Path
-        for module in ("pathlib", "pathlib._local")  # the latter is Python 3.13's
+        for module in ("pathlib", "pathlib._local")  # The second is Python 3.13's.
         for name in ("Path", "PosixPath", "PurePosixPath")
     },
 }
-"""What a `.metadata` is made of, by exact names: a pickle may also name what lies within what it
-imports ("io.FileIO"), so that what stands here is all there is."""
+"""What a `.metadata` may consist of, by exact names.
+
+A pickle could also name what lies within a module or class that it imports ("io.FileIO"), so this
+is the whole list.
+"""
 
 
 class _Unpickler(pickle.Unpickler):
     """Looks nothing up: what the pickle names is in the table, or is refused.
 
-    It gets stand-ins that last as long as it, because it may set attributes of what it names.
+    It makes stand-ins of its own, because a pickle may set attributes of what it names.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -381,15 +404,16 @@ class _Unpickler(pickle.Unpickler):
         self._made = {name: _stand_in(make) for name, make in _MADE.items()}
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in or dtype with this name."""
         if made := self._made.get((module, name)):
             return made
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which does not belong there")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which does not belong in it")
 
 
 def _stand_in(make: Callable[..., Any]) -> type:
-    """A class, as pickles need one for what they make, that makes something else."""
+    """Return a class that makes something else; pickles need a class for that."""
     return type("StandIn", (), {"__new__": lambda _, *args: make(*args)})
 
 
@@ -399,5 +423,7 @@ def _unpickled(data: bytes, name: str) -> Metadata:
     except Exception as error:
         raise SpotelasticError(f"{name} cannot be read: {error}") from error
     if not isinstance(metadata, Metadata):
-        raise SpotelasticError(f"{name} is no checkpoint's: it holds a {type(metadata).__name__}")
+        raise SpotelasticError(
+            f"{name} is not a checkpoint's record: it contains a {type(metadata).__name__}"
+        )
     return metadata

@@ -1,9 +1,9 @@
-"""Writes checkpoints of torch.distributed.checkpoint: `dcp.save(state, storage_writer=...)`.
+"""Writes checkpoints of torch.distributed.checkpoint to any storage, for `dcp.save`.
 
-Each rank packs its items into files of some 64 MiB, assembled in buffers that stay from save to
-save, and several go up at a time. Items are encoded so that their tensors lie in the file as they
-are, which every reader of DCP loads. `.metadata` is removed first and comes last: a save that was
-cut off is no checkpoint.
+Each rank packs its items into files of about 64 MiB, in buffers that are kept from save to save,
+and uploads several at a time. Tensors are encoded so that their bytes lie in the file unchanged,
+which every reader of DCP loads. `.metadata` is removed first and written last: a save that was cut
+off is no checkpoint.
 """
 
 import io
@@ -44,23 +44,23 @@ from spotelastic.training.dcp.reader import METADATA, open_checkpoint, patient
 from spotelastic.training.save.saver import raw_tensor
 
 FILE = 64 << 20
-"""Bytes from which on a file takes no further items."""
+"""Bytes beyond which a file takes no further items."""
 AT_ONCE = 4
-"""Files, and buffers, of one rank."""
+"""Files, and buffers, of one rank at the same time."""
 _OWN = {"_buffers", "_staged", "_lock", "_under_way", "_storage"}
 """Attributes of a writer that mean nothing in another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """A file, and what goes into it."""
+    """A file, and the items that go into it."""
 
     name: str
     items: tuple[WriteItem, ...]
 
 
 def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[ShardPlan]:
-    """Pure: the items in as few files as `most` bytes each allow; a larger one has its own."""
+    """Distribute items over as few files as `most` bytes each allow. A larger item has its own."""
     groups: list[list[WriteItem]] = []
     room = 0
     for item in items:
@@ -111,8 +111,8 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     ) -> None:
         if serialization_format is not SerializationFormat.TORCH_SAVE:
             raise UsageError(
-                f"{serialization_format} is not what dcp.load reads; `spotelastic ckpt export` "
-                "writes safetensors"
+                f"dcp.load cannot read {serialization_format}; use `spotelastic ckpt export` for "
+                "safetensors"
             )
         self._file = FILE if single_file_per_rank else 0
         self._at_once = max(thread_count, AT_ONCE)
@@ -125,17 +125,17 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         self.reset(path)
 
     def _begin(self) -> None:
-        """What belongs to this process alone."""
+        """Create what belongs to this process alone."""
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         for _ in range(self._at_once):
             self._buffers.put(bytearray())
         self._staged: dict[str, Any] | None = None
         self._lock = threading.Lock()
         self._under_way = 0
-        """Copies that were made and are not written yet."""
+        """Number of copies that were made and are not written yet."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """For the process that dcp.async_save may save in: memory and connections stay here."""
+        """Leave memory and connections out, for the process that dcp.async_save may save in."""
         return {name: value for name, value in vars(self).items() if name not in _OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,16 +144,20 @@ class CheckpointWriter(StorageWriter, AsyncStager):
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
+        """The path of the checkpoint."""
         return self.path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether this can be the path of a checkpoint."""
         return bool(os.fspath(checkpoint_id))
 
     def storage_meta(self) -> StorageMeta:
+        """Return the ids of this save."""
         return StorageMeta(checkpoint_id=os.fspath(self.path), save_id=self._save_id)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Prepare for another save, to `checkpoint_id` if it is given."""
         if checkpoint_id:
             self.path = checkpoint_id
         self._save_id = str(uuid.uuid4())
@@ -161,9 +165,10 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     # -- the copy of dcp.async_save ---------------------------------------------------------------
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy on the CPU; into the memory of the last one, unless that is being written yet.
+        """Copy the state to the CPU.
 
-        What another process writes counts as being written from then on: it does not tell.
+        The memory of the last copy is used again, unless that is still being written. What another
+        process writes counts as being written from then on, because it does not tell.
         """
         pinned = torch.cuda.is_available()
         with self._lock:
@@ -177,37 +182,40 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         return _copy_state_dict(state_dict, self._staged)
 
     def synchronize_staging(self) -> None:
-        """`stage` has copied when it returns."""
+        """Do nothing: `stage` has copied when it returns."""
 
     def close(self) -> None:
-        """Gives back the memory of the last copy."""
+        """Free the memory of the last copy."""
         self._staged = None
 
     # -- writing ----------------------------------------------------------------------------------
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """`rank` and `use_collectives` as DCP passes them."""
+        """Open the storage. `rank` and `use_collectives` are passed by DCP."""
         rank = kwargs.get("rank")
         self._rank = None if kwargs.get("use_collectives", True) else rank
         self._storage = open_checkpoint(self.path, self._options)
         self._prefix = ""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Check that the checkpoint may be written."""
         if not self._overwrite and patient(lambda: self._storage.get(self._record)) is not None:
-            raise UsageError(f"{self.path} holds a checkpoint already, and overwrite is False")
+            raise UsageError(f"{self.path} has a checkpoint already, and overwrite is False")
         if self._rank is not None:
             self._clear()
             return replace(plan, storage_data=f"__{self._rank}_")
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Remove the old record, and give each rank the prefix of its files."""
         self._clear()
         return [replace(plan, storage_data=f"__{rank}_") for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write everything in the plan."""
         files = shards(plan.storage_data, plan.items, self._file)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            # The threads that copy have streams of their own, which wait for none of the caller's.
+            # The threads that copy have streams of their own, which do not wait for the caller's.
             torch.cuda.current_stream().synchronize()
         try:
             with ThreadPoolExecutor(self._at_once, thread_name_prefix="write") as pool:
@@ -220,6 +228,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write the record, which makes the checkpoint valid."""
         places = {result.index: result.storage_data for each in results for result in each}
         complete = replace(
             metadata,
@@ -235,7 +244,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         return METADATA if self._rank is None else f"__{self._rank}{METADATA}"
 
     def _clear(self) -> None:
-        """What is there is no checkpoint from here on."""
+        """Remove the record: what is there is no checkpoint from here on."""
         patient(lambda: self._storage.delete([self._record]))
 
     def _write(self, file: ShardPlan, planner: SavePlanner) -> list[WriteResult]:
@@ -280,14 +289,14 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     def _streamed(
         self, file: ShardPlan, planner: SavePlanner
     ) -> tuple[memoryview, list[WriteResult]]:
-        """Through the user's extensions, and for types that only torch itself can write."""
+        """Encode items through the user's extensions, or types that only torch itself can write."""
         stream = io.BytesIO()
         results = []
         for item in file.items:
             data = planner.resolve_data(item)
             if isinstance(data, torch.Tensor):
                 data = data.detach().cpu()
-                # Of a view torch would save all that it is a view of.
+                # Of a view torch would save the whole tensor that it is a view of.
                 if data.untyped_storage().size() != data.numel() * data.element_size():
                     data = data.clone()
             results.append(
@@ -299,7 +308,10 @@ class CheckpointWriter(StorageWriter, AsyncStager):
 
 
 def _put(memory: memoryview, end: int, tensor: torch.Tensor) -> tuple[int, int]:
-    """Where the tensor's item lies that begins behind `end`, with aligned elements."""
+    """Encode a tensor behind `end`, with aligned elements.
+
+    Returns where the item begins and ends.
+    """
     dtype, sizes = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     prefix = encoding.tensor_prefix(dtype, sizes)
     at = aligned(end + len(prefix))
@@ -316,7 +328,7 @@ def _is_plain(item: WriteItem) -> bool:
 
 
 def _nbytes(item: WriteItem) -> int:
-    """At most, of a tensor; of a value it is not known yet, and little."""
+    """Return the most bytes that a tensor takes. A value's are not known yet, and few."""
     if item.tensor_data is None:
         return 0
     data = item.tensor_data

@@ -1,4 +1,4 @@
-"""From a restore set into the state: tensors in place, across any change of the ranks."""
+"""Loads an opened checkpoint into a script's state, in place and for any number of ranks."""
 
 import dataclasses
 import mmap
@@ -49,18 +49,20 @@ from spotelastic.training.state.state import (
 from spotelastic.training.state.tensors import is_value, pour
 
 _MAP_NORESERVE = 0x4000
-"""Linux: a file of another node's size is mapped, of which only a part is there."""
+"""Linux's flag for mapping a file larger than memory, of which only a part is there."""
 _OF_PARAMETERS = "params", "param_names"
-"""Those entries of a group that say whose options they are."""
+"""Entries of a group that say which parameters its options are for."""
 IMPORTED = "imported"
-"""In the name of a value of ours, before the one key of the state that was imported."""
+"""Part of the name of a value that marks an imported checkpoint. The one key that was imported
+follows.
+"""
 
 
 class RestoreSource:
-    """A source, opened. Holds maps of shared memory until it is dropped.
+    """An open source. It holds maps of shared memory until it is dropped.
 
-    `needs` tells which bytes of it are to be brought here before `load` reads them, and `windows`
-    what is brought and filled before, one after the other.
+    `needs` returns which bytes have to be fetched before `load` reads them. `windows` returns what
+    is fetched and filled before that, one window after the other.
     """
 
     def __init__(self, contents: Contents, source: Resume) -> None:
@@ -71,28 +73,32 @@ class RestoreSource:
         self._contents = contents
         self._maps: dict[str, memoryview] = {}
         self._copies: dict[str, list[Copy]] = {}
-        """Tensors that are filled as they were saved, by the file from which,"""
+        """Tensors that are filled exactly as they were saved, by the file that they come from."""
         self._others: list[Chunk] = []
-        """and those that are put together from parts."""
+        """Tensors that are put together from parts."""
         self._view: StateView | None = None
         self.read_to = 0
-        """Nothing before this offset of the restore set's file is needed any more by windows."""
+        """Offset in the restore set's file before which windows need nothing any more."""
         self._stateful: set[str] = set()
-        """Names of what is loaded through its own load_state_dict,"""
+        """Entries that are loaded through their own load_state_dict()."""
         self._values: set[str] = set()
-        """and of what is replaced."""
+        """Entries that are replaced."""
         self._contained: dict[str, torch.Tensor] = {}
-        """Tensors in containers, by name: those that stay, with what was saved in them."""
+        """Tensors in containers, by name. They stay, and are filled."""
         self._devices: dict[str, torch.device] = {}
-        """Where tensors go that are values."""
+        """Devices of tensors that are saved as values, by name."""
         self._sharded: dict[str, DTensor] = {}
         """Sharded tensors in the present state of what is being loaded, by name."""
         self._numbered: dict[str, list[str]] = {}
-        """The parameters of optimizers that were saved by their numbers, in this order."""
+        """For optimizers that were saved by the numbers of parameters, their parameters in
+        this order.
+        """
         self._taken: dict[str, Mapping[str, Mapping[str, str]]] = {}
-        """By entry: the parts of its module that load by themselves, and what they do."""
+        """For each entry, the parts of its module that load by their own code, and what
+        they load.
+        """
         self._left: list[str] = []
-        """Keys of the state that stay as they are: another one was imported alone."""
+        """Keys of the state that stay as they are, because another one was imported alone."""
         self._elsewhere: frozenset[str] = frozenset()
         """Names that only other ranks have in their state."""
         self._index(contents.pieces())
@@ -101,9 +107,11 @@ class RestoreSource:
     def needs(
         self, state: State, rank: int, of_all: Callable[[Misfit], Misfit] = lambda own: own
     ) -> list[Range]:
-        """Parts of the restore set's file that this rank reads, but for its windows. Raises
-        `UsageError` naming what does not fit; the state is untouched then. `of_all` tells what does
-        not fit all ranks together: each may have names of its own."""
+        """Return the ranges of the restore set's file that this rank reads, except for its windows.
+
+        Raises `UsageError`, naming what does not fit; the state is untouched then. `of_all` takes
+        what does not fit this rank and returns what fits none: each may have names of its own.
+        """
         for name, value in state.values.items():
             if isinstance(value, torch.nn.Module):
                 module_loading.materialise(name, value, self._kinds())
@@ -143,17 +151,20 @@ class RestoreSource:
         return joined(ranges)
 
     def windows(self) -> list[Window]:
-        """After `needs`: each is to be brought here, and then filled, in this order."""
+        """Return what has to be fetched and then filled, in this order. Call `needs` before."""
         return list(windows(self._copies.get(self._contents.file, ())))
 
     def fill(self, window: Window, moved: Sequence[Moved] = ()) -> None:
-        """What has `moved` is elsewhere in the file."""
+        """Fill a window. Ranges that have `moved` lie elsewhere in the file."""
         self.read_to = window.start
         fill_window(self._contents.file, window, moved)
 
     def match_groups(self, state: State) -> None:
-        """Before anything is filled, when what `needs` named has come: give the saved parameter
-        groups of optimizers the numbers that they have here. Raises `UsageError` for others."""
+        """Give saved parameter groups of optimizers the numbers that they have here.
+
+        Call it when what `needs` returned has been fetched, and before anything is filled. Raises
+        `UsageError` for other groups.
+        """
         self._check_groups(state)
         for name in state.by_themselves:
             self._check_order(state, name)
@@ -189,8 +200,10 @@ class RestoreSource:
 
     @torch.no_grad()
     def load(self, state: State) -> None:
-        """After all windows, of the same state: everything else. Raises `SpotelasticError` when a
-        slot that was read has been overwritten meanwhile."""
+        """Load everything else, after all windows.
+
+        Raises `SpotelasticError` if a slot was overwritten.
+        """
         for file, copies in self._copies.items():
             if file != self._contents.file:
                 fill(file, copies, self._map)
@@ -211,7 +224,7 @@ class RestoreSource:
         self._pieces: dict[str, list[Piece]] = {}
         for piece in pieces:
             self._pieces.setdefault(piece.item.fqn, []).append(piece)
-        # Where the sharding is what it was: no parts to be looked for.
+        # Where the sharding is as it was, there are no parts to look for.
         self._parts = {
             (fqn, piece.item.offsets): piece
             for fqn, pieces in self._pieces.items()
@@ -223,16 +236,19 @@ class RestoreSource:
         self._inner = {fqn for fqn in self._pieces if fqn.endswith("]") and self._is_inner(fqn)}
 
     def _is_inner(self, fqn: str) -> bool:
-        """Whether it is one of the tensors that another, saved as a value, is made of."""
+        """Return whether it is an inner tensor of another one, which was saved as a value."""
         first = self._pieces[fqn][0]
         above = self._pieces.get(".".join(map(str, first.item.path[:-1])), [first])
         return first.item.is_tensor and not above[0].item.is_tensor
 
     def _rename(self, state: State) -> None:
-        """What torch.save wrote has other names: an optimizer's own state_dict() numbers the
-        parameters, a wrapped model's has the wrapper's prefix."""
+        """Give entries that torch.save wrote the names that they have here.
+
+        An optimizer's own state_dict() numbers the parameters. A wrapped model's has the wrapper's
+        prefix.
+        """
         paths = self._paths
-        # Without a structure they are names that look like numbers: those of a ParameterList.
+        # Without a structure they are names that look like numbers, those of a ParameterList.
         kept = {path[2] for path in self._own_paths if path[:2] == (OWN, "structure")}
         numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
         wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
@@ -254,19 +270,21 @@ class RestoreSource:
         self._index(_renamed(piece, self._numbered, models) for piece in known)
 
     def _check_groups(self, state: State) -> None:
-        """Numbers say whose state it is only where the groups are what they were."""
+        """Raise `UsageError` where groups have other sizes, so that numbers mean other
+        parameters.
+        """
         for name in self._numbered:
             for number, group in enumerate(state.values[name].param_groups):
                 fqn = f"{name}.param_groups.{number}"
                 saved, here = self._value(self._pieces[f"{fqn}.params"][0]), len(group["params"])
                 if len(saved) != here:
                     raise UsageError(
-                        f"the checkpoint of step {self.step} is of another state: {fqn} is of "
-                        f"{len(saved)} parameters there and of {here} here"
+                        f"the checkpoint of step {self.step} is of another state: {fqn} has "
+                        f"{len(saved)} parameters there and {here} here"
                     )
 
     def _check_order(self, state: State, name: str) -> None:
-        """The same where names were not saved, but those of the parameters are known."""
+        """Raise `UsageError` where parameters are known to have had other numbers when saved."""
         optimizer = state.values.get(name)
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
@@ -276,9 +294,9 @@ class RestoreSource:
         )
         if saved and here and saved != here:
             raise UsageError(
-                f"the checkpoint of step {self.step}: {name} is saved by the numbers of its "
-                "parameters, which are others here or in another order: build its groups as when "
-                "it was saved"
+                f"the checkpoint of step {self.step}: {name} was saved by the numbers of its "
+                "parameters, but these are others here, or in another order: build its groups as "
+                "when it was saved"
             )
 
     def _not_imported(self, state: State) -> list[str]:
@@ -290,7 +308,7 @@ class RestoreSource:
     def _tell_what_is_left(self) -> None:
         names, begin = ", ".join(self._left), "begins" if len(self._left) == 1 else "begin"
         print(
-            f"spotelastic: step {self.step} is an imported part of a state: {names} {begin} anew",
+            f"spotelastic: step {self.step} is an imported part of a state: {names} {begin} afresh",
             file=sys.stderr,
             flush=True,
         )
@@ -305,7 +323,7 @@ class RestoreSource:
                 self._copies[piece.file].append(Copy(piece, chunk.tensor))
 
     def _as_saved(self, chunk: Chunk) -> Piece | None:
-        """The piece that is this very part of the tensor."""
+        """Return the piece that is exactly this chunk of the tensor, or None."""
         pieces = self._pieces.get(chunk.fqn, ())
         piece = pieces[0] if len(pieces) == 1 else self._parts.get(chunk.key)
         if piece is None:
@@ -315,7 +333,10 @@ class RestoreSource:
         return piece if same and item.dtype == dtype_name(chunk.tensor) else None
 
     def _boxes(self, view: StateView) -> Mapping[str, Sequence[Box]]:
-        """The parts of tensors that are read in parts; everything else is read as a whole."""
+        """Return the parts of tensors that are read in parts.
+
+        Everything else is read as a whole.
+        """
         whole = {chunk.fqn for chunk in view.chunks if chunk.path[0] in self._stateful}
         grouped = {chunk.fqn for chunk in self._others if _is_of_a_group(chunk.path)}
         boxes: dict[str, list[Box]] = {
@@ -336,7 +357,8 @@ class RestoreSource:
             for fqn in _below(view.remade, kinds):
                 del kinds[fqn]
         for name in self._stateful:
-            known = f"{OWN}.structure.{name}" in self._pieces  # though it may have been empty
+            # An entry with a structure was saved, though it may have been empty.
+            known = f"{OWN}.structure.{name}" in self._pieces
             _leave_to_itself(name, here, there, known=known)
         for name in self._values:
             _leave_values(name, here, there)
@@ -357,7 +379,7 @@ class RestoreSource:
             raise UsageError(f"the checkpoint of step {self.step} is of another state: {problem}")
 
     def _kinds(self) -> dict[str, Kind]:
-        """Of all that was saved but for what is ours."""
+        """Return types and shapes of everything that was saved, without what spotelastic added."""
         return {
             fqn: Kind(pieces[0].item.dtype, pieces[0].item.shape)
             for fqn, pieces in self._pieces.items()
@@ -365,7 +387,7 @@ class RestoreSource:
         }
 
     def own_value(self, name: str) -> Any:
-        """One of the values that we added; None where it was not saved or cannot be had."""
+        """Return a value that spotelastic added; None where it was not saved or cannot be had."""
         pieces = self._pieces.get(f"{OWN}.{name}")
         return self._value(pieces[0]) if pieces else None
 
@@ -376,7 +398,7 @@ class RestoreSource:
             raise UsageError(f"the checkpoint of step {self.step}: {error}") from error
 
     def _kinds_by_path(self) -> dict[Path, Kind]:
-        """Of what lies as deep as an optimizer's."""
+        """Return types and shapes by path, of entries as deep as an optimizer's."""
         return {
             pieces[0].item.path: Kind(pieces[0].item.dtype, pieces[0].item.shape)
             for fqn, pieces in self._pieces.items()
@@ -392,8 +414,10 @@ class RestoreSource:
                 self._load_values(f"{name}.state.{parameter}", own)
 
     def _add_options(self, name: str, groups: Sequence[dict[str, Any]]) -> None:
-        """Those that an optimizer's groups were saved with and do not have. Some classes add them
-        in their steps, schedulers when they are made."""
+        """Add options that groups were saved with and do not have.
+
+        Some optimizers add them in their steps, and schedulers when they are made.
+        """
         known = [set(map(str, group)) for group in groups]
         for path in self._paths:
             if path[:2] != (name, "param_groups") or path[3] in _OF_PARAMETERS:
@@ -403,7 +427,7 @@ class RestoreSource:
                 set_element(groups[number], path[3:], self._whole(".".join(map(str, path))))
 
     def _load_values(self, fqn: str, held: Any, leave: str = "") -> None:
-        """What is no tensor now, in a container of an optimizer's and in those within."""
+        """Load what is no tensor now, in a container of an optimizer and in those within it."""
         entries = held.items() if isinstance(held, Mapping) else enumerate(held)
         for key, value in list(entries):
             pieces = self._pieces.get(f"{fqn}.{key}")
@@ -418,7 +442,7 @@ class RestoreSource:
                 self._load_values(f"{fqn}.{key}", value)
 
     def _hyper_parameter(self, piece: Piece) -> Any:
-        """Of a group where it is no tensor now, though it may have been one."""
+        """Return a group's option that is no tensor now, though it may have been one."""
         value = self._value(piece)
         return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
@@ -436,7 +460,7 @@ class RestoreSource:
             }
             if isinstance(value, torch.optim.Optimizer):
                 self._sharded |= sharded_state(name, value, self._kinds_by_path())
-            # It may keep what it is given as it is.
+            # The entry may keep what it is given as it is.
             self._devices |= {
                 ".".join(map(str, path)): leaf.device
                 for path, leaf in flat.items()
@@ -448,7 +472,7 @@ class RestoreSource:
             state.values[name] = poured(value, saved)
 
     def _nested(self, name: str) -> Any:
-        """As its state_dict(), or the container, was."""
+        """Return the entry as its state_dict() was, or as the container was."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
             return filled(structure, self._whole)
@@ -459,7 +483,7 @@ class RestoreSource:
         return nested.get(name, {})
 
     def _load_remade(self, name: str, module: torch.nn.Module) -> None:
-        """What set_extra_state() and hooks take; all else is in its place."""
+        """Load what set_extra_state() and hooks of a module take. All else is in its place."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
             state = filled(structure, self._whole)
@@ -474,7 +498,7 @@ class RestoreSource:
             module_loading.load(module, begin, name, loaded)
 
     def _whole(self, fqn: str) -> Any:
-        """A value, or a tensor; of one that is sharded here, this rank's part."""
+        """Return a value or a whole tensor; of one that is sharded here, this rank's part."""
         if fqn in self._contained:
             return self._contained[fqn]
         first = self._pieces[fqn][0]
@@ -491,8 +515,10 @@ class RestoreSource:
         return tensor
 
     def _fill_other(self, chunk: Chunk) -> None:
-        """From chunks of other places, another dtype, or a number that is a tensor now, as a
-        learning rate may be. What was not saved keeps the script's value."""
+        """Fill a chunk from other chunks, another dtype, or a number, as a learning rate may be.
+
+        What was not saved keeps the script's value.
+        """
         pieces = self._pieces.get(chunk.fqn, [])
         if pieces and pieces[0].item.is_tensor:
             self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
@@ -500,7 +526,7 @@ class RestoreSource:
             pour([chunk.tensor], [torch.as_tensor(self._value(pieces[0]))])
 
     def _fill(self, fqn: str, target: torch.Tensor, offsets: Sequence[int]) -> None:
-        """Copy the part that starts at `offsets` from whichever chunks hold it."""
+        """Copy the part that starts at `offsets` from all chunks that hold some of it."""
         copied = 0
         for piece in self._pieces[fqn]:
             part = overlap(piece.item, offsets, tuple(target.shape))
@@ -515,7 +541,9 @@ class RestoreSource:
             pour([into], [source])
             copied += source.numel()
         if copied != target.numel():
-            raise SpotelasticError(f"the checkpoint of step {self.step} lacks a part of {fqn}")
+            raise SpotelasticError(
+                f"the checkpoint of step {self.step} is damaged: a part of {fqn} is missing"
+            )
 
     def _value(self, piece: Piece) -> Any:
         item = piece.item
@@ -532,7 +560,7 @@ class RestoreSource:
     def _map(self, file: str) -> memoryview:
         if file not in self._maps:
             with open(file, "rb") as opened:  # noqa: PTH123
-                # Private: torch wants writable memory, and this must never be written.
+                # The map is private: torch wants writable memory, and this must never be written.
                 flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
                 private = mmap.mmap(opened.fileno(), 0, flags=flags)
             self._maps[file] = memoryview(private)
@@ -540,12 +568,12 @@ class RestoreSource:
 
 
 def _parameters(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Their names, in the order in which torch numbers them."""
+    """Return the names of an optimizer's parameters, in the order in which torch numbers them."""
     return [fqn for group in _groups(view, name, optimizer) for fqn in group]
 
 
 def _groups(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-    """The names of each group's parameters."""
+    """Return the names of each group's parameters."""
     cells = {cell.fqn: cell for cell in view.cells if cell.path[0] == name}
     numbers = range(len(optimizer.param_groups))
     return [cells[f"{name}.param_groups.{number}.params"].get() for number in numbers]
@@ -556,13 +584,15 @@ def _optimizers(state: State) -> list[torch.optim.Optimizer]:
 
 
 def _is_of_a_group(path: Path) -> bool:
-    """A tensor of a group, as a learning rate may be: which group was which is not known before
-    values are read."""
+    """Return whether it is a tensor of a group, as a learning rate may be.
+
+    Which group is which is not known before values are read.
+    """
     return len(path) > 3 and path[1] == "param_groups"
 
 
 def _is_wrapped(view: StateView, name: str) -> bool:
-    """Whether names of a model here begin like a wrapper's."""
+    """Return whether names of a model in this state begin like a wrapper's."""
     prefixes = tuple(f"{name}.{wrapper}" for wrapper in WRAPPERS)
     return any(fqn.startswith(prefixes) for fqn in view.kinds)
 
@@ -577,7 +607,7 @@ def _at(piece: Piece, path: Path) -> Piece:
 
 
 def _without(view: StateView, taken: Mapping[str, Mapping[str, Any]]) -> StateView:
-    """What modules load by themselves is not filled in place."""
+    """Return the view without what modules load by their own code."""
     begins = [begin for parts in taken.values() for begin in parts]
     gone = set(_below_prefixes(begins, view.kinds))
     if not gone:
@@ -596,7 +626,7 @@ def _devices(view: StateView) -> dict[str, torch.device]:
     cells = {cell.fqn: cell for cell in view.cells}
     remade = {fqn: cells[fqn].get() for fqn in _below(view.remade, cells)}
     found = {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}
-    for chunk in view.chunks:  # those that others are made of
+    for chunk in view.chunks:  # These are the inner tensors of others.
         if chunk.fqn.endswith("]"):
             found[".".join(map(str, chunk.path[:-1]))] = chunk.tensor.device
     return found
@@ -605,7 +635,7 @@ def _devices(view: StateView) -> dict[str, torch.device]:
 def _leave_to_itself(
     name: str, here: dict[str, Kind], there: dict[str, Kind], *, known: bool
 ) -> None:
-    """What has a load_state_dict of its own judges itself whether a saved state fits."""
+    """Leave out an entry with a load_state_dict of its own, which decides itself what fits."""
 
     ours, saved = (_below({name}, kinds) for kinds in (here, there))
     if known or bool(ours) == bool(saved):
@@ -615,7 +645,10 @@ def _leave_to_itself(
 
 
 def _leave_values(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
-    """What is replaced may be anything; tensors that are loaded in place must be there."""
+    """Leave out what is replaced and may be anything.
+
+    Tensors that are filled in place must exist.
+    """
     ours, saved = (_below({name}, kinds) for kinds in (here, there))
     if ours and saved:
         for fqn in ours:
@@ -627,7 +660,7 @@ def _leave_values(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> N
 
 
 def _below(names: Collection[str], fqns: Iterable[str]) -> list[str]:
-    """Those that are one of these names, or a part of one."""
+    """Return the names that are one of these, or a part of one."""
     if not names:
         return []
     prefixes = tuple(f"{name}." for name in names)
@@ -635,7 +668,7 @@ def _below(names: Collection[str], fqns: Iterable[str]) -> list[str]:
 
 
 def _leave_hyper_parameters(prefix: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
-    """Versions of torch differ in them: what was not saved keeps the value that the script gave."""
+    """Leave out options of groups. Versions of torch differ, and the script's values are kept."""
     for kinds in here, there:
         for fqn in [fqn for fqn in kinds if fqn.startswith(prefix)]:
             if not fqn.endswith(".params"):

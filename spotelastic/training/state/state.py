@@ -1,9 +1,9 @@
-"""What a training script wants saved, as flat lists of tensors and values that stay live.
+"""Describes a script's state as flat lists of the tensors and values that a save copies.
 
 Names are those that torch.distributed.checkpoint gives (`model.layer.weight`,
-`optimizer.state.layer.weight.exp_avg`), so that its loaders read what we write. The lists hold the
-very tensors that training updates: a save walks them and calls no `state_dict()` of a model or an
-optimizer. Whether they are still the right ones is a comparison of addresses.
+`optimizer.state.layer.weight.exp_avg`), so that its loaders read what is saved. The lists hold the
+very tensors that training updates: a save goes through them and calls no `state_dict()` of a model
+or an optimizer. Whether they are still the right ones is found out by comparing addresses.
 """
 
 import functools
@@ -62,20 +62,25 @@ from spotelastic.training.state.parameter_owners import (
 from spotelastic.training.state.per_rank import PerRank
 
 PIECE = 32 << 20
-"""Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
-share the upload of what they have in common."""
+"""Bytes above which a tensor, or a rank's part of one, is split.
+
+Files stay short then, and ranks share the upload of what they have in common.
+"""
 _IN_PLACE = (torch.nn.Module, torch.Tensor)
 OWN = "spotelastic"
-"""First part of the names of what we add to the state ourselves."""
+"""First part of the names of values that spotelastic adds to the state."""
 
 PER_RANK = "per-rank"
+"""Second part of the names of `se.PerRank` entries."""
 BY_ITSELF = "by-itself"
-"""Before the name of an optimizer that was saved as its own state_dict() has it: the names of the
-parameters of its groups,"""
+"""Second part of the names of values with the parameters' names of an optimizer that is saved as
+its own state_dict() has it.
+"""
 CLASS = "class"
-"""and before the name and the class of any other."""
+"""Second part of the names of values that tell the class of any other optimizer."""
 
 Key = tuple[str, tuple[int, ...]]
+"""Identifies an item within a state: its name and offsets."""
 
 
 class Chunk(NamedTuple):
@@ -90,9 +95,14 @@ class Chunk(NamedTuple):
 
     @property
     def key(self) -> Key:
+        """Identifies the chunk within the state."""
         return self.fqn, self.offsets
 
     def declared(self, *, lowest: bool = False) -> Declared:
+        """Return the chunk's declaration. Raises `UsageError` where it cannot be saved.
+
+        `lowest` says that the lowest rank's copy counts.
+        """
         dtype = dtype_name(self.tensor)
         if problem := tensors.has_nothing(self.tensor):
             raise UsageError(f"{self.fqn} {problem}")
@@ -105,75 +115,85 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ValueEntry:
-    """A value that is pickled. `rank` is SHARED, or the rank that it belongs to."""
+    """A value that is pickled at each save."""
 
     fqn: str
     path: Path
     get: Callable[[], Any]
+    """Returns the value as it is now."""
     rank: int = SHARED
+    """The rank that it belongs to, or `SHARED`."""
 
     @property
     def key(self) -> Key:
+        """Identifies the value within the state."""
         return self.fqn, ()
 
     @property
     def shown(self) -> str:
-        """What a user knows it as."""
+        """The name that a user knows it by."""
         return self.fqn.removeprefix(f"{OWN}.structure.")
 
 
 @dataclass(frozen=True, slots=True)
 class StateView:
-    """The state at one moment, as far as this rank has it."""
+    """The state at one time, as far as this rank has it."""
 
     chunks: tuple[Chunk, ...]
     cells: tuple[ValueEntry, ...]
     kinds: Mapping[str, Kind]
-    """By name, of everything: also of tensors that lie on other ranks alone."""
+    """Types and shapes of everything by name, also of tensors that only other ranks have."""
     current: Callable[[], bool]
-    """Whether training still updates these tensors."""
+    """Returns whether training still updates these tensors."""
     sharded: Collection[str] = frozenset()
-    """Names of the tensors that are spread over ranks."""
+    """Names of tensors that are sharded over ranks."""
     remade: Collection[str] = frozenset()
-    """Names of what modules make anew, each of one value or of several."""
+    """Names of what modules make anew on request, each of one value or several."""
     optimized: Collection[torch.Tensor] = ()
-    """What changes when an optimizer of the state steps, and at no other time."""
+    """Tensors that change only when an optimizer of the state steps."""
     buffers: Mapping[str, bool] = field(default_factory=dict)
-    """Names of modules' buffers, and whether torch makes them the first rank's at each forward."""
+    """Names of modules' buffers, and whether torch copies the first rank's to all at each
+    forward.
+    """
 
 
 class _Part(NamedTuple):
-    """What one entry of the mapping amounts to."""
+    """What one entry of the mapping consists of."""
 
     leaves: Mapping[Path, Any]
+    """Tensors and values by path."""
     readers: Mapping[Path, Callable[[], Any]]
-    """Of the leaves that are pickled; the others are tensors."""
+    """Functions that return the present value of each leaf that is pickled; the others are
+    tensors.
+    """
     checks: tuple[Callable[[], bool], ...] = ()
+    """Functions that return whether this still describes the entry."""
     cells: tuple[ValueEntry, ...] = ()
-    """Beside the leaves."""
+    """Values beside the leaves."""
     remade: Collection[str] = ()
     buffers: Mapping[str, bool] = {}
 
 
 class State:
-    """The mapping that the script gave: modules, optimizers, things with state_dict(), containers
-    of tensors, values."""
+    """The mapping that the script gave: modules, optimizers, objects with state_dict(), values."""
 
     def __init__(self, values: MutableMapping[str, Any]) -> None:
+        """Check the mapping. Raises `UsageError` for keys and entries that cannot be saved."""
         if OWN in values:
-            raise UsageError(f'state["{OWN}"]: this name is taken by spotelastic itself')
+            raise UsageError(f'state["{OWN}"]: this name is reserved for spotelastic')
         for name in values:
             if type(name) is not str:
-                raise UsageError(f"state[{name!r}]: the keys of a state are strings")
+                raise UsageError(f"state[{name!r}]: the keys of a state have to be strings")
         self.values = Unwrapped(values)
         for name, value in self.values.items():
             refuse_others(name, value)
         self.rank, self.world_size = 0, 1
-        """Whose state this is, for what is per rank."""
+        """Rank and world size, for what is per rank."""
         self.by_themselves: Collection[str] = ()
         """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
 
     def view(self) -> StateView:
+        """Return the state as it is now. Raises `UsageError` for what cannot be saved."""
         chunks: list[Chunk] = []
         cells: list[ValueEntry] = []
         kinds: dict[str, Kind] = {}
@@ -202,7 +222,7 @@ class State:
                     sharded.add(fqn)
                 if is_sharded or leaf.nbytes > PIECE:
                     chunks += chunks_of(fqn, path, leaf)
-                else:  # without a call: there may be thousands
+                else:  # No function is called here: there may be thousands.
                     chunks.append(Chunk(fqn, path, leaf.detach(), shape, (0,) * len(shape), shape))
         checks = [self._check(), *(check for part in parts for check in part.checks)]
         return StateView(
@@ -217,7 +237,7 @@ class State:
         )
 
     def _check(self) -> Callable[[], bool]:
-        """The same entries; of what is saved in place, the same objects."""
+        """Return a check that entries are the same, and objects where they are saved in place."""
 
         def followed() -> list[Any]:
             return [
@@ -260,7 +280,7 @@ class State:
                 state = self._optimizer_state(value)
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
-                # The name alone tells it: that is known before anything is read.
+                # The name alone tells it, which is known before anything is read.
                 known = _own_cell(lambda: True, CLASS, name, class_name(value))
                 return _Part(flat, readers, (_optimizer_check(value),), (known,))
             case torch.optim.Optimizer() if has_a_form_of_its_own(value):
@@ -278,15 +298,17 @@ class State:
         return _Part({(name,): value}, {(name,): _reader(self.values, name)}, checks)
 
     def stepped(self, *, is_new: bool = True) -> None:
-        """A step was made: data count by steps, not by what a loader has fetched. One that is
-        told of again counts where another batch was taken for it."""
+        """Move data samplers on by a step: data count by steps, not by what a loader has fetched.
+
+        A step that is reported again counts if another batch was taken for it.
+        """
         for value in self.values.values():
             own = value.value if isinstance(value, PerRank) else value
             if isinstance(own, ElasticSampler) and (is_new or own.waits):
                 own.advance()
 
     def make_optimizer_state(self, saved: Mapping[Path, Kind], left: Collection[str]) -> None:
-        """Of all optimizers but those to be `left`: something to load into, for what was saved."""
+        """Create state to load into, as it was `saved`, of all optimizers but those `left`."""
         for name, value in self.values.items():
             if name in left or not isinstance(value, torch.optim.Optimizer):
                 continue
@@ -305,20 +327,21 @@ class State:
                 make_state(name, value, model, names, own, same_class=same)
 
     def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
-        """Those whose state is saved by the names of the parameters."""
+        """Yield the optimizers whose state is saved by the names of parameters."""
         for name, value in self.values.items():
             if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
                 yield name, value
 
     def by_parameter(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The live state of each parameter, by the parameter's name."""
+        """Return the live state of each parameter, by the parameter's name."""
         return dict(self._optimizer_state(optimizer)["state"])
 
     def per_rank(self) -> Iterator[tuple[str, PerRank[Any]]]:
+        """Yield the `se.PerRank` entries."""
         return ((name, own) for name, own in self.values.items() if isinstance(own, PerRank))
 
     def is_stateful(self, value: Any) -> bool:
-        """An entry that is loaded through its own load_state_dict, not in place."""
+        """Return whether an entry is loaded through its own load_state_dict, not in place."""
         if isinstance(value, _IN_PLACE):
             return False
         if isinstance(value, torch.optim.Optimizer):
@@ -326,14 +349,17 @@ class State:
         return hasattr(value, "load_state_dict")
 
     def is_value(self, value: Any) -> bool:
-        """An entry that is replaced by what was saved; tensors in it are loaded in place."""
+        """Return whether an entry is replaced by what was saved.
+
+        Tensors in it are filled in place.
+        """
         if isinstance(value, torch.Tensor):
             return tensors.is_value(value)
         known = isinstance(value, torch.nn.Module | torch.optim.Optimizer | PerRank)
         return not known and not hasattr(value, "load_state_dict")
 
     def contained(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The tensors in containers, by name, of those that are values."""
+        """Return the tensors in these containers, by name."""
         return {
             ".".join(map(str, path)): leaf
             for name in names
@@ -343,7 +369,9 @@ class State:
         }
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
-        """The one that names its parameters; without one it is saved by their numbers."""
+        """Return the module that names the optimizer's parameters; None if it is saved by
+        numbers.
+        """
         if any(self.values.get(name) is optimizer for name in self.by_themselves):
             return None
         return owner(self.values, optimizer)
@@ -356,6 +384,7 @@ class State:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's dtype, without "torch."."""
     return _name_of(tensor.dtype)
 
 
@@ -365,7 +394,7 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
-    """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
+    """Return the pieces of a tensor that are saved one by one; of a DTensor, those on this rank."""
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
         return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
@@ -381,8 +410,10 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
 def _pieces(
     fqn: str, path: Path, tensor: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...]
 ) -> list[Chunk]:
-    """Of what begins at `offsets` of a tensor of this shape: all of it if small, else some rows
-    each, of the first axis that has several."""
+    """Return the pieces of what begins at `offsets` of a tensor of this shape.
+
+    A small one is one piece. A large one is cut into rows of the first axis that has several.
+    """
     axis = next((at for at, size in enumerate(tensor.shape) if size > 1), None)
     if axis is None or tensor.nbytes <= PIECE:
         return [Chunk(fqn, path, tensor, shape, offsets, tuple(tensor.shape))]
@@ -397,8 +428,10 @@ def _pieces(
 
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
-    """Parameters and buffers may be replaced, or be given other memory; a view keeps that of before
-    from being used for others. Modules may be, too, and any may get its first."""
+    """Return a check that a module still has the same parameters, buffers and submodules.
+
+    They may be replaced or moved to other memory. A view keeps the old memory from being reused.
+    """
 
     def filled() -> list[torch.Tensor]:
         return [tensor for part in parts for tensor in part.values() if tensor is not None]
@@ -418,7 +451,7 @@ def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
     modules = [*module.modules()]
     owners = [held for each in modules if (held := each._modules)]
     parts = [part for each in modules for part in (each._parameters, each._buffers) if part]
-    # Most have none of one kind or another: they are only looked at, all at once.
+    # Most modules have none of one kind or another. These are all looked at in one go.
     bare = [
         held
         for each in modules
@@ -435,7 +468,7 @@ def _are_same(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def _buffers(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, bool]:
-    """Names of the buffers, and whether each forward makes them the first rank's."""
+    """Return the names of buffers, and whether each forward makes them the first rank's."""
     broadcast = any(
         isinstance(each, DistributedDataParallel) and each.broadcast_buffers
         for each in module.modules()
@@ -449,6 +482,8 @@ def _buffers(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> di
 
 
 def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
+    """Return a check that an optimizer still has the same tensors and containers."""
+
     def held() -> tuple[list[Any], list[Any]]:
         objects: list[Any] = []
         keys: list[Any] = []
@@ -462,14 +497,16 @@ def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
         objects, keys = held()
         return _are_same(objects, known) and keys == known_keys
 
-    # The objects themselves: the ids of those that are gone are given to others.
+    # The objects themselves are kept: the ids of objects that are gone are reused.
     known, known_keys = held()
     return is_current
 
 
 def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
-    """The containers and tensors of an optimizer, and the keys by which all else is read. A tensor
-    that is the same may have been given other memory: its place is noted with the keys."""
+    """Collect the containers and tensors of an optimizer, and the keys of all else.
+
+    A tensor that is the same object may have other memory, so its place is noted with the keys.
+    """
     if isinstance(container, list):
         before = len(objects)
         entries: Iterable[Any] = container
@@ -483,7 +520,7 @@ def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
             keys.append(place(entry))
         elif isinstance(entry, Mapping | list):
             _note(entry, objects, keys)
-    # A list of values alone is one itself.
+    # A list without tensors is a value itself.
     if isinstance(container, list) and len(objects) > before:
         objects.append(container)
         keys.append(len(container))
@@ -505,16 +542,21 @@ def _followed(name: str, get: Callable[[], Any]) -> _Part:
 
 
 def per_rank_path(name: str, rank: int) -> Path:
+    """Return the path of a rank's `se.PerRank` entry."""
     return OWN, PER_RANK, name, str(rank)
 
 
 def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
-    """A name that only this rank has: like a part of a sharded tensor, all of them make a whole."""
+    """Return a value with a name that only this rank has.
+
+    As with parts of a sharded tensor, all of them together make a whole.
+    """
     path = per_rank_path(name, rank)
     return ValueEntry(".".join(map(str, path)), path, lambda: own.saved(name))
 
 
 def structure_cell(name: str, get: Callable[[], Any]) -> ValueEntry:
+    """Return the value that has the containers of an entry."""
     return _own_cell(get, "structure", name)
 
 
@@ -523,6 +565,7 @@ def _own_cell(get: Callable[[], Any], *path: str) -> ValueEntry:
 
 
 def class_name(value: object) -> str:
+    """Return the full name of an object's class."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
@@ -541,10 +584,11 @@ def _reader(values: Mapping[Any, Any], name: Any) -> Callable[[], Any]:
 def _optimizer_readers(
     optimizer: torch.optim.Optimizer, state: Mapping[str, Any], flat: Mapping[Path, Any]
 ) -> dict[Path, Callable[[], Any]]:
-    """Hyper-parameters change under a scheduler; the names of the parameters do not.
+    """Return functions that read the values of an optimizer.
 
-    The state of a parameter is the optimizer's own dictionary, that of a group is a copy. Either
-    may hold containers, of values too.
+    Options change under a scheduler; the names of parameters do not. A parameter's state is the
+    optimizer's own dictionary; that of a group is a copy. Either may contain containers, of values
+    too.
     """
     readers: dict[Path, Callable[[], Any]] = {}
     for path in _values(flat):
@@ -558,7 +602,7 @@ def _optimizer_readers(
 
 
 def _reader_within(container: Container, path: Path) -> Callable[[], Any]:
-    """Of what stands there at that moment; DCP makes all keys strings."""
+    """Return a function that reads what is at this path now. DCP makes all keys strings."""
 
     def entry(held: Any, key: str | int) -> Any:
         if isinstance(held, list):

@@ -61,9 +61,9 @@ with warnings.catch_warnings():
 REFUSED = {
     "two of one name": ({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "one name"),
     "meta": ({"w": torch.empty(2, device="meta")}, "w is on the meta device"),
-    "surrogate": ({"a\udc80": torch.ones(1)}, "is no text"),
-    "ours": ({"spotelastic": torch.ones(1)}, "is taken by our own notes: import it with --part"),
-    "number": ({0: torch.ones(1)}, "the key 0 is no name: import it with --part"),
+    "surrogate": ({"a\udc80": torch.ones(1)}, "cannot be written as UTF-8"),
+    "ours": ({"spotelastic": torch.ones(1)}, "is reserved for spotelastic: import it with --part"),
+    "number": ({0: torch.ones(1)}, "the key 0 is not a string: import it with --part"),
 }
 
 
