@@ -1,17 +1,17 @@
 #!/bin/bash
-# User data of every instance, control and worker alike: installs the spotelastic of whoever ran
-# `up` from the cluster's bucket, then runs `spotelastic boot` for as long as the instance lives.
+# User data of every instance, control node and worker. Installs the version of spotelastic that
+# ran `up` from the cluster's bucket, then runs `spotelastic boot` as long as the instance lives.
 set -eEuo pipefail
 
 failed() {
   echo "boot: line $1 of boot.sh failed: $2" >&2
-  # The controller finds that on the console. No hour is paid for a worker that cannot join, and the
-  # group of a control node starts another one, for which it may work.
+  # The controller finds this message on the console. A worker that cannot join must not be paid
+  # for. The group of a control node starts another one, which may succeed.
   systemctl poweroff
 }
 trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
 
-root=${SPOTELASTIC_ROOT:-} # another one in tests only
+root=${SPOTELASTIC_ROOT:-} # only tests use another root
 home=$root/opt/spotelastic
 imds=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}/latest
 token=$(curl -fsS --retry 10 --retry-connrefused -X PUT \
@@ -24,27 +24,27 @@ role=$(meta tags/instance/spotelastic:role)
 boot=s3://$(meta tags/instance/spotelastic:bucket)/$(meta tags/instance/spotelastic:cluster)/boot
 get() { aws s3 cp --only-show-errors "$boot/$1" "$2"; }
 
-# Images for deep learning have torch, in an environment of its own: that stays visible below.
+# Deep learning images have torch in an environment of its own, which stays visible below.
 python=$root/opt/pytorch/bin/python
 if ! [ -x "$python" ]; then
   python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || true)
 fi
 if [ -z "$python" ]; then
-  more= # what packages without wheels are built with
+  more= # needed to build packages without wheels
   [ "$role" = control ] || more="python3.11-devel git gcc-c++"
   dnf -y -q install python3.11 $more
   python=$(command -v python3.11)
 fi
-# By default half of the memory may be slots.
+# By default only half of the memory may be shared memory, in which the slots are.
 [ "$role" = control ] || mount -o remount,size=85% /dev/shm || true
-# /tmp is memory, too small for what pip fetches.
+# /tmp is in memory, and too small for what pip downloads.
 export TMPDIR=$home/tmp PIP_RETRIES=10
 mkdir -p "$TMPDIR" "$root/etc/systemd/system"
 get current "$home/current"
 wheel=$(cat "$home/current")
 
-# Control nodes are alike: what the first one installed serves those that come after it, who then
-# need no package index.
+# Control nodes are alike. What the first one installed is stored for later ones, which then need
+# no package index.
 kept=${wheel%/*}/$role-$(uname -m).tar.gz
 if ! { [ "$role" = control ] && get "$kept" "$home/kept" && tar -xzf "$home/kept" -C "$home"; }; then
   "$python" -m venv --clear --system-site-packages "$home/venv"

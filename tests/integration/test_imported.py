@@ -202,7 +202,8 @@ def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
     optimizer.step()
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     storage = imported(saved, tmp_path)
-    with pytest.raises(UsageError, match=r"optimizer\.param_groups\.0 has 2 parameters there and 1 here"):
+    differs = r"optimizer\.param_groups\.0 has 2 parameters there and 1 here"
+    with pytest.raises(UsageError, match=differs):
         restored({"model": model, "optimizer": grouped(1)}, storage)
     with pytest.raises(UsageError, match=r"it also holds optimizer\.param_groups\.1"):
         less = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
