@@ -4,6 +4,7 @@ Workers boot into nothing here, so that only what the controller does can bring 
 A test is a story of several steps, because a cluster takes seconds to start.
 """
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.autoscaling import ALIVE
 from spotelastic.aws.compute.estimate import besides
 from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.local import cloud
 from spotelastic.model.job import Job
 from spotelastic.store.codec import encode
 from spotelastic.store.etcd_server.process import find_leader
@@ -42,6 +44,7 @@ def test_the_control_plane_outlives_each_of_its_parts(trial: Trial) -> None:
     three_members_serve_and_one_controller_leads(trial)
     a_killed_leader_is_succeeded_while_its_node_stays(trial)
     an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(trial)
+    control_nodes_have_logged_records(trial)
 
 
 def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +61,7 @@ def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Trial]:
-    with running_trial(tmp_path) as running:
+    with running_trial(tmp_path, env={"SPOTELASTIC_LOG_FORMAT": "json"}) as running:
         yield running
 
 
@@ -72,6 +75,20 @@ def three_members_serve_and_one_controller_leads(trial: Trial) -> None:
     assert len({node.zone for node in seen.nodes if node.role == "control"}) == 3
     assert seen.leader in {node.id for node in seen.nodes if node.state == "leading"}
     assert len(set(trial.members().values())) == 3
+
+
+def control_nodes_have_logged_records(trial: Trial) -> None:
+    """All but what each says before it has read the job."""
+    info = cloud.find()
+    assert info is not None
+    told = []
+    for machine in autoscaling.machines(trial.cluster.aws, NAME, "control"):
+        lines = Path(info.folder, "instances", machine.id, "console.log").read_text().splitlines()
+        assert lines[0].startswith(f"boot: {machine.id} in ")
+        records = [json.loads(line) for line in lines if not line.startswith("boot: ")]
+        assert {each["node"] for each in records} == {machine.id}
+        told += [each["message"] for each in records]
+    assert "leads" in told and "etcd ended with -9: starting it again" in told
 
 
 def what_the_laptop_finds_is_what_was_created(trial: Trial) -> None:
