@@ -38,8 +38,8 @@ from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.bootstrap.context import REFRESH
 from spotelastic.clock import unbroken
 from spotelastic.controller.decisions.decide import decide
-from spotelastic.controller.loop.leader_loop import BUSY
 from spotelastic.controller.loop.run import LEASE
+from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import (
     ControllerPolicy,
     DepartedNode,
@@ -278,8 +278,8 @@ def _succeeding(
 
 def _rested(controllers: Controllers) -> None:
     """Until the leader asks for nothing any more: while something is to be done it asks every
-    `BUSY` seconds."""
-    rest(lambda: int(controllers.calls.value), 2 * BUSY, "a leader that rests")
+    `LoopPace.busy` seconds."""
+    rest(lambda: int(controllers.calls.value), 2 * LoopPace().busy, "a leader that rests")
 
 
 def _calls(controllers: Controllers) -> float:

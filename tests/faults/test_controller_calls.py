@@ -42,9 +42,8 @@ from spotelastic.controller.decisions import commands as decisions_commands
 from spotelastic.controller.effects import inbox, publisher
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop import leader_loop as terms
-from spotelastic.controller.loop.leader_loop import LeaderLoop
-from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.controller.loop.run import lead_with
+from spotelastic.controller.model.config import ControllerConfig, LoopPace
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.model.command import Command
 from spotelastic.model.job import Job, Settings
@@ -73,6 +72,7 @@ DONE = {
 }
 TURN = int(os.environ.get("SOAK_TURN", "0"))
 POLICY = ControllerPolicy(boot_within=3.0, strange_for=0.0)
+PACE = LoopPace(busy=0.25, soon=0.25)
 WARNING = """{{"id": "w-{0}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",
 "detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
@@ -88,7 +88,7 @@ class FirstTimes:
     def __init__(self, aws: Aws, fault: Fault) -> None:
         self.struck: set[str] = set()
         self._fault, self._lock, self._silenced = fault, threading.Lock(), threading.local()
-        events = aws._session.events
+        events = aws.session.events
         events.register("before-call", self._before)
         events.register("after-call", self._after)
 
@@ -171,12 +171,12 @@ def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Ite
     leadership = campaign(store, KEYS.leader, b"i-control", store.grant(1e6))
     assert leadership is not None
     config = ControllerConfig(
-        cluster.spec, cluster.bucket, aws.region, "i-control", "", None, POLICY
+        cluster.spec, cluster.bucket, aws.region, "i-control", "", None, POLICY, pace=PACE
     )
     objects = BucketObjects(aws, cluster.bucket, NAME)
     config = replace(config, spec=replace(config.spec, etcd=(), etcd_members=()))
     prices = PriceCache(AwsPrices(aws), print)
-    term = LeaderLoop(config, aws, store, objects, mirror, leadership, wake, prices, lambda: True)
+    term = lead_with(config, aws, store, objects, mirror, leadership, wake, prices, lambda: True)
     struck = FirstTimes(aws, fault)
     thread = threading.Thread(target=term.lead, args=(over,), name="term")
     thread.start()
@@ -194,7 +194,7 @@ def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Ite
 def test_every_call_of_a_controller_fails_once_and_all_comes_right(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where, name in ((terms, "BUSY"), (terms, "SOON"), (inbox, "RETRY"), (publisher, "EVERY")):
+    for where, name in ((inbox, "RETRY"), (publisher, "EVERY")):
         monkeypatch.setattr(where, name, 0.25)
     monkeypatch.setattr(inbox, "LONG_POLL", 1)
     monkeypatch.setattr(decisions_commands, "LIFETIME", PATIENT)

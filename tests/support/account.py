@@ -193,7 +193,7 @@ class Laptop:
         self._at = 0
         self._of = ""
         self._number = 0
-        events = self.aws._session.events
+        events = self.aws.session.events
         events.register("before-call", self._before)
         events.register("after-call", self._after)
 

@@ -1,18 +1,38 @@
-"""What a leader deals with: its inbox, AWS, and time that passes as told."""
+"""A leading controller over an account, a bucket and queues that are fakes, in time that is told to
+pass.
 
-from collections.abc import Callable
+A test puts in what comes from outside (messages, commands, objects in the bucket, keys in etcd),
+lets the leader take turns, and reads what came of it: calls to AWS, accounts that were published,
+keys in etcd.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
+import msgspec
+from support.fake_aws import CallLog, FakeAutoScaling, FakeEc2, FakeS3, FakeSqs, fake_aws, instance
+
+from spotelastic.aws.messaging import bucket
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.messaging.eventbridge import SpotWarning
-from spotelastic.clock import steady, unbroken
-from spotelastic.controller.loop import leader_loop as terms
+from spotelastic.clock import unbroken
+from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.effects.publisher import Account
+from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.loop.aws_observer import AwsObserver
+from spotelastic.controller.loop.collaborators import Collaborators
 from spotelastic.controller.loop.leader_loop import LeaderLoop
-from spotelastic.controller.model.observation import Discard, Message, Reply
+from spotelastic.controller.model.config import ControllerConfig, LoopPace
+from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import Unavailable
-from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.command import Command
+from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.progress import Event
 from spotelastic.store.codec import encode
+from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
 
@@ -22,21 +42,30 @@ BORN = 1e9
 SPEC = JobSpec(
     "demo", "demo", "train.py", (), "c0de", Settings(1, 3), "s3://bucket/demo", (), born_at=BORN
 )
+CONFIG = ControllerConfig(SPEC, "bucket", "r", "i-control", "")
+PACE = LoopPace()
 GROUP = "spotelastic-demo-workers"
+STOPPING = f"head demo/{bucket.STOPPING}"
+JOB = f"get demo/{bucket.JOB}"
+
+T = TypeVar("T", Message, PendingCommand)
 
 
-class Inbox:
-    """Without a queue: what a test puts there is pending."""
+class FakeInbox(Generic[T]):
+    """Without a queue: what a test puts there is pending until it is dealt with."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.pending: dict[str, Any] = {}
+    def __init__(self) -> None:
+        self.pending: dict[str, T] = {}
         self.handled: frozenset[str] = frozenset()
 
+    def put(self, *messages: T) -> None:
+        self.pending |= {each.receipt: each for each in messages}
+
     @property
-    def messages(self) -> tuple[Any, ...]:
+    def messages(self) -> tuple[T, ...]:
         return tuple(self.pending.values())
 
-    def settle(self, done: Any) -> None:
+    def settle(self, done: Sequence[object]) -> None:
         for action in done:
             if isinstance(action, Discard) and self.pending.pop(action.message.receipt, None):
                 self.handled |= {action.message.event.id}
@@ -46,110 +75,191 @@ class Inbox:
     def close(self) -> None: ...
 
 
-class Account:
-    """AWS with one group, in the order of its calls; `during` is called within each of them."""
+@dataclass
+class FakePublisher:
+    """Keeps what it is offered; `entries` are what its newest report would say."""
+
+    offered: list[Account] = field(default_factory=list)
+    entries: tuple[Event, ...] = ()
+
+    def offer(self, account: Account) -> None:
+        self.offered.append(account)
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class FakePrices:
+    """The same price for each type that is not listed."""
+
+    spot_usd: dict[str, float] = field(default_factory=dict)
+    date: str = ""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def spot(self, type: str, zone: str) -> float:
+        self.asked.append((type, zone))
+        return self.spot_usd.get(type, 1.0)
+
+    def on_demand(self, type: str) -> float:
+        return 3.0 * self.spot_usd.get(type, 1 / 3)
+
+    def besides(self, role: str, *, public: bool) -> float:
+        return 0.0
+
+
+class Time:
+    """Passes as it is told to; waited for, it has passed at once."""
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.leaving: set[str] = set()
+        self.begun = unbroken()
+        self.now = 1000.0
+
+    def steady(self) -> float:
+        return self.now
+
+    def clock(self) -> float:
+        return self.begun + self.now - 1000.0
+
+
+class AlwaysAwake:
+    """Wakes the loop without being asked to: something happens all the time."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return True
+
+    def clear(self) -> None: ...
+
+
+class Leader:
+    """The leader and all that it deals with."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.log = CallLog()
+        self.group = FakeAutoScaling(self.log, GROUP, list(NODES))
         self.gone: dict[str, float] = {}
         """Instances that EC2 still shows, and when they were launched."""
-        self.during: dict[str, Callable[[], None]] = {}
-        self.throttled: frozenset[str] = frozenset()
-        """Calls that fail until further notice."""
+        self.ec2 = FakeEc2(self.log, self._instances)
+        self.s3 = FakeS3(self.log)
         self.pauses: list[float] = []
-        """The longest that each could have been; it is as long as that."""
+        """The longest that each pause could have been; it is as long as that."""
+        self.events: FakeInbox[Message] = FakeInbox()
+        self.commands: FakeInbox[PendingCommand] = FakeInbox()
+        self.publisher = FakePublisher()
+        self.prices = FakePrices()
+        self.store = MemoryStore(unbroken)
+        self.store.put(KEYS.job, encode(Job("running", self.time.clock())))
+        for name in NODES:
+            self.joins(name)
+        self.loop = self.elect()
+
+    @property
+    def calls(self) -> list[str]:
+        return self.log.calls
+
+    def elect(self) -> LeaderLoop:
+        """A leader that has not taken over yet; the one before leads no more."""
+        self.store.delete(KEYS.leader)
+        self.mirror = Mirror(KEYS, lambda: None, self.time.clock)
+        self.store.watch(KEYS.root, self.mirror)
+        leadership = campaign(self.store, KEYS.leader, b"i-control", self.store.grant(1e6))
+        assert leadership is not None
+        aws = fake_aws(autoscaling=self.group, ec2=self.ec2, s3=self.s3, sqs=FakeSqs(self.log))
+        self.observer = AwsObserver(
+            CONFIG,
+            aws,
+            BucketObjects(aws, "bucket", "demo"),
+            self.prices,
+            self.time.clock,
+            self.time.steady,
+        )
+        executor = ControllerExecutor(
+            aws, self.store, leadership, SPEC, "bucket", "queue", "commands", lambda: True
+        )
+        collaborators = Collaborators(
+            executor, self.events, self.commands, self.publisher, FakePublisher()
+        )
+        self.loop = LeaderLoop(
+            self.mirror,
+            self.observer,
+            collaborators,
+            AlwaysAwake(),
+            PACE,
+            self.time.clock,
+            self.time.steady,
+            self.draw,
+        )
+        return self.loop
 
     def draw(self, _: float, high: float) -> float:
         self.pauses.append(high)
         return high
 
-    def __getattr__(self, service: str) -> Any:
-        return self
+    # -- what happens outside --------------------------------------------------------------------
 
-    def call(self, name: str) -> None:
-        self.calls.append(name)
-        self.during.pop(name, lambda: None)()
-        if name in self.throttled:
-            raise Unavailable("cannot do that: AWS is busy")
+    def joins(self, name: str, incarnation: str = "1") -> None:
+        node = Node(name, f"{name}-{incarnation}", "", "z", Fingerprint())
+        self.store.put(KEYS.live(name), encode(node))
 
-    def describe_auto_scaling_groups(self, **_: Any) -> dict[str, Any]:
-        self.call("groups")
-        states = {True: "Terminating:Wait", False: "InService"}
-        places = [
-            {"InstanceId": name, "LifecycleState": states[name in self.leaving], "HealthStatus": ""}
-            for name in NODES
-        ]
-        group = {"AutoScalingGroupName": GROUP, "DesiredCapacity": 3, "Instances": places}
-        return {"AutoScalingGroups": [group]}
-
-    def terminate_instance_in_auto_scaling_group(self, **told: Any) -> None:
-        self.call(f"replace {told['InstanceId']}")
-        self.leaving.add(told["InstanceId"])
-
-    def put_scheduled_update_group_action(self, **_: Any) -> None:
-        """The dead man's switch."""
-        self.call("postpone")
-
-    def update_auto_scaling_group(self, **told: Any) -> None:
-        self.call(f"launch in {told['VPCZoneIdentifier']}")
-
-    def set_desired_capacity(self, **_: Any) -> None:
-        self.call("size")
-
-    def put_object(self, **told: Any) -> None:
-        self.call(f"put {told['Key']}")
-
-    def get_queue_url(self, **_: Any) -> dict[str, str]:
-        return {"QueueUrl": "queue"}
-
-    def delete_message(self, **told: Any) -> None:
-        self.call(f"delete {told['ReceiptHandle']}")
-
-
-class Time:
-    """Passes as told; as `over`, it is waited for, and something happens in etcd all the time."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.now = steady()
-        self.end = 0.0
-        self._store = store
-        self._there = False
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> bool:
-        self.now += seconds
-        self.happen()
-        return self.is_set()
+    def leaves(self, name: str) -> None:
+        self.store.delete(KEYS.live(name))
 
     def happen(self) -> None:
-        self._there = not self._there
-        if self._there:
-            self._store.put(KEYS.live("i-4"), encode(Node("i-4", "i-4-1", "", "z", Fingerprint())))
+        """There is another node, or no more."""
+        if self.store.get(KEYS.live("i-4")) is None:
+            self.joins("i-4")
         else:
-            self._store.delete(KEYS.live("i-4"))
+            self.leaves("i-4")
+
+    def wants(self, spec: JobSpec) -> None:
+        """`up` has written another description of the job."""
+        self.s3.objects[f"demo/{bucket.JOB}"] = msgspec.json.encode(spec)
+
+    def asks(self, command: Command) -> None:
+        self.commands.put(PendingCommand("o", command, self.time.clock()))
+
+    def _instances(self) -> Iterator[dict[str, object]]:
+        for name in self.group.nodes:
+            yield dict(instance(name, launched_at=self.time.begun))
+        for name, launched_at in self.gone.items():
+            yield dict(instance(name, "terminated", launched_at))
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    def turn(self) -> float:
+        return self.loop.turn()
+
+    def turns(self, seconds: float, *, busy: bool = True) -> None:
+        """Turns for so long; `busy`: something happens in etcd before each."""
+        end = self.time.now + seconds
+        while self.time.now < end:
+            self.time.now += PACE.turn
+            if busy:
+                self.happen()
+            with suppress(Unavailable):
+                self.loop.turn()
+
+    def lead(self, seconds: float) -> None:
+        """Leads from the start, while something happens in etcd before each turn."""
+        self.loop.lead(Until(self, self.time.now + seconds))
+
+
+@dataclass
+class Until:
+    """The end of a leadership, at `end`. Time passes while it is waited for."""
+
+    leader: Leader
+    end: float
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.leader.time.now += timeout or 0.0
+        self.leader.happen()
+        return self.is_set()
 
     def is_set(self) -> bool:
-        return self.now >= self.end
-
-
-def lead(term: LeaderLoop, time: Time, seconds: float) -> None:
-    over: Any = time
-    time.end = time.now + seconds
-    term.lead(over)
-
-
-def turns(term: LeaderLoop, time: Time, seconds: float, *, busy: bool = True) -> None:
-    """Of a leader that has taken over before; `busy`: things happen in etcd."""
-    end = time.now + seconds
-    while time.now < end:
-        time.now += terms.TURN
-        if busy:
-            time.happen()
-        with suppress(Unavailable):
-            term._turn()
+        return self.leader.time.now >= self.end
 
 
 def warns(node: str) -> Message:

@@ -66,9 +66,7 @@ def session_of(aws: Aws, role: Role) -> boto3.Session:
 
 
 def signed_in(aws: Aws, role: Role) -> Aws:
-    other = Aws(REGION)
-    vars(other)["_session"] = session_of(aws, role)
-    return other
+    return Aws(REGION, session=session_of(aws, role))
 
 
 def keeps_to_its_cluster(

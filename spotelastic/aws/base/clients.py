@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from spotelastic_checkpoints.backoff import Backoff
 
@@ -52,27 +52,53 @@ KNOWN_WITHIN = 60.0
 """Seconds until what was just made is known to all of AWS."""
 
 
+class AwsSession(Protocol):
+    """Makes the clients of AWS's services, as boto3's session does."""
+
+    @property
+    def region_name(self) -> str | None: ...
+
+    @property
+    def events(self) -> Any:
+        """botocore's hooks, which see every call of every client."""
+
+    def client(self, service_name: str, *, region_name: str, config: Any) -> Any: ...
+
+    def get_partition_for_region(self, region_name: str) -> str: ...
+
+
 class Aws:
     """One region's services. Clients may be used from several threads; making one may not."""
 
     def __init__(
-        self, region: str | None = None, *, account: str = "", read_timeout: float = 30.0
+        self,
+        region: str | None = None,
+        *,
+        account: str = "",
+        read_timeout: float = 30.0,
+        session: AwsSession | None = None,
     ) -> None:
-        """`account` is its number, where the caller knows it already."""
+        """`account` is the account's number, if the caller knows it already; `session` makes the
+        clients, by default one of boto3's.
+        """
         self._region = region
         self._account = account
         self._read_timeout = read_timeout
+        self._given = session
 
     @cached_property
-    def _session(self) -> Any:
+    def session(self) -> AwsSession:
+        if self._given is not None:
+            return self._given
         import boto3
 
-        return boto3.session.Session(region_name=self._region)
+        made: AwsSession = boto3.session.Session(region_name=self._region)
+        return made
 
     @property
     def region(self) -> str:
         """Raises `EnvironmentFailure` when neither the caller nor the configuration names one."""
-        region = self._session.region_name
+        region = self.session.region_name
         if not region:
             raise EnvironmentFailure(
                 "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
@@ -86,7 +112,7 @@ class Aws:
         from botocore.exceptions import UnknownRegionError
 
         try:
-            self._session.get_partition_for_region(region)
+            self.session.get_partition_for_region(region)
         except UnknownRegionError:
             return False
         return True
@@ -102,7 +128,7 @@ class Aws:
     @property
     def partition(self) -> str:
         """What ARNs of the region begin with after "arn:"."""
-        return str(self._session.get_partition_for_region(self.region))
+        return str(self.session.get_partition_for_region(self.region))
 
     def _client(self, service: str) -> Any:
         from botocore.config import Config
@@ -115,7 +141,7 @@ class Aws:
             max_pool_connections=16,
         )
         with calling(f"use {service}"):
-            return self._session.client(service, region_name=self.region, config=config)
+            return self.session.client(service, region_name=self.region, config=config)
 
     @cached_property
     def autoscaling(self) -> Any:
@@ -149,7 +175,7 @@ class Aws:
 
         config = Config(connect_timeout=1.0, read_timeout=2.0, retries={"total_max_attempts": 1})
         with calling("use pricing"):
-            return self._session.client("pricing", region_name=PRICING_REGION, config=config)
+            return self.session.client("pricing", region_name=PRICING_REGION, config=config)
 
     @cached_property
     def quotas(self) -> Any:

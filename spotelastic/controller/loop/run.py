@@ -3,6 +3,7 @@
 import logging
 import signal
 import threading
+from collections.abc import Callable
 
 from spotelastic_checkpoints.threads import minded
 
@@ -12,10 +13,12 @@ from spotelastic.aws.compute.prices import AwsPrices, PriceList
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.loop.aws_observer import AwsObserver
+from spotelastic.controller.loop.collaborators import connect
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.store.election import campaign
+from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
@@ -121,7 +124,7 @@ class Controller:
         if leadership is None:
             return
         logger.info("leads")
-        term = LeaderLoop(
+        loop = lead_with(
             self._config,
             self._aws,
             self._store,
@@ -133,15 +136,34 @@ class Controller:
             lambda: session.holds,
         )
         try:
-            term.lead(self._over)
+            loop.lead(self._over)
             if session.alive:
-                term.finish()
+                loop.finish()
         except LeaseLost as error:
             logger.warning(str(error))
         finally:
-            term.close()
+            loop.close()
         if session.alive:
             leadership.resign()
+
+
+def lead_with(
+    config: ControllerConfig,
+    aws: Aws,
+    store: Store,
+    objects: BucketObjects,
+    mirror: Mirror,
+    leadership: Leadership,
+    wake: threading.Event,
+    prices: PriceCache,
+    alive: Callable[[], bool],
+) -> LeaderLoop:
+    """Returns the loop of a leader with AWS, etcd and the bucket as they are. `alive` tells whether
+    the leadership's lease is still held.
+    """
+    observer = AwsObserver(config, aws, objects, prices)
+    collaborators = connect(config, aws, store, objects, leadership, wake, alive)
+    return LeaderLoop(mirror, observer, collaborators, wake, config.pace)
 
 
 def run(config: ControllerConfig) -> int:

@@ -8,6 +8,20 @@ from spotelastic.store.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
+class LoopPace:
+    """How often a leading controller looks at AWS and decides, in seconds."""
+
+    idle: float = 20.0
+    """Time between two looks at AWS while nothing changes."""
+    busy: float = 1.0
+    """Time between two looks at AWS while instances come and go."""
+    soon: float = 0.25
+    """Time after an action until AWS is asked for its result."""
+    turn: float = 0.05
+    """Least time between two decisions, so that a burst of changes is looked at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerConfig:
     """The part of a cluster that one control node has."""
 
@@ -21,3 +35,4 @@ class ControllerConfig:
     policy: ControllerPolicy = ControllerPolicy()
     account: str = ""
     """AWS account number; by default AWS is asked for it."""
+    pace: LoopPace = LoopPace()

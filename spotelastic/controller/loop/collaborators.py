@@ -1,0 +1,111 @@
+"""What a leading controller works with: where its messages come from, and where its results go."""
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from spotelastic_checkpoints.backoff import Draw
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.controller.effects import inbox
+from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.effects.inbox import Inbox
+from spotelastic.controller.effects.publisher import Account, Publisher
+from spotelastic.controller.etcd.etcd_leader import EtcdLeader
+from spotelastic.controller.etcd.snapshots import Snapshots
+from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.controller.model.observation import Message, PendingCommand
+from spotelastic.model.progress import Event
+from spotelastic.store.election import Leadership
+from spotelastic.store.port import Store
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Receives(Protocol[T_co]):
+    """A queue whose messages have been received, as `Inbox`."""
+
+    @property
+    def messages(self) -> tuple[T_co, ...]:
+        """Those not deleted yet, oldest first."""
+
+    @property
+    def handled(self) -> frozenset[str]:
+        """Ids of the last messages that were dealt with."""
+
+    def settle(self, done: Sequence[object]) -> None:
+        """Forgets the messages that these actions deleted."""
+
+    def close(self) -> None: ...
+
+
+class Publishes(Protocol):
+    """Writes accounts to the bucket, as `Publisher`."""
+
+    @property
+    def entries(self) -> tuple[Event, ...]:
+        """The interruptions of the newest report."""
+
+    def offer(self, account: Account) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Closes(Protocol):
+    """Runs on a thread of its own until it is closed, as `Snapshots`."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborators:
+    """The parts with effects that one leader uses, and closes at its end."""
+
+    executor: ControllerExecutor
+    events: Receives[Message]
+    """AWS's events about the cluster."""
+    commands: Receives[PendingCommand]
+    """Commands from people."""
+    publisher: Publishes
+    snapshots: Closes
+
+    def close(self) -> None:
+        for part in (self.events, self.commands, self.snapshots, self.publisher):
+            part.close()
+
+
+def connect(
+    config: ControllerConfig,
+    aws: Aws,
+    store: Store,
+    objects: BucketObjects,
+    leadership: Leadership,
+    wake: threading.Event,
+    alive: Callable[[], bool],
+    draw: Draw = random.uniform,
+) -> Collaborators:
+    """Starts the collaborators of a leader. `alive` tells whether the leadership's lease is still
+    held; `draw` returns a random number between two, for back-off.
+    """
+    spec = config.spec
+    names = (spec.queue, Names(spec.cluster).commands)
+    queue, commands = (command_queue.queue_url(aws, name) for name in names)
+    executor = ControllerExecutor(
+        aws, store, leadership, spec, config.bucket, queue, commands, alive
+    )
+    etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
+    soon = command_queue.LIFETIME / 2  # or commands would be void
+    return Collaborators(
+        executor=executor,
+        publisher=Publisher(objects, etcd_leader, alive),
+        events=Inbox(aws, queue, inbox.message, wake.set),
+        commands=Inbox(aws, commands, inbox.order, wake.set, retry_at_most=soon, draw=draw),
+        snapshots=Snapshots(objects, spec.etcd, config.tls),
+    )

@@ -1,0 +1,71 @@
+"""What the user wants of a cluster's job, as the bucket describes it (pure)."""
+
+import sys
+from dataclasses import dataclass, replace
+
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.compute.estimate import gateways
+from spotelastic.controller.decisions.housekeeping import HousekeepingPolicy
+from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.controller.model.observation import ControllerPolicy
+from spotelastic.model.job import JobSpec, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class WantedJob:
+    """The job's description as it was read last, and the policies that follow from it."""
+
+    settings: Settings
+    types: tuple[str, ...]
+    """Instance types of the workers."""
+    created_at: float
+    """When `up` wrote the description, by the clock of the computer that it ran on."""
+    policy: ControllerPolicy
+    upkeep: HousekeepingPolicy
+    gateways: float
+    """US dollars an hour for the cluster's NAT gateways."""
+    asked_at: float = 0.0
+    """When this leader saw that `up` had been run again; 0: it has not been."""
+    stopping: bool = False
+    """Whether the cluster is to be taken down."""
+
+    @classmethod
+    def first(cls, config: ControllerConfig) -> "WantedJob":
+        """Returns the description that the control node was started with."""
+        spec = config.spec
+        return cls(
+            settings=spec.settings,
+            types=spec.instance_types,
+            created_at=spec.created_at,
+            policy=_policy(config.policy, spec),
+            upkeep=HousekeepingPolicy(boot_within=config.policy.boot_within, linger=spec.linger),
+            gateways=gateways(spec.nat_gateways),
+        )
+
+    def read(self, stopping: bool, spec: JobSpec | None, now: float) -> "WantedJob":
+        """Returns the description after the bucket was read at `now`. `up` may have been run again;
+        `spec` is None if the bucket holds no description.
+        """
+        if spec is None:
+            return replace(self, stopping=stopping)
+        again = spec.created_at != self.created_at
+        return WantedJob(
+            settings=spec.settings,
+            types=spec.instance_types,
+            created_at=spec.created_at,
+            policy=_policy(self.policy, spec),
+            upkeep=replace(self.upkeep, linger=spec.linger),
+            gateways=gateways(spec.nat_gateways),
+            asked_at=now if again else self.asked_at,
+            stopping=stopping,
+        )
+
+
+def _policy(policy: ControllerPolicy, spec: JobSpec) -> ControllerPolicy:
+    """Returns the policy for this job. A cluster of on-demand workers has all of its nodes as a
+    base.
+    """
+    capacity = spec.capacity
+    if spec.worker_group == Names(spec.cluster).on_demand:
+        capacity = replace(capacity, base=sys.maxsize)
+    return replace(policy, capacity=capacity)

@@ -1,0 +1,250 @@
+"""An AWS account of which only the services that a test names answer, each by a fake.
+
+`fake_aws` gives these to a real `Aws`, so that all that stands between the product and boto3 runs
+as it is. Asking for another service fails the test.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import ROLE, SUBNETS
+
+REGION = "us-east-1"
+ACCOUNT = "123456789012"
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FakeSession:
+    """As boto3's session."""
+
+    region_name: str | None
+    services: Mapping[str, object]
+
+    @property
+    def events(self) -> "Hooks":
+        return Hooks()
+
+    def client(self, service_name: str, **_: Any) -> Any:
+        assert service_name in self.services, f"nothing here needs {service_name}"
+        return self.services[service_name]
+
+    def get_partition_for_region(self, region_name: str) -> str:
+        return "aws"
+
+
+class Hooks:
+    """botocore's events, of which there are none."""
+
+    def register(self, name: str, handler: Callable[..., Any]) -> None: ...
+
+
+def fake_aws(region: str = REGION, **services: object) -> Aws:
+    """An account with these services, named as boto3 does."""
+    return Aws(region, account=ACCOUNT, session=FakeSession(region, services))
+
+
+def refusal(code: str, operation: str = "Operation", message: str = "no") -> ClientError:
+    """AWS's answer that it does not do what it was asked."""
+    return ClientError({"Error": {"Code": code, "Message": message}}, operation)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """A paginator: calls `ask` for the pages of each listing."""
+
+    ask: Callable[..., Iterable[Answer]]
+
+    def paginate(self, **arguments: Any) -> Iterator[Answer]:
+        yield from self.ask(**arguments)
+
+
+@dataclass
+class CallLog:
+    """The calls to an account, in their order, and what befalls them."""
+
+    calls: list[str] = field(default_factory=list)
+    during: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """What happens within the next call of that name, once."""
+    throttled: frozenset[str] = frozenset()
+    """Calls that fail until further notice."""
+
+    def __call__(self, name: str) -> None:
+        self.calls.append(name)
+        self.during.pop(name, lambda: None)()
+        if name in self.throttled:
+            raise refusal("Throttling", message="slow down")
+
+
+@dataclass
+class FakeMeta:
+    """What `Aws.s3` registers its own hook with."""
+
+    events: Hooks = field(default_factory=Hooks)
+
+
+@dataclass
+class FakeS3:
+    """Buckets in memory, by key alone."""
+
+    log: CallLog
+    objects: dict[str, bytes] = field(default_factory=dict)
+    meta: FakeMeta = field(default_factory=FakeMeta)
+    _versions: Iterator[int] = field(default_factory=count)
+    _etags: dict[str, str] = field(default_factory=dict)
+
+    def head_object(self, *, Bucket: str, Key: str, **_: Any) -> Answer:
+        self.log(f"head {Key}")
+        if Key not in self.objects:
+            raise refusal("404", "HeadObject")
+        return {}
+
+    def get_object(self, *, Bucket: str, Key: str, **_: Any) -> Answer:
+        self.log(f"get {Key}")
+        if Key not in self.objects:
+            raise refusal("NoSuchKey", "GetObject")
+        return {"Body": io.BytesIO(self.objects[Key]), "ETag": self._etags.get(Key, "")}
+
+    def put_object(
+        self, *, Bucket: str, Key: str, Body: Any, IfMatch: str | None = None, **_: Any
+    ) -> Answer:
+        self.log(f"put {Key}")
+        if IfMatch is not None and self._etags.get(Key, "") != IfMatch:
+            raise refusal("PreconditionFailed", "PutObject")
+        self.objects[Key] = Body if isinstance(Body, bytes) else Body.read()
+        self._etags[Key] = str(next(self._versions))
+        return {}
+
+    def delete_object(self, *, Bucket: str, Key: str, **_: Any) -> Answer:
+        self.log(f"delete {Key}")
+        self.objects.pop(Key, None)
+        return {}
+
+    def get_paginator(self, operation: str) -> Pages:
+        assert operation == "list_objects_v2"
+        return Pages(self._listed)
+
+    def _listed(self, *, Bucket: str, Prefix: str, **_: Any) -> Iterator[Answer]:
+        self.log(f"list {Prefix}")
+        found = sorted(key for key in self.objects if key.startswith(Prefix))
+        yield {"Contents": [{"Key": key, "Size": len(self.objects[key])} for key in found]}
+
+
+@dataclass
+class FakeSqs:
+    """Queues from which messages are deleted."""
+
+    log: CallLog
+
+    def get_queue_url(self, *, QueueName: str, **_: Any) -> Answer:
+        return {"QueueUrl": QueueName}
+
+    def delete_message(self, *, QueueUrl: str, ReceiptHandle: str) -> Answer:
+        self.log(f"delete {ReceiptHandle}")
+        return {}
+
+
+@dataclass
+class FakeEc2:
+    """Instances and subnets."""
+
+    log: CallLog
+    instances: Callable[[], Iterable[Answer]]
+    """The instances, each as EC2 describes it."""
+    zones: dict[str, str] = field(default_factory=dict)
+    """The zone that each subnet lies in."""
+
+    def get_paginator(self, operation: str) -> Pages:
+        asks = {
+            "describe_instances": self._described,
+            "describe_spot_price_history": self._priced,
+        }
+        return Pages(asks[operation])
+
+    def _described(self, **_: Any) -> Iterator[Answer]:
+        self.log("instances")
+        yield {"Reservations": [{"Instances": list(self.instances())}]}
+
+    def _priced(self, **_: Any) -> Iterator[Answer]:
+        self.log("prices")
+        yield {"SpotPriceHistory": []}
+
+    def get_console_output(self, *, InstanceId: str, **_: Any) -> Answer:
+        self.log(f"console {InstanceId}")
+        return {"Output": "no"}
+
+    def describe_subnets(self, *, SubnetIds: list[str], **_: Any) -> Answer:
+        self.log("zones")
+        subnets = [{"SubnetId": id, "AvailabilityZone": self.zones[id]} for id in SubnetIds]
+        return {"Subnets": subnets}
+
+
+@dataclass
+class FakeAutoScaling:
+    """One worker group, whose instances leave as they are told to."""
+
+    log: CallLog
+    group: str
+    nodes: list[str]
+    """The group's instances."""
+    leaving: set[str] = field(default_factory=set)
+    subnets: tuple[str, ...] = ()
+    """The subnets that the group may launch in."""
+
+    def describe_auto_scaling_groups(self, *, AutoScalingGroupNames: list[str]) -> Answer:
+        self.log("groups")
+        states = {True: "Terminating:Wait", False: "InService"}
+        members = [
+            {"InstanceId": name, "LifecycleState": states[name in self.leaving], "HealthStatus": ""}
+            for name in self.nodes
+        ]
+        group = {
+            "AutoScalingGroupName": self.group,
+            "DesiredCapacity": len(self.nodes),
+            "Instances": members,
+            "Tags": [{"Key": SUBNETS, "Value": ",".join(self.subnets)}],
+        }
+        return {"AutoScalingGroups": [group]}
+
+    def terminate_instance_in_auto_scaling_group(self, *, InstanceId: str, **_: Any) -> Answer:
+        self.log(f"replace {InstanceId}")
+        self.leaving.add(InstanceId)
+        return {}
+
+    def complete_lifecycle_action(self, *, InstanceId: str, **_: Any) -> Answer:
+        self.log(f"complete {InstanceId}")
+        return {}
+
+    def put_scheduled_update_group_action(self, **_: Any) -> Answer:
+        """The dead man's switch."""
+        self.log("postpone")
+        return {}
+
+    def update_auto_scaling_group(self, *, VPCZoneIdentifier: str, **_: Any) -> Answer:
+        self.log(f"launch in {VPCZoneIdentifier}")
+        return {}
+
+    def set_desired_capacity(self, **_: Any) -> Answer:
+        self.log("size")
+        return {}
+
+
+def instance(
+    name: str, state: str = "running", launched_at: float = 0.0, zone: str = "z", kind: str = "t"
+) -> Answer:
+    """A worker on demand, as EC2 describes it."""
+    return {
+        "InstanceId": name,
+        "State": {"Name": state},
+        "InstanceType": kind,
+        "Placement": {"AvailabilityZone": zone},
+        "LaunchTime": datetime.fromtimestamp(launched_at, UTC),
+        "Tags": [{"Key": ROLE, "Value": "worker"}],
+    }
