@@ -30,9 +30,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    epilog="Try it on this machine: [bold]spotelastic up --local --drill examples/train_gpt.py[/]"
-)
+@app.callback(epilog="Try it on this machine: [bold]spotelastic up --local --min 2 train.py[/]")
 def _root(
     context: typer.Context,
     version: Annotated[

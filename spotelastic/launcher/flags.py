@@ -47,7 +47,12 @@ NODES = (
     Flag("--nnodes", "nodes of the job (1)", "N|MIN:MAX", "1:1"),
     Flag("--nproc-per-node", "workers on each node (1)", "N|auto|cpu|gpu|xpu"),
     Flag("--standalone", "run on this node alone, with its own etcd", read=bool),
-    Flag("--rdzv-backend", "how the nodes find each other: docs/how-to/own-machines.md", "NAME"),
+    Flag(
+        "--rdzv-backend",
+        "how the nodes find each other: etcd (the endpoint is an etcd of yours; the default), "
+        "c10d (the hosts of the endpoint run one), static (by --master-addr)",
+        "NAME",
+    ),
     Flag("--rdzv-endpoint", "where the nodes find each other; default port 29400", "HOST[:PORT],…"),
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
     Flag(

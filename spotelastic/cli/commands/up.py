@@ -32,7 +32,7 @@ spotelastic up --min 2 --max 8
 
 spotelastic up --local --min 2 --max 4 train.py --epochs 3
 
-spotelastic up --local --drill examples/train_gpt.py --steps 400
+spotelastic up --local --drill --max 4 train.py
 
 spotelastic up --plan --min 2 --max 8
 
