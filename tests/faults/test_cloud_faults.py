@@ -157,7 +157,7 @@ def test_an_up_that_is_interrupted_leaves_alone_what_another_one_has_made(trial:
 
     with pytest.raises(KeyboardInterrupt):
         clusters.create(REQUEST, say, trial.laptop.aws)
-    assert told[-1] == f"another `up` has made {NAME} meanwhile: it is left as it is"
+    assert told[-1] == f"another `up` has made {NAME} in the meantime: it is left as it is"
     found = cloudformation.describe(trial.laptop.aws, Names(NAME).stack)
     assert found is not None and cloudformation.stands(found)
     assert autoscaling.group(trial.laptop.aws, Names(NAME).workers) is not None

@@ -261,4 +261,4 @@ def where_creating_fails_half_way_nothing_is_left(
     with pytest.raises(KeyboardInterrupt):
         clusters.create(trial.request, said.append, trial.cluster.aws)
     nothing_is_left(trial.cluster.aws)
-    assert any("did not succeed" in line for line in said)
+    assert any("failed: deleting what was created" in line for line in said)

@@ -260,7 +260,7 @@ def test_the_leader_takes_its_cluster_down_with_what_its_role_may_and_no_other(
             }
         ],
     )
-    teardown.dissolve(leader, name, cluster.bucket, cluster.spec.service_role)
+    teardown.delete_from_within(leader, name, cluster.bucket, cluster.spec.service_role)
     done = {
         "autoscaling:DeleteAutoScalingGroup",
         "cloudformation:DeleteStack",

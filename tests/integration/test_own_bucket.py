@@ -91,7 +91,7 @@ def test_a_bucket_of_ones_own_keeps_all_but_the_run(
     assert keys(place) == {"papers/draft.tex", other}
     assert uploads(place) == set()
     assert command(monkeypatch, "down", NAME, "--delete-data", typed=f"{NAME}\n") == 0
-    assert "nothing was there; a bucket of your own is named by --bucket" in capsys.readouterr().out
+    assert "nothing was found; if the cluster used your own bucket" in capsys.readouterr().out
 
 
 def buckets(place: CloudTarget) -> set[str]:
@@ -126,9 +126,9 @@ def test_a_stack_that_only_has_the_name_of_a_cluster_is_left_as_it_is(
     for args in (("down", "numbat"), ("down", "numbat", "--delete-data")):
         assert command(monkeypatch, *args, typed="numbat\n") == 2
         told = capsys.readouterr().err
-        assert "numbat: there is a stack spotelastic-numbat that spotelastic has not made" in told
+        assert "numbat: the stack spotelastic-numbat was not made by spotelastic" in told
         assert told.count("\n") == 1
-    with pytest.raises(UsageError, match="there is a stack spotelastic-numbat"):
+    with pytest.raises(UsageError, match="the stack spotelastic-numbat was not made"):
         clusters.delete("numbat", bucket=BUCKET, keep_data=False, aws=place.aws)
     assert cloudformation.describe(place.aws, "spotelastic-numbat") is not None
     assert {key for key in keys(place) if key.startswith("numbat/")} == {
@@ -143,7 +143,9 @@ def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: Clou
     anybody = boto3.client("s3", region_name=REGION)
     anybody.put_object(Bucket=FOREIGN, Key="note", Body=b"they let us in")
     before = remains("platypus")
-    with pytest.raises(UsageError, match=f"--bucket {FOREIGN}: it is not of the account") as told:
+    with pytest.raises(
+        UsageError, match=f"--bucket {FOREIGN}: it does not belong to the account"
+    ) as told:
         clusters.create(
             replace(REQUEST, name="platypus", bucket=FOREIGN), lambda _: None, place.aws
         )

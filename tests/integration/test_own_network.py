@@ -49,7 +49,7 @@ def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) 
     again = up(own, vpc="", subnets=(), settings=Settings(1, 1, workers=1))
     assert (again.spec.vpc, again.spec.subnets) == (own.vpc, own.subnets)
     assert again.spec.etcd == cluster.spec.etcd
-    with pytest.raises(UsageError, match=f"{NAME} lies in subnet-.* cannot move"):
+    with pytest.raises(UsageError, match=f"{NAME} is in subnet-.* cannot move"):
         up(own, subnets=own.subnets[1:])
 
     clusters.delete(NAME, aws=own.aws)

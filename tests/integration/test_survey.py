@@ -157,9 +157,19 @@ def test_instances_of_others_use_the_quota_up(laptop: Laptop, aws: Aws) -> None:
 @pytest.mark.parametrize(
     ("code", "vcpus", "types", "message"),
     [
-        (G_SPOT, 0, ("g5.xlarge",), "too few for --min 2: quota allows 0 of 8 spot g5.xlarge"),
-        (G_SPOT, 4, ("g5.xlarge",), "too few for --min 2: quota allows 1 of 8 spot g5.xlarge"),
-        (STANDARD, 5, ("g5.xlarge",), "too few for the control nodes: quota allows 2 of 3"),
+        (
+            G_SPOT,
+            0,
+            ("g5.xlarge",),
+            "too few nodes for --min 2: quota allows 0 of 8 spot g5.xlarge",
+        ),
+        (
+            G_SPOT,
+            4,
+            ("g5.xlarge",),
+            "too few nodes for --min 2: quota allows 1 of 8 spot g5.xlarge",
+        ),
+        (STANDARD, 5, ("g5.xlarge",), "too few control nodes: quota allows 2 of 3"),
     ],
 )
 def test_a_quota_that_is_too_small_is_refused(
@@ -177,8 +187,12 @@ def test_a_quota_that_is_too_small_is_refused(
         (("g5.xlage",), UsageError, "us-east-1 has no such type"),
         (("g5.xlarge", "g5.12xlarge"), UsageError, "gpus 1 and 4"),
         (("g5.xlarge", "g6.xlarge"), UsageError, "gpu A10G and L4"),
-        (("m5.large", "m6g.large"), UsageError, "m6g.large: the image of workers is for x86_64"),
-        (("p3dn.24xlarge",), UsageError, "NVIDIA's open driver knows no V100"),
+        (("m5.large", "m6g.large"), UsageError, "m6g.large: the workers' image is for x86_64"),
+        (
+            ("p3dn.24xlarge",),
+            UsageError,
+            "NVIDIA's open driver supports Turing and later, not V100",
+        ),
     ],
 )
 def test_types_that_cannot_be_are_named(

@@ -132,7 +132,7 @@ def test_with_credentials_that_have_expired(up: Up, monkeypatch: pytest.MonkeyPa
         finally:
             server.shutdown()
             thread.join()
-    assert "the AWS credentials are not valid (any more): log in again" in told
+    assert "the AWS credentials are invalid or expired: log in again" in told
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,9 @@ def test_with_no_quota_for_the_family(account: Laptop, up: Up) -> None:
         told = up("--max", "8", "--instance-types", "g5.xlarge")
     finally:
         account.faults.set_quota("L-3819A6DF", 1000)
-    assert "too few for --min 1: quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs" in told
+    assert (
+        "too few nodes for --min 1: quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs" in told
+    )
     assert "https://us-east-1.console.aws.amazon.com/servicequotas/" in told
 
 
@@ -189,12 +191,12 @@ def test_with_a_stack_of_that_name_that_is_not_ours(account: Laptop, up: Up) -> 
         told = up("--instance-types", "m5.large")
     finally:
         stacks.delete_stack(StackName="spotelastic-train")
-    assert "train: there is a stack spotelastic-train that spotelastic has not made" in told
+    assert "train: the stack spotelastic-train was not made by spotelastic" in told
 
 
 def test_with_a_container_on_types_whose_image_has_no_docker(account: Laptop, up: Up) -> None:
     told = up("--instance-types", "m5.large", "--image", "team/torch:2.9")
-    assert "--image team/torch:2.9: nodes of m5.large have no docker: take types with GPUs" in told
+    assert "--image team/torch:2.9: nodes of m5.large have no docker: use types with GPUs" in told
 
 
 def test_with_a_bucket_of_somebody_else(account: Laptop, up: Up) -> None:

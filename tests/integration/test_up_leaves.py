@@ -72,7 +72,7 @@ def test_credentials_that_expire_while_the_job_is_watched_are_one_line(
     assert code == 2
     assert "quokka is up already" in out and "stays up" not in out
     assert err.count("\n") == 1
-    assert "the AWS credentials are not valid (any more): log in again; quokka keeps running" in err
+    assert "the AWS credentials are invalid or expired: log in again; quokka keeps running" in err
     assert "the same `spotelastic up` shows it again, `spotelastic down quokka` ends it" in err
 
 

@@ -134,7 +134,7 @@ def test_a_group_of_somebody_else_is_left_alone(aws: Aws) -> None:
         MaxSize=1,
         AvailabilityZones=["us-east-1a"],
     )
-    with pytest.raises(UsageError, match=f"{ITS.workers} exists already and is not of the cluster"):
+    with pytest.raises(UsageError, match=f"{ITS.workers} already exists and does not belong"):
         up(aws)
     assert group(aws, ITS.workers)["LaunchConfigurationName"] == "theirs"
     aws.autoscaling.delete_auto_scaling_group(AutoScalingGroupName=ITS.workers, ForceDelete=True)

@@ -1,12 +1,13 @@
-"""What instances install when they boot, in the cluster's bucket, so that they need nothing else.
+"""Puts what instances install at boot into the cluster's bucket, and installs etcd on control
+nodes.
 
-    boot/<digest>/spotelastic-<version>-py3-none-any.whl    of whoever ran `up`
-    boot/current                                            which of them: <digest>/<file>
-    boot/<digest>/constraints.txt                           the caller's torch, for workers without
+    boot/<digest>/spotelastic-<version>-py3-none-any.whl    spotelastic, as `up` runs it
+    boot/current                                            the one in use: <digest>/<file>
+    boot/<digest>/constraints.txt                           the caller's torch version
     boot/<digest>/control-<machine>.tar.gz                  what the first control node installed
     boot/etcd-v<version>-linux-amd64.tar.gz                 etcd's own release, for control nodes
 
-`boot.sh` installs the wheel; etcd is installed by `spotelastic boot` on control nodes.
+`boot.sh` installs the wheel; `spotelastic boot` installs etcd on control nodes.
 """
 
 import io
@@ -24,13 +25,14 @@ from spotelastic.errors import Unavailable
 
 CURRENT = "boot/current"
 _TORCH = re.compile(r"torch>=([\d.]+)")
-"""What spotelastic requires where it trains."""
+"""The torch version that spotelastic requires, in its own metadata."""
 PROGRAMS = ("etcd", "etcdutl")
+"""The programs of an etcd release that are installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootRelease:
-    """An official release of etcd, for the one kind of machine that control nodes are."""
+    """An official release of etcd, for the architecture of control nodes."""
 
     version: str
     sha256: str
@@ -50,12 +52,12 @@ class BootRelease:
 
 
 ETCD = BootRelease("3.5.21", "adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c")
-"""Members of a cluster need 3.5.6 at least (etcd issue 13766)."""
+"""The release of new clusters. Members need at least 3.5.6 (etcd issue 13766)."""
 RELEASES = {ETCD.version: ETCD}
 
 
 def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], None]) -> None:
-    """What is there already is not sent again. Without `etcd` the nodes have one of their own."""
+    """Upload what is not in the bucket yet. `etcd` None: the nodes have an etcd of their own."""
     built = wheel.build()
     name = f"{built.sha256[:16]}/{built.file}"
     if not objects.has(f"boot/{name}"):
@@ -69,7 +71,7 @@ def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], 
     try:
         objects.put(etcd.object, fetch(etcd))
     except Unavailable as error:
-        say(f"{error}; each control node will try for itself")
+        say(f"{error}; each control node will try by itself")
 
 
 def other_release(objects: BucketObjects) -> str:
@@ -83,10 +85,10 @@ def other_release(objects: BucketObjects) -> str:
 
 
 def install(objects: BucketObjects, etcd: BootRelease, folder: Path) -> None:
-    """Puts etcd's programs into `folder`: from the bucket, else from where it is published."""
+    """Install etcd's programs into `folder`, from the bucket or else from their publisher."""
     if all((folder / program).exists() for program in PROGRAMS):
         return
-    # Listed first: what is not there cannot be read, but whether it is may be all that S3 tells.
+    # List first: S3 may deny reading a missing object, while a listing shows that it is missing.
     data = objects.get(etcd.object) if etcd.object in objects.names(etcd.object) else None
     data = fetch(etcd) if data is None else _checked(etcd, data, objects.url(etcd.object))
     folder.mkdir(parents=True, exist_ok=True)
@@ -101,9 +103,11 @@ def install(objects: BucketObjects, etcd: BootRelease, folder: Path) -> None:
 
 
 def _constraints() -> str:
-    """All workers of a cluster have the same torch, whenever each was started. Empty where the
-    caller has none, or one that they could not have (built by hand, a nightly, too old): the newest
-    serves then."""
+    """Return the pip constraint that gives all workers of a cluster the caller's torch.
+
+    Empty if the caller has no torch, or one that pip could not install there (a nightly, a local
+    build, too old): workers then get the newest.
+    """
     try:
         found = version("torch").partition("+")[0]
     except PackageNotFoundError:
@@ -118,7 +122,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def fetch(etcd: BootRelease) -> bytes:
-    """Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file."""
+    """Download a release.
+
+    Raises `Unavailable` if it cannot be had, `EnvironmentFailure` if its checksum differs.
+    """
     return _checked(etcd, downloads.fetch(etcd.url), etcd.url)
 
 

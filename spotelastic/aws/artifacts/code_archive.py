@@ -1,11 +1,12 @@
-"""The working folder, as the archive that every node unpacks.
+"""Packs the working folder into the archive that every node unpacks, and unpacks it there.
 
-`pack` reads the folder as git would (nested .gitignore files, those of the repository above it, but
-what is tracked is not ignored; never .git itself), less spotelastic.toml and what files of the same
-syntax say that are called .spotelasticignore. It makes the same bytes of the same contents, on any
-machine and at any time: the SHA-256 of the archive is its name, and an unchanged folder is shipped
-once. `unpack` trusts nothing: the hash first, then tarfile's data filter, and the target appears
-complete or not at all.
+`pack` selects files as git would: by nested .gitignore files and those of the repository above, but
+tracked files are never ignored, and .git is never included. spotelastic.toml is left out, and so is
+what .spotelasticignore files (same syntax) name. The same contents give the same bytes on any
+machine at any time. The archive's SHA-256 is its name, so an unchanged folder is shipped once.
+
+`unpack` trusts nothing: it checks the hash first, uses tarfile's data filter, and the target
+appears complete or not at all.
 """
 
 import gzip
@@ -29,19 +30,23 @@ from spotelastic.aws.artifacts.left_out import LeftOut, measure
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 LIMIT = 256 * 2**20
-"""Bytes a working folder may hold: what is larger is data, and belongs in a bucket."""
+"""Most bytes of a working folder. More than that is data, and belongs in a bucket."""
 NEVER = frozenset({".git", "__pycache__", ".spotelastic"})
+"""Names that are never packed."""
 OUTPUTS = ("conditional-writes", "spotelastic-run.json")
-"""Files that a storage of checkpoints has: it is an output of a run, whatever its folder is named.
-A `runs` of another program has none of them."""
+"""Files that mark a folder as a checkpoint storage: the output of a run, whatever its name.
+
+A `runs` folder of another program contains none of them.
+"""
 FLAGS = "spotelastic.toml"
-"""At the top of the folder. What `up` is told there reaches the nodes without it: as a part of the
-code, a change of `max` would start all workers anew."""
+"""The file of settings at the top of the folder. It is not shipped: as part of the code, a change
+of `max` would restart all workers."""
 OURS = ".spotelasticignore"
+"""spotelastic's own ignore file."""
 IGNORES = (".gitignore", OURS)
-"""The later one has the last word: it may also bring back what git leaves out."""
+"""Ignore files; the later one has the last word, and may include again what git ignores."""
 GIT_WITHIN = 30.0
-"""Seconds."""
+"""Seconds that git may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Archive:
     data: bytes
     files: int
     left_out: LeftOut | None = field(default=None, compare=False)
-    """What git's rules, and no others, keep from being shipped."""
+    """What git's rules alone keep from being shipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +68,17 @@ class Rules:
     spec: pathspec.GitIgnoreSpec
 
     def verdict(self, path: Path, *, folder: bool) -> bool | None:
-        """True: ignored, False: re-included by a "!" line, None: not mentioned."""
+        """Return True for ignored, False for included again by "!", None for not mentioned."""
         name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
         return self.spec.check_file(name).include
 
 
 def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
-    """Raises `UsageError` for a folder larger than `limit`, with links that lead out of it, or with
-    something that cannot be read."""
+    """Pack the folder.
+
+    Raises `UsageError` for a folder larger than `limit`, for links that lead out of it, and for
+    files that cannot be read.
+    """
     folder = folder.resolve()
     ignored: list[Path] = []
     paths = sorted({*_files(folder, ignored), *_tracked_although_ignored(folder)})
@@ -94,7 +102,7 @@ def unpack(data: bytes, sha256: str, target: Path) -> None:
     if found != sha256:
         raise EnvironmentFailure(
             f"the code archive is damaged: expected SHA-256 {sha256[:12]}, found {found[:12]}; "
-            "run `spotelastic up` again to ship it anew"
+            "run `spotelastic up` to ship it again"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -113,7 +121,10 @@ def unpack(data: bytes, sha256: str, target: Path) -> None:
 
 
 def _files(folder: Path, ignored: list[Path]) -> Iterator[Path]:
-    """Adds to `ignored` what the rules leave out: files, and folders as a whole."""
+    """Yield the files to pack.
+
+    Adds what the rules leave out to `ignored`: files, and folders as a whole.
+    """
     for path in _walk(folder, _rules_above(folder), ignored):
         if path != folder / FLAGS:
             yield path
@@ -132,11 +143,11 @@ def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterat
             ignored.append(path)
             continue
         if not inside:
-            # Sockets, pipes and devices are nothing that could be shipped.
+            # Sockets, pipes and devices cannot be shipped.
             if entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 yield path
         elif not any(_has(path, name) for name in ("pyvenv.cfg", *OUTPUTS)):
-            # A virtual environment belongs to its machine.
+            # A virtual environment works on its own machine only.
             yield from _walk(path, rules, ignored)
 
 
@@ -147,7 +158,7 @@ def _has(folder: Path, name: str) -> bool:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Another user's folder, a file system that is gone: no defect, and in no archive."""
+    """Turn a failed read (another user's folder, a lost file system) into a `UsageError`."""
     try:
         yield
     except OSError as error:
@@ -157,7 +168,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
-    """What a .gitignore names and git holds all the same: who clones the repository has it."""
+    """Yield files that git tracks although a .gitignore names them: every clone has them."""
     asked = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--ignored"]
     try:
         told = subprocess.run(
@@ -168,7 +179,7 @@ def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
             timeout=GIT_WITHIN,
             check=True,
         ).stdout
-    except (OSError, subprocess.SubprocessError):  # there is no git here, or no repository
+    except (OSError, subprocess.SubprocessError):  # no git on this machine, or no repository
         return
     above = _rules_above(folder, (OURS,))
     for name in filter(None, told.split(b"\0")):
@@ -186,7 +197,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _left_out_by_us(path: Path, folder: Path, rules: tuple[Rules, ...]) -> bool:
-    """The path, or a folder that it is in."""
+    """Whether .spotelasticignore names the path, or a folder that contains it."""
     place = folder
     for name in path.relative_to(folder).parts:
         rules = rules + _rules_of(place, (OURS,))
@@ -197,7 +208,7 @@ def _left_out_by_us(path: Path, folder: Path, rules: tuple[Rules, ...]) -> bool:
 
 
 def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
-    """The deepest file that mentions the path decides, as in git."""
+    """Whether the path is ignored. The deepest file that mentions it decides, as in git."""
     for rule in reversed(rules):
         verdict = rule.verdict(path, folder=folder)
         if verdict is not None:
@@ -215,17 +226,17 @@ def _rules_of(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]
 
 
 def _lines(file: Path) -> list[str]:
-    """Of a file of rules; none where there is no such file."""
+    """Return the lines of an ignore file; none if it does not exist."""
     try:
         if not file.is_file():
             return []
         return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:  # what it leaves out would be shipped without it
+    except OSError as error:  # going on without it would ship what it leaves out
         raise UsageError(f"cannot read {file}: {error.strerror}; make it readable") from None
 
 
 def _rules_above(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
-    """Of the files between the repository's root and the folder, outermost first."""
+    """Return the rules of files between the repository's root and the folder, outermost first."""
     above: list[Path] = []
     for parent in (folder, *folder.parents):
         if parent != folder:
@@ -259,7 +270,7 @@ def _mib(size: int) -> str:
 
 
 def _add(tar: tarfile.TarFile, folder: Path, path: Path) -> None:
-    """Name, contents and the executable bit: nothing that differs between two machines."""
+    """Add a file by name, contents and executable bit: nothing that differs between machines."""
     info = tarfile.TarInfo(path.relative_to(folder).as_posix())
     if path.is_symlink():
         info.type = tarfile.SYMTYPE
@@ -275,7 +286,8 @@ def _add(tar: tarfile.TarFile, folder: Path, path: Path) -> None:
 
 
 def _inner_link(folder: Path, path: Path) -> str:
-    """The link's target relative to it, so that it also holds where the archive is unpacked."""
+    """Return a link's target relative to the link, so that it also holds where the archive is
+    unpacked."""
     target = Path(os.path.normpath(path.parent / path.readlink()))
     if not target.is_relative_to(folder):
         raise UsageError(

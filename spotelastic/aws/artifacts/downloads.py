@@ -1,4 +1,4 @@
-"""Programs as their makers publish them: fetched, and known by their SHA-256."""
+"""Downloads published programs and checks them against a known SHA-256."""
 
 import hashlib
 from http.client import HTTPException
@@ -6,11 +6,12 @@ from http.client import HTTPException
 from spotelastic.errors import EnvironmentFailure, Unavailable
 
 FETCH_TIMEOUT = 60.0
+"""Seconds."""
 
 
 def fetch(url: str) -> bytes:
-    """Raises `Unavailable`."""
-    import urllib.request  # which a worker, that seldom has a use for it, need not hold
+    """Return the bytes at the URL. Raises `Unavailable`."""
+    import urllib.request  # imported here: workers rarely need it, and it takes memory
 
     try:
         with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT) as answer:
@@ -21,7 +22,7 @@ def fetch(url: str) -> bytes:
 
 
 def checked(data: bytes, sha256: str, what: str, where: str) -> bytes:
-    """Raises `EnvironmentFailure` when it is another file."""
+    """Return `data` if its SHA-256 is as expected, else raise `EnvironmentFailure`."""
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise EnvironmentFailure(

@@ -1,16 +1,17 @@
-"""A job's environment on a node: fetched from the bucket, or built here and put there.
+"""Provides a job's Python environment on a node: fetches it from the bucket, or builds and shares
+it.
 
-For each environment (its key, Python, machine) the bucket holds at most
+For each environment (its key, Python version and machine type) the bucket holds at most
 
-    environments/<tag>.tar.gz     what was built, complete once it is there
-    environments/<tag>.building   who builds it, renewed every few seconds
+    environments/<tag>.tar.gz     the built environment; complete once it is there
+    environments/<tag>.building   the node that builds it, renewed every few seconds
     environments/<tag>.failed     why it cannot be built
 
 The first node that needs it takes `building` by a conditional write; the others wait. A builder
-that does not renew for `STALE` seconds, by the watch of whoever waits, is replaced.
+that does not renew for `STALE` seconds, by the waiting node's clock, is replaced.
 
-The environment comes first on its Python's path and what spotelastic itself runs on (with torch,
-where the machine image has it) last: it brings what it lists, and need not bring the rest.
+On the Python path the environment comes first, and spotelastic's own packages last (with torch, if
+the machine image has it). The environment provides what it lists and need not provide the rest.
 """
 
 import hashlib
@@ -37,24 +38,28 @@ from spotelastic.model.job import Environment
 RENEW = 5.0
 """Seconds between two signs of life of a builder."""
 STALE = 30.0
+"""Seconds without a sign of life after which a builder is replaced."""
 LOOK = 1.0
 """Seconds between two looks of a node that waits."""
 BUILD_WITHIN = 3600.0
+"""Seconds that a build may take."""
 TOLD_LINES = 20
+"""Lines of the build tool's output in an error."""
 _HOME = "built-at"
-"""The last file to be written: the folder that the environment was built in. Scripts hold it."""
+"""The last file to be written: the folder in which the environment was built, as scripts name it.
+"""
 _OWN = "spotelastic.pth"
 
 Say = Callable[[str], None]
 
 
 class BuildFailed(EnvironmentFailure):
-    """The environment cannot be made; another try would fail as well."""
+    """The environment cannot be built; another try would fail as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """The environments of one cluster, as one node uses them. `home` is where they are kept."""
+    """The environments of one cluster, as one node uses them, kept in `home`."""
 
     objects: BucketObjects
     home: Path
@@ -62,9 +67,10 @@ class Environments:
     say: Say
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
-        """The Python of the environment, once it is there; `code` is the unpacked folder.
+        """Return the Python of the environment, building or fetching it first; `code` is the
+        unpacked folder.
 
-        Raises `BuildFailed` with the last lines of the tool that makes it.
+        Raises `BuildFailed` with the last lines of the build tool.
         """
         tag = _tag(wanted)
         folder = self.home / tag
@@ -73,7 +79,7 @@ class Environments:
         return folder / "bin" / "python"
 
     def _obtain(self, wanted: Environment, tag: str, code: Path, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)  # of a try that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by a try that was killed
         folder.mkdir(parents=True)
         watched = _WatchedClaim()
         while True:
@@ -88,7 +94,9 @@ class Environments:
                     self._build_and_share(wanted, tag, code, folder)
                     return
             elif watched.stale(claim):
-                self.say(f"the environment's builder is silent: {claim.decode()}")
+                self.say(
+                    f"the environment's builder does not respond, replacing it: {claim.decode()}"
+                )
                 self.objects.delete(f"environments/{tag}.building")
             else:
                 if watched.first:
@@ -161,14 +169,14 @@ class Environments:
 
 
 def forget_failures(objects: BucketObjects, wanted: Environment) -> None:
-    """So that nodes try again what could not be built before."""
+    """Delete records of failed builds, so that nodes try again."""
     for name in objects.names(f"environments/{wanted.key[:24]}"):
         if name.endswith(".failed"):
             objects.delete(name)
 
 
 class _WatchedClaim:
-    """A claim, as one that waits sees it: it is stale if it does not change for `STALE` seconds."""
+    """A builder's claim as a waiting node sees it: stale if unchanged for `STALE` seconds."""
 
     def __init__(self) -> None:
         self._claim = b""
@@ -183,9 +191,9 @@ class _WatchedClaim:
 
 
 def _tag(wanted: Environment) -> str:
-    """What fits this environment and this machine."""
+    """Return the name of an environment that fits this machine."""
     version = "".join(platform.python_version_tuple()[:2])
-    # Its interpreter is a link to this one, which is elsewhere in a container, or linked otherwise.
+    # Its interpreter is a link to this one, whose path or libc may differ in a container.
     base = hashlib.sha256(f"{sys.base_prefix} {platform.libc_ver()}".encode()).hexdigest()[:8]
     machine = sysconfig.get_platform().replace(".", "_")
     return f"{wanted.key[:24]}-py{version}-{machine}-{base}"
@@ -195,7 +203,7 @@ def _tag(wanted: Environment) -> str:
 
 
 def build(wanted: Environment, code: Path, folder: Path) -> None:
-    """Makes the environment in the empty `folder`. Raises `BuildFailed`."""
+    """Build the environment in the empty `folder`. Raises `BuildFailed`."""
     file = code / wanted.file
     if not file.is_file():
         raise BuildFailed(
@@ -208,7 +216,7 @@ def build(wanted: Environment, code: Path, folder: Path) -> None:
 
 def _by_pip(file: Path, folder: Path) -> None:
     _empty(folder)
-    _add_own_packages(folder)  # pip leaves out what is there already, e.g. torch
+    _add_own_packages(folder)  # pip then skips what is installed already, e.g. torch
     python = folder / "bin" / "python"
     _run(
         [sys.executable, "-P", "-m", "pip", "--python", str(python), "install", "-r", file.name],
@@ -219,8 +227,8 @@ def _by_pip(file: Path, folder: Path) -> None:
 def _by_uv(file: Path, folder: Path) -> None:
     _empty(folder)
     command = [_uv(file, folder), "sync", "--frozen", "--no-dev", "--no-install-project"]
-    # Unless it is told, uv takes the Python that .python-version pins, in which spotelastic and the
-    # image's torch cannot be loaded. Where the project takes no other, uv says so.
+    # By default uv takes the Python that .python-version pins, in which spotelastic and the image's
+    # torch cannot be loaded. If the project accepts no other Python, uv says so.
     command += ["--python", str(folder / "bin" / "python")]
     _run(command, file, UV_PROJECT_ENVIRONMENT=str(folder))
 
@@ -246,7 +254,7 @@ def _empty(folder: Path) -> None:
 
 
 def _uv(file: Path, folder: Path) -> str:
-    """The machine's uv, or one of our own."""
+    """Return the machine's uv, or install one."""
     if found := shutil.which("uv"):
         return found
     tools = folder.with_name("tools")
@@ -255,13 +263,13 @@ def _uv(file: Path, folder: Path) -> str:
 
 
 def _conda(file: Path, folder: Path) -> tuple[str, Mapping[str, str]]:
-    """The machine's conda, or a micromamba of our own; and the variables that it needs."""
+    """Return the machine's conda, or an installed micromamba, with the variables that it needs."""
     if found := next(filter(None, map(shutil.which, ("micromamba", "mamba", "conda"))), None):
         return found, {}
     tools = folder.with_name("tools")
     try:
         ours = micromamba.ensure(tools, micromamba.RELEASE)
-    except SpotelasticError as error:  # Unavailable too: else each node would try until it is ended
+    except SpotelasticError as error:  # Unavailable too, else every node would retry without end
         raise BuildFailed(
             f"{file.name} needs micromamba, as this machine has no conda: {error}; use a "
             "requirements.txt, or --image of one that has conda"
@@ -292,7 +300,7 @@ def _run(command: Sequence[str], file: Path, **env: str) -> None:
 
 
 def _add_own_packages(folder: Path) -> None:
-    """Appends the places of this very installation to the environment's path."""
+    """Append the folders of this installation's packages to the environment's path."""
     places = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     lines = [f"import site; site.addsitedir({place!r})" for place in places]
     packages = next(iter(folder.glob("lib/python*/site-packages")))
@@ -300,14 +308,14 @@ def _add_own_packages(folder: Path) -> None:
 
 
 _LONG = b"#!/bin/sh\n'''exec' "
-"""What pip begins a script with whose interpreter has a long path."""
+"""How pip begins a script whose interpreter has a long path."""
 
 
 def relocate(folder: Path) -> None:
-    """Makes an environment that was built elsewhere, and is now in `folder`, fit for that place.
+    """Adapt an environment that was built elsewhere to its place in `folder`.
 
-    The interpreter finds its packages beside itself; only scripts name it by its path: in their
-    first line, or in the second where it is too long for the first.
+    The interpreter finds its packages beside itself. Only scripts name it by its path: in their
+    first line, or in the second if it is too long for the first.
     """
     _add_own_packages(folder)
     built = (folder / _HOME).read_text().encode()

@@ -1,7 +1,7 @@
-"""What git ignores in a working folder, and a script may need: data that it has made or fetched.
+"""Measures the files that git ignores in a working folder, which a script may still need.
 
-What a folder of the same project would have again by itself (caches, environments, compiled files)
-is not counted, nor what .spotelasticignore leaves out: somebody meant that.
+Caches, environments and compiled files are not counted: they can be made again. Nor is what
+.spotelasticignore leaves out: that is intended.
 """
 
 import os
@@ -11,27 +11,32 @@ from itertools import islice
 from pathlib import Path
 
 MOST = 20_000
-"""Files that are looked at: nobody waits for more than that."""
+"""Most files that are looked at, so that `up` is not held up."""
 MADE_AGAIN = frozenset({"node_modules", "build", "dist", "wandb", "venv", "env"})
+"""Names of folders whose contents can be made again."""
 SUFFIXES = (".pyc", ".pyo", ".so", ".log", ".egg-info", ".swp")
+"""Endings of files that can be made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
+    """The files that are not shipped."""
+
     files: int
     size: int
-    """Bytes."""
+    """Bytes of all these files."""
     largest: str
-    """Its path in the working folder, and"""
+    """Path of the largest file, in the working folder."""
     largest_size: int
+    """Bytes of the largest file."""
     rule: str
-    """what brings it in a line of .spotelasticignore: the file, or the folder that is ignored."""
+    """A line for .spotelasticignore that includes the largest file or its ignored folder."""
     all: bool
-    """False: there are more than were looked at."""
+    """False if there are more files than were looked at."""
 
 
 def measure(folder: Path, ignored: Iterable[Path]) -> LeftOut | None:
-    """Of the files and folders that are ignored in `folder`; None where there is nothing."""
+    """Measure the ignored files and folders in `folder`; None if there are none."""
     found = list(islice(_files(ignored), MOST + 1))
     if not found:
         return None
@@ -47,7 +52,7 @@ def measure(folder: Path, ignored: Iterable[Path]) -> LeftOut | None:
 
 
 def _files(ignored: Iterable[Path]) -> Iterator[tuple[Path, Path, int]]:
-    """What is ignored, a file that it is or holds, and its bytes; only what can be read."""
+    """Yield each ignored top, a readable file that it is or contains, and the file's bytes."""
     for top in ignored:
         if _made_again(top.name):
             continue

@@ -1,7 +1,6 @@
-"""micromamba, which makes conda environments: one program, for machines that have no conda.
+"""Downloads micromamba, which builds conda environments on nodes whose image has no conda.
 
-The images that workers boot have none. It is fetched by the node that builds an environment, from
-where it is published, in one version whose SHA-256 is known.
+The node that builds an environment fetches it, in one version whose SHA-256 is known.
 """
 
 import time
@@ -13,14 +12,14 @@ from spotelastic.aws.artifacts import downloads
 from spotelastic.errors import Unavailable
 
 TRIES = 3
-"""The job fails when it cannot be had, and nodes are paid for by then."""
+"""Downloads that are tried. The job fails without micromamba, while nodes are being paid for."""
 PAUSE = 2.0
-"""Seconds between two of them."""
+"""Seconds between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicromambaRelease:
-    """For x86_64, as all workers are."""
+    """A release for x86_64, which all workers are."""
 
     version: str
     sha256: str
@@ -37,11 +36,13 @@ RELEASE = MicromambaRelease(
 
 
 def ensure(folder: Path, release: MicromambaRelease) -> Path:
-    """The program in `folder`, which is fetched unless it is there.
+    """Return the program in `folder`, downloading it if it is missing.
 
-    Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file.
+    Raises `Unavailable` if it cannot be had, `EnvironmentFailure` if its checksum differs.
     """
-    program = folder / f"micromamba-{release.version}" / "micromamba"  # it goes by its file's name
+    program = (
+        folder / f"micromamba-{release.version}" / "micromamba"
+    )  # the program looks at its own file name
     if program.exists():
         return program
     data = downloads.checked(_fetch(release.url), release.sha256, "micromamba", release.url)

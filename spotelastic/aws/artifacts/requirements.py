@@ -1,4 +1,4 @@
-"""Which packages a working folder asks for: the file that lists them, and a hash of its meaning.
+"""Finds the file that lists a working folder's packages, and hashes what it asks for.
 
 Pure but for reading the folder. `environments.py` makes the packages available on a node.
 """
@@ -19,20 +19,21 @@ FILES: dict[str, str] = {
     "environment.yml": "conda",
     "environment.yaml": "conda",
 }
-"""By name, the one that counts first: a lock says more than a list."""
+"""Files that are looked for, the first one first: a lock file says more than a list."""
 NONE = "none"
+"""The value of --environment that asks for no packages."""
 _VERSION = 2
-"""Raised when environments are made in another way."""
+"""Part of the hash; raised when environments are built in another way."""
 _INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]*(\S+)")
 _LOCAL = re.compile(r"^\s*(?:-e|--editable)\b|^\s*(?:\.{1,2}/|\.$|\.\[|/|file:)|@\s*file:")
 _LOCKED_FOLDER = re.compile(r'^source = \{ (?:editable|directory) = "(?!\." )', re.MULTILINE)
-"""In uv.lock, a package out of a folder; that of the project itself is not installed."""
+"""In uv.lock, a package from a folder other than the project's own, which is not installed."""
 
 
 def find(folder: Path, asked: str | None, code: str) -> Environment | None:
-    """The environment of a folder whose archive is `code`; None where it asks for none.
+    """Return the environment of a folder whose archive is `code`; None if it needs none.
 
-    `asked` names the file, or is "none". Raises `UsageError` for one that is not there.
+    `asked` names the file, or is "none". Raises `UsageError` if the file does not exist.
     """
     if asked == NONE:
         return None
@@ -62,13 +63,13 @@ def _kind(name: str) -> str:
     if base.endswith(".txt"):
         return "pip"
     raise UsageError(
-        f"--environment {name}: is none of uv.lock, a requirements file (.txt), "
+        f"--environment {name}: expected uv.lock, a requirements file (.txt), "
         "a conda environment (.yml), or none"
     )
 
 
 def _files(path: Path, kind: str) -> Iterator[Path]:
-    """All that decide what is installed, each once."""
+    """Yield all files that decide what is installed, each once."""
     if kind == "uv":
         yield path
         yield path.with_name("pyproject.toml")
@@ -92,7 +93,8 @@ def _included(text: str) -> list[str]:
 
 
 def _local_parts(path: Path, code: str) -> list[str]:
-    """What it installs out of the working folder: a file by its hash, a folder by all the code."""
+    """Return hashes of what is installed from the working folder: of a file, or for a folder of all
+    the code."""
     parts = []
     for file in _files(path, "pip"):
         for line in filter(_LOCAL.search, _read(file).splitlines()):

@@ -1,7 +1,7 @@
-"""The wheel of this very installation, so that instances run what the caller runs.
+"""Builds a wheel of the running spotelastic, so that instances run what the caller runs.
 
-Made from what is installed, a checkout or a wheel, without a build tool; the same files make the
-same bytes, and its SHA-256 is its name.
+It is made from the installed files, of a checkout or a wheel, without a build tool. The same files
+give the same bytes, and the SHA-256 is its name.
 """
 
 import base64
@@ -27,18 +27,23 @@ _KIND = "Wheel-Version: 1.0\nGenerator: spotelastic\nRoot-Is-Purelib: true\nTag:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
+    """A built wheel."""
+
     sha256: str
     data: bytes
 
     @property
     def file(self) -> str:
-        """As pip wants it to be called."""
+        """The file name that pip expects."""
         return f"{NAME}-{__version__}-py3-none-any.whl"
 
 
 @cache
 def build() -> Wheel:
-    """Once per process. Raises `EnvironmentFailure` where what is installed lacks its metadata."""
+    """Build the wheel, once per process.
+
+    Raises `EnvironmentFailure` if the installation lacks metadata.
+    """
     files = dict(sorted(_files()))
     files |= {f"{_INFO}/{name}": data for name, data in _description().items()}
     lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
@@ -47,7 +52,7 @@ def build() -> Wheel:
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
-            info = zipfile.ZipInfo(name)  # of 1980: nothing that differs between two machines
+            info = zipfile.ZipInfo(name)  # dated 1980: nothing differs between two machines
             info.external_attr = 0o644 << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, data)
@@ -71,8 +76,8 @@ def _description() -> dict[str, bytes]:
     told = distribution(NAME)
     if told.version != __version__:
         raise EnvironmentFailure(
-            f"{NAME} was installed as version {told.version}, and its code is {__version__} "
-            "by now: install it again with pip"
+            f"{NAME} was installed as version {told.version}, but its code is {__version__}: "
+            "install it again with pip"
         )
     texts = {name: told.read_text(name) for name in ("METADATA", "entry_points.txt")}
     for name, text in texts.items():

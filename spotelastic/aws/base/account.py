@@ -1,7 +1,7 @@
-"""What an account and region has once, for all its clusters: the bucket, and a role.
+"""Creates what an AWS account needs once for all clusters: the shared bucket and two service roles.
 
-Both are made on the first `up`, and stay when clusters go: checkpoints live in the bucket, and the
-role lets CloudFormation delete a cluster when no laptop is there to do so.
+They are created on the first `up` and stay when clusters go. Checkpoints live in the bucket. A role
+lets CloudFormation delete a cluster when no laptop is there to do so.
 """
 
 import json
@@ -13,20 +13,20 @@ from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
-"""The bucket's tag that says that everything below was done to it; put last."""
+"""The bucket's tag that says that the protection below is complete; it is set last."""
 _MISSING = frozenset({"404", "NoSuchBucket"})
 _FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
 
 
 def default_bucket(aws: Aws) -> str:
-    """The bucket that all clusters of the account and region share, unless they name another."""
+    """Return the bucket that all clusters of the account and region share by default."""
     return names.bucket(aws.account, aws.region)
 
 
 def ensure_bucket(aws: Aws, bucket: str) -> None:
-    """Makes the shared bucket if there is none, and protects it; may be run again at any point.
+    """Create and protect the shared bucket if needed; can be repeated at any point.
 
-    Raises `UsageError` where another account has a bucket of this name.
+    Raises `UsageError` if another account has a bucket of this name.
     """
     where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
     try:
@@ -44,11 +44,11 @@ def ensure_bucket(aws: Aws, bucket: str) -> None:
 
 
 def check_bucket(aws: Aws, bucket: str) -> None:
-    """Raises `UsageError` for a bucket that cannot be used: the user's (`--bucket`), which must be
-    there, or the shared one, which may be missing yet.
+    """Raise `UsageError` for a bucket that cannot be used.
 
-    One that lets these credentials in, but is another account's, is refused as well: whoever owns
-    it could read the job and replace its code.
+    The user's own (`--bucket`) must exist; the shared one may not exist yet. A bucket of another
+    account is refused even if it can be accessed: its owner could read the job and replace its
+    code.
     """
     shared = bucket == default_bucket(aws)
     try:
@@ -63,8 +63,8 @@ def check_bucket(aws: Aws, bucket: str) -> None:
             raise UsageError(
                 _taken(bucket)
                 if shared
-                else f"--bucket {bucket}: it is not of the account {aws.account}, or these "
-                "credentials may not use it"
+                else f"--bucket {bucket}: it does not belong to the account {aws.account}, or "
+                "these credentials may not use it"
             ) from error
         raise
     region = found.get("BucketRegion") or aws.region
@@ -73,10 +73,11 @@ def check_bucket(aws: Aws, bucket: str) -> None:
 
 
 def _taken(bucket: str) -> str:
-    """Of the shared bucket, whose name anybody can guess."""
+    """Return the message for the shared bucket, whose name is easy to guess, if another account has
+    it."""
     return (
-        f"the bucket {bucket}, which clusters here would share, is another account's, or these "
-        "credentials may not use it: name one of yours with --bucket"
+        f"the bucket {bucket}, which clusters share by default, belongs to another account, or "
+        "these credentials may not use it: name your own with --bucket"
     )
 
 
@@ -91,7 +92,7 @@ def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
         return []
 
 
-# S3 makes a bucket's changes one after the other, and refuses the next one meanwhile.
+# S3 applies changes to a bucket one by one, and refuses another one in the meantime.
 @patient(lambda error: error.code == "OperationAborted")
 def _protect(aws: Aws, bucket: str) -> None:
     with calling(f"protect the bucket {bucket}"):
@@ -148,7 +149,7 @@ def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
 
 
 def ensure_service_role(aws: Aws) -> str:
-    """The ARN of the role that CloudFormation deletes a cluster's stack with; made if missing."""
+    """Return the ARN of the role by which CloudFormation deletes stacks; create it if missing."""
     arn, _ = _ensure_role(
         aws,
         "cloudformation",
@@ -159,8 +160,11 @@ def ensure_service_role(aws: Aws) -> str:
 
 
 def ensure_fault_role(aws: Aws) -> tuple[str, bool]:
-    """Of the one that the Fault Injection Service interrupts the nodes of clusters with; and
-    whether it was made just now, so that not all of AWS knows it yet."""
+    """Return the ARN of the role by which the Fault Injection Service interrupts nodes, creating it
+    if missing.
+
+    Also returns whether it was created just now: not all of AWS knows it yet.
+    """
     policy = {
         "Version": "2012-10-17",
         "Statement": [
@@ -179,7 +183,7 @@ def ensure_fault_role(aws: Aws) -> tuple[str, bool]:
 
 
 def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple[str, bool]:
-    """`service` is AWS's, which may take the role. Its ARN, and whether it was made just now."""
+    """Return the ARN of a role for an AWS service, and whether it was created just now."""
     name = f"spotelastic-{service}-{aws.region}"
     trust = {
         "Version": "2012-10-17",
@@ -205,6 +209,6 @@ def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple
         new = False
         with calling(f"look at the role {name}"):
             role = aws.iam.get_role(RoleName=name)["Role"]
-    with calling(f"say what the role {name} may do"):
+    with calling(f"set the permissions of the role {name}"):
         aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
     return str(role["Arn"]), new

@@ -1,6 +1,6 @@
-"""boto3 clients of one region, made on first use, each call with deadlines and retries.
+"""Provides boto3 clients of one region, with deadlines and retries, and translates their errors.
 
-boto3 is imported with the first client, so that this module costs nothing to import.
+boto3 is imported with the first client, so that importing this module costs nothing.
 """
 
 import os
@@ -31,6 +31,7 @@ THROTTLED = frozenset(
     }
 )
 PRICING_REGION = "us-east-1"
+"""The region whose Pricing API is used."""
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
 EXPIRED = frozenset(
     {
@@ -47,9 +48,9 @@ EXPIRED = frozenset(
 )
 
 STRANGE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
-"""Of these what a region answers as well that the account has not opted in to."""
+"""Codes among `EXPIRED` that also come from a region which the account has not enabled."""
 KNOWN_WITHIN = 60.0
-"""Seconds until what was just made is known to all of AWS."""
+"""Seconds until a new resource is known to all of AWS."""
 
 
 class AwsSession(Protocol):
@@ -68,7 +69,7 @@ class AwsSession(Protocol):
 
 
 class Aws:
-    """One region's services. Clients may be used from several threads; making one may not."""
+    """The services of one region. Clients can be shared between threads; creating one cannot."""
 
     def __init__(
         self,
@@ -97,7 +98,10 @@ class Aws:
 
     @property
     def region(self) -> str:
-        """Raises `EnvironmentFailure` when neither the caller nor the configuration names one."""
+        """The region's name.
+
+        Raises `EnvironmentFailure` if neither caller nor configuration names one.
+        """
         region = self.session.region_name
         if not region:
             raise EnvironmentFailure(
@@ -108,7 +112,8 @@ class Aws:
         return str(region)
 
     def _is_known(self, region: str) -> bool:
-        """By the pattern of its name: AWS opens regions that this boto3 has not heard of."""
+        """Whether the name looks like a region. boto3 may not list new regions, so its pattern is
+        tested."""
         from botocore.exceptions import UnknownRegionError
 
         try:
@@ -119,7 +124,7 @@ class Aws:
 
     @cached_property
     def account(self) -> str:
-        """The account's number, as its credentials tell it."""
+        """The account's number, looked up with the credentials."""
         if self._account:
             return self._account
         with calling("find out which AWS account this is"):
@@ -127,7 +132,7 @@ class Aws:
 
     @property
     def partition(self) -> str:
-        """What ARNs of the region begin with after "arn:"."""
+        """The partition in ARNs of the region: what follows "arn:"."""
         return str(self.session.get_partition_for_region(self.region))
 
     def _client(self, service: str) -> Any:
@@ -169,8 +174,10 @@ class Aws:
 
     @cached_property
     def pricing(self) -> Any:
-        """Of us-east-1, which has the prices of all regions. It keeps nobody waiting: when it does
-        not answer a table stands in, and not every network has a way to it."""
+        """The Pricing API of us-east-1, which has the prices of all regions.
+
+        It has short timeouts: a table replaces its answers, and not every network reaches it.
+        """
         from botocore.config import Config
 
         config = Config(connect_timeout=1.0, read_timeout=2.0, retries={"total_max_attempts": 1})
@@ -183,8 +190,10 @@ class Aws:
 
     @cached_property
     def s3(self) -> Any:
-        """Of the account's own buckets alone: their names are one for all of AWS, and one that is
-        free, or has become free, can be somebody else's by now."""
+        """The S3 client, restricted to buckets of this account.
+
+        Bucket names are global: a name that is free, or became free, may belong to another account.
+        """
         owner, client = self.account, self._client("s3")
 
         def expect(params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -208,7 +217,7 @@ class Aws:
 
 
 class Rejected(EnvironmentFailure):
-    """AWS answered, and said no; `code` is its error code."""
+    """AWS refused a call; `code` is its error code."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -216,11 +225,11 @@ class Rejected(EnvironmentFailure):
 
 
 class SignedOut(Rejected):
-    """The credentials are not valid, or not any more: whoever uses them has to log in again."""
+    """The credentials are invalid or expired: the user has to log in again."""
 
 
 class Busy(Unavailable):
-    """AWS answered that it could not just then; `code` is its error code."""
+    """AWS could not answer at the moment; `code` is its error code."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -233,8 +242,10 @@ def patient(
     clock: Clock = steady,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Makes a function that is called again, ever more rarely, while it ends with an error that
-    `passes` by itself; the error is raised after `KNOWN_WITHIN` seconds."""
+    """Decorate a function to be retried with back-off while its error `passes` by itself.
+
+    After `KNOWN_WITHIN` seconds the error is raised.
+    """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T]:
         @wraps(call)
@@ -256,7 +267,7 @@ def patient(
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Turns what boto3 raises into our errors; `what` completes "cannot ..."."""
+    """Translate boto3's errors into spotelastic's; `what` completes "cannot ..."."""
     from botocore import exceptions as boto
 
     try:
@@ -274,8 +285,7 @@ def calling(what: str) -> Iterator[None]:
 
 
 def wrong_configuration(error: Exception) -> str | None:
-    """What is wrong with how this machine is set up for AWS, whatever was to be done; None for
-    anything else."""
+    """Return what is wrong with this machine's AWS configuration; None for any other error."""
     from botocore import exceptions as boto
 
     match error:
@@ -290,7 +300,7 @@ def wrong_configuration(error: Exception) -> str | None:
             setting = next(named, "AWS_PROFILE")
             return (
                 f"{setting}={os.environ.get(setting, '')}: AWS's configuration has no such "
-                "profile; `aws configure list-profiles` shows those that it has"
+                "profile; `aws configure list-profiles` lists them"
             )
         case boto.NoRegionError():
             return "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
@@ -318,6 +328,6 @@ def _translated(what: str, error: Any) -> SpotelasticError:
 def _signed_out(what: str, code: str = "ExpiredToken") -> SignedOut:
     elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
     return SignedOut(
-        f"cannot {what}: the AWS credentials are not valid (any more): log in again{elsewhere}",
+        f"cannot {what}: the AWS credentials are invalid or expired: log in again{elsewhere}",
         code,
     )

@@ -1,4 +1,4 @@
-"""Who this instance is, from its metadata alone."""
+"""Reads which instance this is, and which cluster it belongs to, from the instance metadata."""
 
 from dataclasses import dataclass, field
 
@@ -10,14 +10,16 @@ ROLE = "spotelastic:role"
 BUCKET = "spotelastic:bucket"
 MEMBER = "spotelastic:member"
 SUBNETS = "spotelastic:subnets"
-"""Of a worker group: all subnets that it may launch in, whichever it launches in now."""
+"""Tag of a worker group: all subnets that it may launch in, whichever it uses now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """What an instance knows about itself."""
+
     instance: str
     address: str
-    """The private IPv4 address of the first interface."""
+    """The private IPv4 address of the first network interface."""
     zone: str
     region: str
     account: str
@@ -26,7 +28,7 @@ class Identity:
     tags: dict[str, str] = field(default_factory=dict)
 
     def tag(self, name: str) -> str:
-        """The tag's value. Raises `EnvironmentFailure` where a spotelastic tag is missing."""
+        """Return the tag's value. Raises `EnvironmentFailure` if it is missing."""
         if not (value := self.tags.get(name)):
             raise EnvironmentFailure(
                 f"instance {self.instance} has no tag {name}: it was not launched by spotelastic, "
@@ -36,7 +38,7 @@ class Identity:
 
 
 def from_imds(base_url: str = DEFAULT_URL) -> Identity:
-    """Reads the identity of the instance that this runs on. Raises `Unavailable`."""
+    """Return the identity of the instance that this runs on. Raises `Unavailable`."""
     imds = Imds(base_url)
     document = imds.identity()
     return Identity(

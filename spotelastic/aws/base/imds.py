@@ -1,6 +1,6 @@
-"""The instance metadata service (IMDSv2), as seen from the instance itself.
+"""Reads the EC2 instance metadata service (IMDSv2) from inside an instance.
 
-On the standard library alone: the agent polls it every second and must not load boto3 for it.
+Uses the standard library alone: the agent polls it every second and must not load boto3 for that.
 """
 
 import json
@@ -17,7 +17,10 @@ _TOKEN = "X-aws-ec2-metadata-token"
 
 
 class Imds:
-    """A client for one thread. Each request has `timeout` seconds; trouble is `Unavailable`."""
+    """A client for one thread.
+
+    Each request takes at most `timeout` seconds; failures are `Unavailable`.
+    """
 
     def __init__(self, base_url: str = DEFAULT_URL, timeout: float = 1.0) -> None:
         url = urlsplit(base_url)
@@ -27,33 +30,34 @@ class Imds:
         self._token = ""
 
     def get(self, path: str) -> str | None:
-        """The document at `path` below `/latest/meta-data/`; None where there is none (404)."""
+        """Return the document at `path` below `/latest/meta-data/`; None if there is none (404)."""
         return self._read(f"/latest/meta-data/{path}")
 
     def identity(self) -> dict[str, Any]:
-        """The instance identity document: instance id, type, region, zone, address, account."""
+        """Return the instance identity document: instance id, type, region, zone, account."""
         text = self._read("/latest/dynamic/instance-identity/document")
         if text is None:
             raise Unavailable("the metadata service has no instance identity document")
         return _object(text, "instance-identity/document")
 
     def interruption(self) -> float | None:
-        """When AWS will stop or terminate this spot instance (epoch seconds); None: no notice."""
+        """Return when AWS will stop or terminate this spot instance (epoch seconds); None: no
+        notice."""
         text = self.get("spot/instance-action")
         return None if text is None else _moment(text, "spot/instance-action", "time")
 
     def rebalance(self) -> float | None:
-        """When a rebalance recommendation was issued (epoch seconds); None: there is none."""
+        """Return when a rebalance recommendation was issued (epoch seconds); None if none was."""
         path = "events/recommendations/rebalance"
         text = self.get(path)
         return None if text is None else _moment(text, path, "noticeTime")
 
     def lifecycle_state(self) -> str:
-        """The state the Auto Scaling group wants, e.g. InService or Terminated; "" outside one."""
+        """Return the state that the Auto Scaling group wants, e.g. InService; "" if none."""
         return (self.get("autoscaling/target-lifecycle-state") or "").strip()
 
     def tags(self) -> dict[str, str]:
-        """The instance's tags; they must be enabled in its metadata options."""
+        """Return the instance's tags; they must be enabled in its metadata options."""
         names = (self.get("tags/instance/") or "").split("\n")
         return {name: self.get(f"tags/instance/{name}") or "" for name in names if name}
 

@@ -1,4 +1,5 @@
-"""What things are called in an AWS account: everything of a cluster follows from its name."""
+"""Names a cluster's AWS resources, and divides its network: everything follows from the cluster's
+name."""
 
 import ipaddress
 import re
@@ -7,21 +8,24 @@ from dataclasses import dataclass
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 MEMBERS = ("a", "b", "c")
-"""The etcd members, one per zone, on a control node each."""
+"""The etcd members; each runs on a control node in its own zone."""
 CONTROL_TYPE = "t3.small"
-"""Of their instances."""
+"""Instance type of the control nodes."""
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 PREFIX = "spotelastic-"
 TERMINATE_HOOK = "spotelastic-drain"
+"""The lifecycle hook at which a terminating instance waits until it has drained."""
 SWITCH = "spotelastic-unattended"
-"""The scheduled action that empties a worker group which nobody looks after."""
+"""The scheduled action that empties a worker group which no controller looks after."""
 PARTS_DIFF = 4
 """A cluster's network has 2 ** PARTS_DIFF parts of equal size, for one subnet each."""
 RESERVED = 32
-"""Addresses of a subnet that workers cannot have: AWS's, a member's, those of nodes that leave."""
+"""Addresses of a subnet that workers cannot have: AWS's, a control node's, those of leaving nodes.
+"""
 LONGEST = 39
-"""Characters of a cluster's name. spotelastic-NAME-interruption, an event rule, has 64 at most."""
+"""Longest cluster name. `spotelastic-NAME-interruption`, an event rule, has at most 64 characters.
+"""
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST - 1}}}")
 
 
@@ -48,7 +52,7 @@ class Names:
 
     @property
     def commands(self) -> str:
-        """The queue that people's commands arrive on."""
+        """The queue on which users' commands arrive."""
         return f"{PREFIX}{self.cluster}-commands"
 
     @property
@@ -62,7 +66,7 @@ class Names:
         return f"{PREFIX}{self.cluster}-workers-on-demand"
 
     def control(self, member: str) -> str:
-        """The Auto Scaling group and the launch template of one control node."""
+        """Return the name of one control node's Auto Scaling group and launch template."""
         return f"{PREFIX}{self.cluster}-control-{member}"
 
     @property
@@ -76,38 +80,41 @@ class Names:
 
     @property
     def token(self) -> str:
-        """The parameter that holds the secret which the cluster's nodes share."""
+        """The parameter with the secret that the cluster's nodes share."""
         return f"{self.secrets}/token"
 
     @property
     def authority(self) -> str:
-        """Of the certificate authority, its key included: no role of the cluster may read it."""
+        """The parameter with the certificate authority and its key.
+
+        No role of the cluster may read it.
+        """
         return f"{self.secrets}/authority"
 
     def member_certificate(self, member: str) -> str:
-        """Of one etcd member, for control nodes."""
+        """Return the parameter with an etcd member's certificate, for control nodes."""
         return f"{self.secrets}/control/{member}"
 
     @property
     def worker_certificate(self) -> str:
-        """Of etcd's clients on worker nodes."""
+        """The parameter with the certificate of etcd clients on worker nodes."""
         return f"{self.secrets}/worker/etcd"
 
 
 def bucket(account: str, region: str) -> str:
-    """The bucket that all clusters of an account and region share."""
+    """Return the bucket that all clusters of an account and region share."""
     return f"{PREFIX}{account}-{region}"
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The blocks of one cluster's network, and the fixed address of each etcd member."""
+    """The address blocks of one cluster's network, and the fixed address of each etcd member."""
 
     block: str
     subnets: tuple[str, ...]
-    """One a zone; the first three have a control node each."""
+    """One block per zone; the first three hold a control node each."""
     private: tuple[str, ...]
-    """One a zone, for workers that can have no public address."""
+    """One block per zone, for workers that cannot have public addresses."""
     members: tuple[str, ...]
 
     @property
@@ -116,7 +123,7 @@ class Addresses:
 
 
 def block_size(needed: int) -> int:
-    """Prefix length of a network each of whose subnets has room for so many addresses."""
+    """Return the prefix length of a network whose subnets each have room for `needed` addresses."""
     for size in range(19, 16, -1):
         if 2 ** (32 - size - PARTS_DIFF) - RESERVED >= needed:
             return size
@@ -124,10 +131,11 @@ def block_size(needed: int) -> int:
 
 
 def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19) -> Addresses:
-    """The first block of `pool` that overlaps none of the `taken` ones, divided between zones.
+    """Return the first block of `pool` that overlaps none of the `taken` ones, divided between
+    zones.
 
-    Networks in AWS may overlap, but such networks can never be peered; and in the local cloud all
-    share one loopback.
+    Networks in AWS may overlap, but then they can never be peered. In the local cloud all share one
+    loopback.
     """
     used = [ipaddress.IPv4Network(block) for block in taken]
     for block in ipaddress.IPv4Network(pool).subnets(new_prefix=size):
@@ -139,8 +147,8 @@ def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19)
                 block=str(block),
                 subnets=tuple(map(str, subnets)),
                 private=tuple(map(str, private)),
-                # AWS hands addresses out at random; the template reserves these before any launch.
-                # The last address of a subnet is AWS's own.
+                # AWS assigns addresses at random; the template reserves these before any launch.
+                # The last address of a subnet belongs to AWS.
                 members=tuple(str(subnet[-3]) for subnet in subnets[: len(MEMBERS)]),
             )
     raise EnvironmentFailure(

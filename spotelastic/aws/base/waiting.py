@@ -1,4 +1,4 @@
-"""Waiting for AWS, which tells the laptop nothing by itself."""
+"""Waits for something in AWS by asking repeatedly, with growing pauses."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Spot interruptions on request, by AWS's Fault Injection Service: what AWS itself would do.
+"""Interrupts a spot instance on request, through AWS's Fault Injection Service.
 
-An experiment's template is deleted as soon as the experiment runs; what remains is the role.
+An experiment template is deleted as soon as its experiment runs. Only the service's role stays.
 """
 
 import re
@@ -15,19 +15,19 @@ from spotelastic.clock import Clock, steady
 from spotelastic.errors import Unavailable
 
 WARNING = 120.0
-"""Seconds of notice that AWS gives, always."""
+"""Seconds of notice that AWS always gives."""
 LONGEST = 900.0
-"""Seconds from the recommendation to the end of an instance at most."""
+"""Most seconds from the rebalance recommendation to the end of the instance."""
 
 KNOWN_WITHIN = 30.0
-"""Seconds until a role that was just made is known everywhere in AWS."""
+"""Seconds until a new role is known everywhere in AWS."""
 BEGINS_WITHIN = 120.0
-"""Seconds that the service may take over beginning."""
+"""Seconds that the service may take to begin."""
 ASK_EVERY = 2.0
 BEGINNING = frozenset({"pending", "initiating"})
 BEGUN = frozenset({"running", "completed"})
 OF_THE_ROLE = re.compile(r"\brole\b|authori[sz]|permission", re.I)
-"""What is said of a role that cannot be taken (yet), or that cannot do anything yet."""
+"""Recognizes errors about a role that cannot be assumed, or has no permissions, yet."""
 
 Sleep = Callable[[float], None]
 
@@ -35,8 +35,10 @@ Sleep = Callable[[float], None]
 def interrupt(
     aws: Aws, instance: str, seconds: float, *, clock: Clock = steady, sleep: Sleep = time.sleep
 ) -> None:
-    """Recommends to leave the spot instance now, gives it notice `WARNING` seconds before its end,
-    and ends it after `seconds` (`WARNING` to `LONGEST`)."""
+    """Send the spot instance a rebalance recommendation now, and end it after `seconds`.
+
+    It gets its notice `WARNING` seconds before the end. `seconds` is from `WARNING` to `LONGEST`.
+    """
     role, new = account.ensure_fault_role(aws)
     patient_until = clock() + (KNOWN_WITHIN if new else 0.0)
     arn = f"arn:{aws.partition}:ec2:{aws.region}:{aws.account}:instance/{instance}"
@@ -71,7 +73,7 @@ def interrupt(
 def _run(
     aws: Aws, instance: str, template: str, patient_until: float, clock: Clock, sleep: Sleep
 ) -> None:
-    """Begins again, until then, where the role is what is in the way."""
+    """Begin the experiment; retry until `patient_until` if the role is the obstacle."""
     while True:
         try:
             return _begin(aws, instance, template, clock, sleep)
@@ -82,7 +84,8 @@ def _run(
 
 
 def _begin(aws: Aws, instance: str, template: str, clock: Clock, sleep: Sleep) -> None:
-    """Waits until it has begun: only then the service has taken the role and found the instance."""
+    """Start the experiment and wait until it runs: only then is it sure that the instance was
+    found."""
     with calling(f"interrupt {instance}"):
         experiment = aws.fis.start_experiment(
             clientToken=uuid.uuid4().hex, experimentTemplateId=template
@@ -91,8 +94,8 @@ def _begin(aws: Aws, instance: str, template: str, clock: Clock, sleep: Sleep) -
     while (state := _state(aws, instance, experiment))["status"] in BEGINNING:
         if clock() >= deadline:
             raise Unavailable(
-                f"the interruption of {instance} has not begun within {BEGINS_WITHIN:.0f} s: it "
-                "may come yet"
+                f"the interruption of {instance} has not begun within {BEGINS_WITHIN:.0f} s, but "
+                "may still come"
             )
         sleep(ASK_EVERY)
     if state["status"] not in BEGUN:

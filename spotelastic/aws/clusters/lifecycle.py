@@ -1,8 +1,8 @@
-"""A cluster in an AWS account: create, find, delete.
+"""Creates, changes, finds and lists clusters in an AWS account.
 
-`create` goes in this order, so that whatever boots finds what it reads: the bucket with the code
-and the job; the stack (network, roles, queue, and the control nodes, which boot as soon as their
-groups exist); the worker groups. `teardown.py` goes the other way. Both may be run again at any
+`create` works in this order, so that booting instances find what they read: the bucket with code
+and job; the stack (network, roles, queues, and control nodes, which boot as soon as their groups
+exist); the worker groups. `teardown.py` works in the opposite order. Both can be repeated at any
 point.
 """
 
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that exists, as everybody with its account's credentials can find it."""
+    """A cluster that exists, as any holder of the account's credentials can find it."""
 
     aws: Aws
     spec: JobSpec
@@ -61,12 +61,12 @@ class Cluster:
 
 
 def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> Cluster:
-    """Brings a cluster up and starts its job; returns when all instances are asked for.
+    """Bring up a cluster and start its job; returns when all instances have been requested.
 
-    What is there already stays, and is changed where the request differs, so that an `up` that was
-    interrupted anywhere can be run again. Raises `UsageError` and `EnvironmentFailure` before
-    anything is created; when a new cluster fails later (also by `KeyboardInterrupt`), what had been
-    created of it is deleted before the error is raised.
+    What exists stays, and is changed where the request differs, so an interrupted `up` can be
+    repeated. Raises `UsageError` and `EnvironmentFailure` before anything is created. If a new
+    cluster fails later, also by `KeyboardInterrupt`, what was created is deleted before the error
+    is raised.
     """
     aws = aws or Aws()
     its = Names(request.name)
@@ -86,7 +86,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> Cluster:
         dry_run.ensure_service_roles(aws)
     bucket = plan.bucket
     if not plan.own_bucket:
-        account.ensure_bucket(aws, bucket)  # where it is somebody else's, nothing is to be undone
+        account.ensure_bucket(aws, bucket)  # if it is another account's, nothing must be undone
     say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
     maker = secrets.token_hex(8)
     try:
@@ -95,9 +95,9 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> Cluster:
         if known is None:
             _undo(request.name, bucket, say, aws, maker)
         elif not cloudformation.stands(known):
-            # An `up` before this one was ended at once: nobody leads there who would end it.
+            # An earlier `up` was killed midway: no controller leads there that would end it.
             say(
-                f"{request.name} is there in part, and costs money: run `spotelastic up` again, or "
+                f"{request.name} is incomplete and costs money: run `spotelastic up` again, or "
                 f"`spotelastic down {request.name}`"
             )
         raise
@@ -110,8 +110,8 @@ def _size(count: int) -> str:
 def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
     if cloudformation.tags(known).get(CLUSTER) != cluster:
         raise UsageError(
-            f"--name {cluster}: there is a stack {known['StackName']} that spotelastic has not "
-            "made: choose another name, or delete it"
+            f"--name {cluster}: the stack {known['StackName']} was not made by spotelastic: "
+            "choose another name, or delete it"
         )
 
 
@@ -163,8 +163,10 @@ def _bring_up(
 
 
 def _start(request: ClusterSpec) -> int:
-    """How many nodes are launched before a controller leads: none where that takes its judgement of
-    prices, and those only that are not to be bought on demand."""
+    """Return how many nodes are launched before a controller leads.
+
+    None if prices must be judged first; never those that are to be bought on demand.
+    """
     capacity = request.capacity
     if capacity.max_price is not None:
         return 0
@@ -172,33 +174,34 @@ def _start(request: ClusterSpec) -> int:
 
 
 def _first(request: ClusterSpec, plan: LaunchPlan) -> tuple[str, ...]:
-    """The zone that workers are packed into to begin with; none where they are spread."""
+    """Return the zone into which workers are packed at first; none if they are spread."""
     return () if request.capacity.zones == "spread" else packed(request, plan.worker_zones)
 
 
 def _subnets(plan: LaunchPlan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:
-    """Those of the workers in these zones."""
+    """Return the workers' subnets in these zones."""
     pairs = zip(plan.parameters["Zones"].split(","), outputs["Subnets"].split(","), strict=True)
     return tuple(subnet for zone, subnet in pairs if zone in zones)
 
 
 def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:
-    """Must never happen: what another `up` has made meanwhile, under the same name, is deleted."""
+    """Delete what a failed `create` made, unless another `up` has made a cluster of this name
+    since."""
     try:
         found = cloudformation.describe(aws, Names(name).stack)
         if found is not None and cloudformation.tags(found).get(cloudformation.MAKER) != maker:
-            say(f"another `up` has made {name} meanwhile: it is left as it is")
+            say(f"another `up` has made {name} in the meantime: it is left as it is")
             return
-        say(f"creating {name} did not succeed: deleting what there is of it")
+        say(f"creating {name} failed: deleting what was created")
         teardown.delete(name, bucket=bucket, say=say, aws=aws)
     except SpotelasticError as error:
         say(f"not all of {name} could be deleted: {error}; run `spotelastic down {name}`")
 
 
 def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> Cluster:
-    """Gives the cluster's job this description, for nodes that come from now on.
+    """Store this description of the cluster's job, for nodes that start from now on.
 
-    `archive` is its code, where that is another.
+    `archive` is its code, if that is new.
     """
     spec = _prepare(cluster.objects, spec, archive)
     cluster.objects.put(JOB, msgspec.json.encode(spec))
@@ -206,14 +209,14 @@ def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> Cluster:
 
 
 def change(cluster: Cluster, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> Cluster:
-    """The same, of what differs alone: what others change meanwhile stays."""
+    """Change the stored description of the job, keeping what others change at the same time."""
     objects = cluster.objects
     spec = objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
     return replace(cluster, spec=spec)
 
 
 def _prepare(objects: BucketObjects, spec: JobSpec, archive: bytes) -> JobSpec:
-    """What it names is in the bucket before it is."""
+    """Put what a description refers to into the bucket, before the description itself."""
     code = f"code/{spec.code}.tar.gz"
     if archive and not objects.has(code):
         objects.put(code, archive)
@@ -223,7 +226,7 @@ def _prepare(objects: BucketObjects, spec: JobSpec, archive: bytes) -> JobSpec:
 
 
 def find(name: str, aws: Aws | None = None) -> Cluster | None:
-    """The cluster of that name; None where there is none."""
+    """Return the cluster of that name, or None."""
     aws = aws or Aws()
     if cloudformation.describe(aws, Names(name).stack) is None:
         return None
@@ -233,7 +236,7 @@ def find(name: str, aws: Aws | None = None) -> Cluster | None:
 
 
 def all_names(aws: Aws | None = None) -> tuple[str, ...]:
-    """The names of all clusters of the account and region, also of what is left of one."""
+    """Return the names of all clusters of the account and region, including incomplete ones."""
     aws = aws or Aws()
     return tuple(sorted({*cloudformation.clusters(aws), *autoscaling.clusters(aws)}))
 
@@ -242,7 +245,7 @@ delete = teardown.delete
 
 
 def _ship(cluster: Cluster, request: ClusterSpec, *, new: bool) -> Cluster:
-    """Secrets, code and job: what an instance reads when it boots."""
+    """Store secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
     its = Names(spec.cluster)
     _ensure_token(aws, its)
@@ -254,7 +257,7 @@ def _ship(cluster: Cluster, request: ClusterSpec, *, new: bool) -> Cluster:
     born_at = spec.created_at if new else before.born_at if before else 0.0
     spec = replace(spec, secrets=given, validity=validity, born_at=born_at)
     if new:
-        # An earlier cluster of this name may have left its own account of things.
+        # An earlier cluster of this name may have left its status and reports.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
             objects.delete(name)
         objects.delete_all("etcd/")
@@ -266,7 +269,7 @@ def _ensure_token(aws: Aws, its: Names) -> None:
         with calling(f"store the secret {its.token}"):
             aws.ssm.put_parameter(
                 Name=its.token,
-                Description="What the nodes of one spotelastic cluster know each other by",
+                Description="Secret by which nodes of a spotelastic cluster recognize each other",
                 Value=secrets.token_hex(32),
                 Type="SecureString",
                 Tags=[{"Key": CLUSTER, "Value": its.cluster}],

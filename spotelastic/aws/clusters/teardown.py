@@ -1,10 +1,14 @@
-"""How a cluster ends, from the laptop or by its own leader: nothing that costs money is left.
+"""Takes a cluster down, from the user's machine or from its leading controller.
 
-In this order, and from any point again: a note that the cluster is stopping, so that no controller
-launches and no `up` goes on; the worker groups and their instances, which are waited for, and their
-interfaces, which lie in the network; the launch template; the secrets; the stack, with the control
-nodes; disks that replaced one of it. The bucket's objects stay unless they are asked for, and so
-does the note, unless they go.
+The order, which can begin again at any point:
+
+* a note that the cluster is stopping, so that no controller launches and no `up` continues
+* the worker groups and their instances, waiting until these and their network interfaces are gone
+* the launch template and the secrets
+* the stack, with the control nodes
+* disks that replaced one of the stack's
+
+The bucket's objects, and with them the note, stay unless their deletion is requested.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +25,7 @@ from spotelastic.aws.node import etcd_identity
 from spotelastic.errors import UsageError
 
 TERMINATE_TIMEOUT = 600.0
-"""Seconds; a machine with many GPUs takes minutes to shut down."""
+"""Seconds. An instance with many GPUs takes minutes to shut down."""
 AT_ONCE = 200
 """Values that EC2 takes in one filter."""
 
@@ -36,10 +40,11 @@ def delete(
     say: Say = lambda _: None,
     aws: Aws | None = None,
 ) -> None:
-    """Deletes everything of the cluster but its objects in the bucket, and waits until it is gone.
+    """Delete everything of the cluster except its objects in the bucket, and wait until it is gone.
 
-    `keep_data` False deletes these too, and its run's checkpoints. What is not there is no error.
-    Raises `UsageError`, and changes nothing, where a stack of that name is not the cluster's.
+    With `keep_data` False also these objects and the run's checkpoints. Missing parts are not an
+    error. Raises `UsageError`, and changes nothing, if a stack of that name does not belong to the
+    cluster.
     """
     aws = aws or Aws()
     its = Names(name)
@@ -59,8 +64,8 @@ def delete(
         stored_data.delete(stored_data.of(aws, objects.bucket, name), say)
 
 
-def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
-    """What the leader does on a control node: it ends with the stack, which goes without it."""
+def delete_from_within(aws: Aws, name: str, bucket: str, service_role: str) -> None:
+    """Delete the cluster from one of its control nodes, which itself ends with the stack."""
     its = Names(name)
     _note(BucketObjects(aws, bucket, name))
     worker_groups.delete(aws, its)
@@ -72,10 +77,11 @@ def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
 
 
 def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
-    """The bucket that the cluster was made with; without a stack that one, or the account's own.
+    """Return the bucket that the cluster was made with; without a stack `otherwise`, or the shared
+    one.
 
-    Raises `UsageError` where it was made with another one than `otherwise`, and where a stack of
-    that name is not the cluster's: it may name any bucket.
+    Raises `UsageError` if the cluster was made with another one than `otherwise`. Also if a stack
+    of that name does not belong to the cluster: it could name any bucket.
     """
     found = cloudformation.of_cluster(aws, its.stack, its.cluster)
     given = cloudformation.parameters(found).get("Bucket") if found else None
@@ -88,13 +94,15 @@ def _note(objects: BucketObjects) -> None:
     try:
         objects.put(STOPPING, b"")
     except Rejected as error:
-        if error.code != "NoSuchBucket":  # `up` never got as far as that
+        if error.code != "NoSuchBucket":  # `up` ended before it created one
             raise
 
 
 def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
-    """Waits until EC2 says that they are terminated, and has taken back their interfaces: while one
-    is there, the stack's subnets and security group cannot be deleted."""
+    """Terminate the instances, and wait until EC2 has taken back their network interfaces.
+
+    While an interface exists, the stack's subnets and security group cannot be deleted.
+    """
 
     def ended() -> tuple[str, ...] | None:
         found = autoscaling.machines(aws, cluster, role)
@@ -102,16 +110,16 @@ def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
         autoscaling.end(aws, left)
         return None if left else tuple(machine.id for machine in found)
 
-    gone = until(ended, f"instances of {cluster} are still there", TERMINATE_TIMEOUT)
+    gone = until(ended, f"instances of {cluster} still exist", TERMINATE_TIMEOUT)
 
     def freed() -> bool | None:
         return None if _have_interfaces(aws, cluster, gone) else True
 
-    until(freed, f"interfaces of {cluster} are still there", TERMINATE_TIMEOUT)
+    until(freed, f"network interfaces of {cluster} still exist", TERMINATE_TIMEOUT)
 
 
 def _have_interfaces(aws: Aws, cluster: str, instances: Sequence[str]) -> bool:
-    """Whether any of the instances has one. What they brought themselves has no tags."""
+    """Whether any of the instances has an interface. Those launched with it have no tags."""
     for first in range(0, len(instances), AT_ONCE):
         asked = list(instances[first : first + AT_ONCE])
         with calling(f"list the network interfaces of {cluster}"):
@@ -124,14 +132,14 @@ def _have_interfaces(aws: Aws, cluster: str, instances: Sequence[str]) -> bool:
 
 
 def has_secrets(aws: Aws, name: str) -> bool:
-    """Whether an `up` that was killed early has left any: they are stored before the stack."""
+    """Whether an `up` that was killed early has left secrets: these are stored before the stack."""
     return bool(_secrets(aws, Names(name)))
 
 
 def _secrets(aws: Aws, its: Names) -> list[str]:
-    """Names of all parameters below the cluster's folder."""
+    """Return the names of all parameters below the cluster's folder."""
     with calling(f"list the secrets of {its.cluster}"):
-        pages = aws.ssm.get_paginator("describe_parameters").paginate(  # which tells no values
+        pages = aws.ssm.get_paginator("describe_parameters").paginate(  # returns no values
             ParameterFilters=[{"Key": "Path", "Option": "Recursive", "Values": [its.secrets]}]
         )
         return [item["Name"] for page in pages for item in page["Parameters"]]
@@ -139,6 +147,6 @@ def _secrets(aws: Aws, its: Names) -> list[str]:
 
 def _delete_secrets(aws: Aws, its: Names) -> None:
     found = _secrets(aws, its)
-    for first in range(0, len(found), 10):  # as many as one call takes
+    for first in range(0, len(found), 10):  # one call takes ten
         with calling(f"delete the secrets of {its.cluster}"):
             aws.ssm.delete_parameters(Names=found[first : first + 10])

@@ -1,4 +1,4 @@
-"""Worker groups and instances: what the controller observes of them and does to them."""
+"""Observes and changes Auto Scaling groups and their instances, for the controller."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,18 @@ from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, SUBNETS
 from spotelastic.aws.base.names import TERMINATE_HOOK
 
 ALIVE = frozenset({"pending", "running"})
+"""States of instances that run or will run."""
 GONE = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
+"""States of instances that end or have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """An instance's place in its group."""
+    """An instance's membership in its Auto Scaling group."""
 
     instance: str
     state: str
-    """Pending, InService, Terminating, Terminating:Wait, ..."""
+    """The lifecycle state: Pending, InService, Terminating, Terminating:Wait, ..."""
     healthy: bool = True
 
     @property
@@ -28,24 +30,26 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class ScalingGroup:
+    """An Auto Scaling group."""
+
     name: str
     desired: int
     places: tuple[GroupMember, ...]
     subnets: tuple[str, ...] = ()
-    """Those that it launches in, of"""
+    """Subnets in which it launches at present."""
     offered: tuple[str, ...] = ()
-    """those that it may launch in."""
+    """All subnets in which it may launch."""
     suspended: bool = False
-    """AWS has stopped its launches, as it does where all have failed for a day."""
+    """Whether AWS has stopped its launches, as it does after a day of failures."""
 
     @property
     def staying(self) -> int:
-        """How many of its instances are not on their way out."""
+        """Number of its instances that are not on their way out."""
         return sum(not place.leaving for place in self.places)
 
     @property
     def asked(self) -> int:
-        """How many more it has been asked for, and will launch."""
+        """Number of instances that it still has to launch."""
         return max(0, self.desired - self.staying)
 
     def place(self, instance: str) -> GroupMember | None:
@@ -58,7 +62,7 @@ class Instance:
 
     id: str
     role: str
-    """worker or control."""
+    """"worker" or "control"."""
     state: str
     type: str
     zone: str
@@ -66,22 +70,23 @@ class Instance:
     spot: bool
     launched_at: float
     member: str = ""
-    """The etcd member that a control instance runs."""
+    """The etcd member that a control node runs."""
     reason: str = ""
-    """Of its end, as EC2 names it: Server.SpotInstanceTermination, ..."""
+    """Why it ended, in EC2's words: Server.SpotInstanceTermination, ..."""
     public: bool = False
-    """Whether it has an address on the internet; a new one gets that a moment later."""
+    """Whether it has a public address; a new instance gets it a moment later."""
 
 
 # -- observe -------------------------------------------------------------------------------------
 
 
 def group(aws: Aws, name: str) -> ScalingGroup | None:
+    """Return the group of that name, or None."""
     return groups(aws, (name,)).get(name)
 
 
 def groups(aws: Aws, names: Sequence[str]) -> dict[str, ScalingGroup]:
-    """By name; those that AWS knows, in one call."""
+    """Return the groups that exist, by name, with one call."""
     with calling(f"describe the worker groups {', '.join(names)}"):
         answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=list(names))
     return {
@@ -109,17 +114,18 @@ def _group(item: dict[str, Any]) -> ScalingGroup:
 
 
 def _by_aws(suspended: dict[str, Any]) -> bool:
-    """Not by a person, who may have a reason."""
+    """Whether AWS itself suspended the launches. A person may have had a reason to."""
     why = suspended.get("SuspensionReason", "")
     return suspended["ProcessName"] == "Launch" and why != "" and not why.startswith("User")
 
 
 def subnets_of(listed: str) -> tuple[str, ...]:
+    """Split a comma-separated list of subnets."""
     return tuple(filter(None, listed.split(",")))
 
 
 def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
-    """All instances of the cluster that EC2 still knows, terminated ones included."""
+    """Return all instances of the cluster that EC2 still knows, including terminated ones."""
     filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     if role:
         filters.append({"Name": f"tag:{ROLE}", "Values": [role]})
@@ -134,7 +140,7 @@ def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
 
 
 def clusters(aws: Aws) -> frozenset[str]:
-    """Names of the clusters that have a group, an instance or a disk in the account and region."""
+    """Return the clusters with a group, an instance or a disk in the account and region."""
     with calling("list the clusters"):
         tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
         groups = aws.autoscaling.get_paginator("describe_auto_scaling_groups").paginate(
@@ -174,10 +180,10 @@ def _machine(item: dict[str, Any]) -> Instance:
 
 
 def console(aws: Aws, instance: str) -> str:
-    """What the instance has printed, or the end of it; "" where AWS has nothing yet.
+    """Return the console output of the instance, or its end; "" if AWS has nothing yet.
 
-    Where the newest is not to be had, it is what AWS took down by itself, some time after the boot
-    and at the end: of older kinds of machines, and of those that are gone, AWS knows no other.
+    If the newest output cannot be had, return what AWS recorded by itself, some time after boot and
+    at the end. For older instance types, and those that are gone, AWS has nothing else.
     """
     try:
         newest = _console(aws, instance, Latest=True)
@@ -201,15 +207,15 @@ def _console(aws: Aws, instance: str, **which: bool) -> str:
 
 
 def replace(aws: Aws, instance: str) -> None:
-    """Ends an instance of a group, which launches another at once: its desired size stays.
+    """End an instance of a group, which launches another one: its desired size stays.
 
-    Done already is done: an instance that is gone or in no group (any more) is no error.
+    Idempotent: an instance that is gone or in no group is not an error.
     """
     _terminate(aws, instance, smaller=False)
 
 
 def remove(aws: Aws, instance: str) -> None:
-    """Ends an instance of a group, which is one smaller then. Done already is done."""
+    """End an instance of a group and shrink the group by one. Idempotent."""
     _terminate(aws, instance, smaller=True)
 
 
@@ -225,7 +231,7 @@ def _terminate(aws: Aws, instance: str, *, smaller: bool) -> None:
 
 
 def complete_drain(aws: Aws, group: str, instance: str) -> None:
-    """Lets the group go on with an instance that has drained; without effect if it did already."""
+    """Let the group go on with an instance that has drained. Idempotent."""
     try:
         with calling(f"complete the life-cycle action of {instance}"):
             aws.autoscaling.complete_lifecycle_action(
@@ -235,11 +241,12 @@ def complete_drain(aws: Aws, group: str, instance: str) -> None:
                 LifecycleActionResult="CONTINUE",
             )
     except Rejected as error:
-        if error.code != "ValidationError":  # no active action: timed out or completed before
+        if error.code != "ValidationError":  # no active action: it timed out or was completed
             raise
 
 
 def set_desired(aws: Aws, group: str, desired: int) -> None:
+    """Set the number of instances that the group keeps."""
     with calling(f"set the size of {group} to {desired}"):
         aws.autoscaling.set_desired_capacity(
             AutoScalingGroupName=group, DesiredCapacity=desired, HonorCooldown=False
@@ -247,7 +254,7 @@ def set_desired(aws: Aws, group: str, desired: int) -> None:
 
 
 def set_subnets(aws: Aws, group: str, subnets: Sequence[str]) -> None:
-    """Where the group launches from now on; instances that it has stay where they are."""
+    """Set the subnets in which the group launches from now on; existing instances stay."""
     with calling(f"let {group} launch in {', '.join(subnets)}"):
         aws.autoscaling.update_auto_scaling_group(
             AutoScalingGroupName=group, VPCZoneIdentifier=",".join(subnets)
@@ -255,12 +262,13 @@ def set_subnets(aws: Aws, group: str, subnets: Sequence[str]) -> None:
 
 
 def resume(aws: Aws, group: str) -> None:
+    """Let the group launch again."""
     with calling(f"let {group} launch again"):
         aws.autoscaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
 
 
 def end(aws: Aws, instances: Sequence[str]) -> None:
-    """Terminates instances outright, in a group or not."""
+    """Terminate instances, whether in a group or not."""
     if not instances:
         return
     try:

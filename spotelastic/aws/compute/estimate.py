@@ -1,6 +1,6 @@
-"""Pure: what a cluster costs an hour, line by line, and what is billed besides its instances.
+"""Estimates what a cluster costs per hour, line by line, including disks and addresses (pure).
 
-These prices are of us-east-1 and of one day.
+The prices here are those of us-east-1 on one day.
 """
 
 from collections.abc import Sequence
@@ -11,30 +11,32 @@ HOURS_A_MONTH = 730.0
 ADDRESS = 0.005
 """US dollars an hour for a public IPv4 address."""
 DISK_GIB_MONTH = 0.08
-"""gp3."""
+"""US dollars a month for a GiB of gp3."""
 NAT = 0.045
 """US dollars an hour for a NAT gateway, and as much for each GB through it."""
 WORKER_DISK_GIB = 100
-"""Of a worker's encrypted root volume: a Deep Learning image takes 50 of them."""
+"""Size of a worker's encrypted root volume; a Deep Learning image fills 50 of it."""
 CONTROL_DISKS_GIB = 8 + 8
-"""A control node's root volume and its etcd member's."""
+"""Sizes of a control node's root volume and its etcd member's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`count` of something, at `usd` an hour each."""
+    """One line of the estimate: `usd` an hour for each."""
 
     what: str
     low: int
-    """At --min."""
+    """Count at --min."""
     high: int
-    """At --max."""
+    """Count at --max."""
     usd: float
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
+    """All lines of the estimate."""
+
     lines: tuple[Line, ...]
 
     @property
@@ -44,6 +46,7 @@ class Estimate:
 
     @property
     def high(self) -> float:
+        """US dollars an hour with --max workers."""
         return sum(line.high * line.usd for line in self.lines)
 
 
@@ -58,7 +61,7 @@ def estimate(
     nat_gateways: int,
     addresses: tuple[int, int],
 ) -> Estimate:
-    """`nodes` is (--min, --max), and `addresses` the public ones at these."""
+    """Return the estimate. `nodes` is (--min, --max); `addresses` the public ones at these."""
     low, high = nodes
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
@@ -77,13 +80,13 @@ def estimate(
 
 
 def besides(role: str, *, public: bool) -> float:
-    """US dollars an hour for the disks of a worker or control node, and its public address."""
+    """Return US dollars an hour for a node's disks and public address."""
     disks = CONTROL_DISKS_GIB if role == "control" else WORKER_DISK_GIB
     return _disk(disks) + ADDRESS * public
 
 
 def gateways(count: int) -> float:
-    """US dollars an hour for NAT gateways, each of which has an address."""
+    """Return US dollars an hour for NAT gateways, each with an address."""
     return count * (NAT + ADDRESS)
 
 

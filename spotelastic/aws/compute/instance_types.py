@@ -1,4 +1,4 @@
-"""Instance types: what they have, and whether they may share a worker group."""
+"""Describes EC2 instance types, and checks which can train together and boot the workers' image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from spotelastic.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
+    """What an instance type has."""
+
     name: str
     vcpus: int
     gpus: int
@@ -17,22 +19,25 @@ class InstanceType:
     """Model of its GPUs; "" without any."""
     architecture: str
     gpu_memory_mib: int = 0
-    """Of each GPU."""
+    """Memory of each GPU."""
     efa_cards: int = 0
     """Network cards that EFA can use; 0 without EFA."""
     placements: tuple[str, ...] = ()
-    """Kinds of placement groups that it can be in."""
+    """Kinds of placement groups that it supports."""
     gpu_maker: str = ""
-    """NVIDIA, AMD, ...; "" without GPUs."""
+    """Maker of its GPUs: NVIDIA, AMD, ...; "" without any."""
 
     @property
     def workers(self) -> int:
-        """One worker per GPU; without GPUs one per node."""
+        """Default number of workers: one per GPU, or one without GPUs."""
         return max(1, self.gpus)
 
 
 def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
-    """In the order given. Raises `UsageError` for a type that the region does not know."""
+    """Return the types in the given order.
+
+    Raises `UsageError` for one that the region does not have.
+    """
     try:
         with calling("look up instance types"):
             answers = [
@@ -53,19 +58,20 @@ def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
 
 
 ALIKE = ("gpus", "gpu", "architecture")
-"""What types that share a job have in common."""
+"""What all types of a job must have in common."""
 AT_ONCE = 100
 """Types that EC2 describes in one call."""
 TOO_OLD = frozenset({"K520", "GRID K520", "K80", "M60", "V100"})
-"""NVIDIA's GPUs in EC2 from before Turing, for which there is no open kernel driver."""
+"""NVIDIA's GPUs from before Turing, for which there is no open kernel driver."""
 
 
 def traits(kind: InstanceType) -> tuple[object, ...]:
+    """Return what must be equal for types to share a job."""
     return tuple(getattr(kind, trait) for trait in ALIKE)
 
 
 def check_alike(types: Sequence[InstanceType]) -> InstanceType:
-    """The first, if all may serve one job. Raises `UsageError` naming two that may not."""
+    """Return the first type if all can serve one job; else raise `UsageError`, naming two."""
     first = types[0]
     for other in types[1:]:
         for trait in ALIKE:
@@ -78,30 +84,28 @@ def check_alike(types: Sequence[InstanceType]) -> InstanceType:
     return first
 
 
-def misfit(kind: InstanceType) -> str:
-    """Why the images that workers boot do not serve it; "" where they do (pure)."""
+def describe_mismatch(kind: InstanceType) -> str:
+    """Return why the workers' image does not run on the type; "" if it does (pure)."""
     if kind.architecture != "x86_64":
         instead = "g4dn, g5 or g6" if kind.gpus else "c5, m5 or m6i"
-        return f"the image of workers is for x86_64, not {kind.architecture}: take {instead}"
+        return f"the workers' image is for x86_64, not {kind.architecture}: use {instead}"
     if kind.gpus and kind.gpu_maker != "NVIDIA":
         maker = kind.gpu_maker or "unknown"
-        return f"the image of workers drives GPUs of NVIDIA, not of {maker}: take g4dn, g5 or g6"
+        return f"the workers' image supports NVIDIA GPUs, not {maker} ones: use g4dn, g5 or g6"
     if kind.gpu in TOO_OLD:
-        return (
-            f"NVIDIA's open driver knows no {kind.gpu}, only Turing and later: take g4dn, g5 or g6"
-        )
+        return f"NVIDIA's open driver supports Turing and later, not {kind.gpu}: use g4dn, g5 or g6"
     return ""
 
 
 def check_fit(types: Sequence[InstanceType]) -> None:
-    """Raises `UsageError` naming a type that would be paid for and could not train."""
+    """Raise `UsageError` for a type that would be paid for but could not train."""
     for kind in types:
-        if why := misfit(kind):
+        if why := describe_mismatch(kind):
             raise UsageError(f"--instance-types {kind.name}: {why}")
 
 
 def check_placement(types: Sequence[InstanceType], strategy: str) -> None:
-    """Raises `UsageError` naming a type that no placement group of that kind takes."""
+    """Raise `UsageError` for a type that such a placement group does not accept."""
     for kind in types:
         if strategy not in kind.placements:
             raise UsageError(
@@ -111,7 +115,7 @@ def check_placement(types: Sequence[InstanceType], strategy: str) -> None:
 
 
 def efa_cards(types: Sequence[InstanceType]) -> int:
-    """As many as all of the types have: they share one launch template."""
+    """Return the number of EFA cards that all types have: they share one launch template."""
     return min(kind.efa_cards for kind in types)
 
 

@@ -1,4 +1,4 @@
-"""Where a region offers instance types, and for how much."""
+"""Looks up which zones offer instance types, and current spot prices."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -7,10 +7,9 @@ from spotelastic.aws.base.clients import Aws, calling
 
 
 def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
-    """By zone: which of the types it offers.
+    """Return, by zone, which of the types it offers.
 
-    Local and Wavelength Zones that the account uses are none: they are far from the others, and
-    lack what a cluster needs.
+    Local and Wavelength Zones are left out: they are far from the others and lack services.
     """
     types = [{"Name": "instance-type", "Values": sorted(set(wanted))}]
     usual = [{"Name": "zone-type", "Values": ["availability-zone"]}]
@@ -28,7 +27,7 @@ def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def spot_prices(aws: Aws, wanted: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By type and zone, in US dollars an hour, as of now."""
+    """Return the current spot prices by type and zone, in US dollars an hour."""
     with calling("look up spot prices"):
         pages = aws.ec2.get_paginator("describe_spot_price_history").paginate(
             InstanceTypes=sorted(set(wanted)),

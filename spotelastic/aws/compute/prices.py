@@ -1,7 +1,7 @@
-"""What instances cost an hour: spot prices from EC2, on-demand prices from the Pricing API.
+"""Looks up and caches hourly prices: spot prices from EC2, on-demand prices from the Pricing API.
 
-Where that does not answer at once, on-demand prices are those of a table shipped here, which is of
-one region and one day; `date` says which prices were used.
+If the Pricing API does not answer at once, on-demand prices come from a table shipped with the
+package, of one region and day; `date` tells which prices were used.
 """
 
 import json
@@ -18,24 +18,24 @@ from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError
 
 FRESH_FOR = 300.0
-"""Seconds that a spot price is kept; AWS changes them every five minutes at most."""
+"""Seconds that a spot price is kept; AWS changes them at most every five minutes."""
 LISTED_FOR = 86_400.0
-"""Seconds that an on-demand price is kept, and"""
+"""Seconds that an on-demand price is kept."""
 ASKED_AGAIN_AFTER = 3600.0
-"""seconds that the table is used after the Pricing API has not answered."""
+"""Seconds that the table is used after the Pricing API has not answered."""
 STORED = 0.023
 """US dollars a month for a GB in S3 (standard class, us-east-1)."""
 
 
 class Prices(Protocol):
-    """US dollars an hour; 0 where the price is not known."""
+    """Hourly prices in US dollars; 0 if a price is not known."""
 
     def spot(self, type: str, zone: str) -> float: ...
 
     def on_demand(self, type: str) -> float: ...
 
     def besides(self, role: str, *, public: bool) -> float:
-        """For the disks of a worker or control node, and its address if that is public."""
+        """Return the price of a node's disks, and of its address if that is public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Table:
 
 
 def shipped_table() -> Table:
+    """Return the table that is shipped with the package."""
     data = json.loads(Path(__file__).with_name("on_demand.json").read_text())
     return Table(data["date"], data["region"], data["usd_per_hour"])
 
@@ -57,14 +58,14 @@ class ListPrice:
     """An on-demand price."""
 
     usd: float
-    """0: not known."""
+    """US dollars an hour; 0 if not known."""
     date: str
     good_until: float
-    """By the clock of whoever asked."""
+    """When it expires, by the caller's clock."""
 
 
 class PriceList:
-    """On-demand prices of a region; may be asked by several threads. Raises nothing."""
+    """On-demand prices of a region. Thread-safe; raises nothing."""
 
     def __init__(self, aws: Aws, table: Table | None = None, clock: Clock = steady) -> None:
         self._aws = aws
@@ -75,11 +76,12 @@ class PriceList:
         self._silent_until = float("-inf")
 
     def prepare(self, types: Iterable[str]) -> None:
-        """Asks for prices before anybody waits for them."""
+        """Look up prices in the background, before they are needed."""
         ask = partial(self._all, tuple(types))
         threading.Thread(target=ask, name="prices", daemon=True).start()
 
     def on_demand(self, type: str) -> float:
+        """Return the price of a type in US dollars an hour; 0 if not known."""
         with self._lock:
             now = self._clock()
             known = self._listed.get(type)
@@ -89,7 +91,7 @@ class PriceList:
 
     @property
     def date(self) -> str:
-        """The oldest of the prices that were asked for."""
+        """Date of the oldest price that was used."""
         with self._lock:
             dates = [listed.date for listed in self._listed.values() if listed.usd]
             return min(dates, default=self._table.date)
@@ -110,8 +112,11 @@ class PriceList:
 
 
 def _latest_listed(aws: Aws, type: str) -> tuple[float, str]:
-    """US dollars an hour and the day of the publication. Raises `SpotelasticError` where there is
-    no answer, `LookupError`, `ValueError` or `TypeError` where it is of another form."""
+    """Return US dollars an hour and the day of publication.
+
+    Raises `SpotelasticError` if there is no answer, and `LookupError`, `ValueError` or `TypeError`
+    if it has another form.
+    """
     wanted = {
         "regionCode": aws.region,
         "instanceType": type,
@@ -140,7 +145,7 @@ def _latest_listed(aws: Aws, type: str) -> tuple[float, str]:
 
 
 class AwsPrices:
-    """The prices of one account. Raises `Unavailable` and `EnvironmentFailure` for spot prices."""
+    """The prices of one account. Spot prices raise `Unavailable` and `EnvironmentFailure`."""
 
     def __init__(self, aws: Aws, listed: PriceList | None = None, clock: Clock = steady) -> None:
         self._aws = aws
@@ -150,7 +155,7 @@ class AwsPrices:
 
     @property
     def date(self) -> str:
-        """Of the on-demand prices."""
+        """Date of the on-demand prices."""
         return self._listed.date
 
     def on_demand(self, type: str) -> float:

@@ -1,5 +1,7 @@
-"""How many vCPUs of a family of instance types the account may still start, and where to ask for
-more. AWS counts spot and on-demand apart, and gives new accounts none of some families.
+"""Tells how many instances of a type the account's vCPU quotas still allow, and where to ask for
+more.
+
+AWS counts spot and on-demand separately, and gives new accounts none of some families.
 """
 
 import re
@@ -16,14 +18,15 @@ from spotelastic.aws.compute.instance_types import InstanceType
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Types that share a quota."""
+    """Instance types that share a quota."""
 
     name: str
     pattern: str
-    """Of the letters, and where it matters digits, that a type's name begins with."""
+    """Matches the beginning of a type's name."""
     spot: str
+    """Code of the spot quota."""
     on_demand: str
-    """Codes of the two quotas."""
+    """Code of the on-demand quota."""
 
 
 FAMILIES = (
@@ -50,25 +53,29 @@ class Allowance:
     vcpus: int
     """The quota itself."""
     used: int
-    """By instances that run, those of the cluster in question not counted."""
+    """vCPUs of running instances, without those of the cluster in question."""
 
     @property
     def free(self) -> int:
+        """vCPUs that are left."""
         return max(0, self.vcpus - self.used)
 
     @property
     def purchase(self) -> str:
+        """ "spot" or "on-demand"."""
         return "spot" if self.spot else "on-demand"
 
     @property
     def link(self) -> str:
+        """Where to ask for more."""
         return link(self.region, self.code)
 
     def instances(self, kind: InstanceType) -> int:
+        """Return how many instances of a type fit."""
         return self.free // kind.vcpus
 
     def describe(self, kind: InstanceType, wanted: int) -> str:
-        """E.g. "quota allows 3 of 8 spot g5.xlarge (...)"."""
+        """Return, e.g., "quota allows 3 of 8 spot g5.xlarge (...)"."""
         in_use = f", {self.used} in use" if self.used else ""
         return (
             f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
@@ -78,14 +85,14 @@ class Allowance:
 
 
 class QuotaLookup(Protocol):
-    """What the quota leaves for a type; None where that is not known."""
+    """Returns what the quota leaves for a type; None if that is not known."""
 
     def __call__(self, type: str, /, *, spot: bool) -> Allowance | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDemand:
-    """How many a job needs, and how many it may have of each purchase."""
+    """How many nodes a job needs at least, and may have at most by purchase."""
 
     least: int
     spot: int
@@ -94,14 +101,15 @@ class NodeDemand:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Nodes of one purchase, judged by the type of which most are allowed."""
+    """Nodes of one purchase, judged by the type of which the quotas allow most."""
 
     wanted: int
     left: tuple[Allowance, InstanceType] | None
-    """None where the quota of one of the types is not known: it forbids nothing."""
+    """The allowance and type; None if a quota is not known, which then forbids nothing."""
 
     @property
     def had(self) -> int:
+        """How many of the wanted nodes the quota allows."""
         if self.left is None:
             return self.wanted
         allowance, kind = self.left
@@ -109,7 +117,7 @@ class Share:
 
     @property
     def text(self) -> str:
-        """As `Allowance.describe`; "" where it is not known."""
+        """The description of the allowance; "" if it is not known."""
         if self.left is None:
             return ""
         allowance, kind = self.left
@@ -119,13 +127,13 @@ class Share:
 def shares(
     kinds: Sequence[InstanceType], allowed: QuotaLookup, nodes: NodeDemand
 ) -> tuple[Share, Share]:
-    """Of spot, and on demand."""
+    """Return the shares of spot and of on-demand nodes."""
     spot = _share(kinds, allowed, nodes.spot, spot=True)
     return spot, _share(kinds, allowed, nodes.on_demand, spot=False)
 
 
 def refusal(found: Sequence[Share], nodes: NodeDemand) -> str:
-    """Which quotas allow too few nodes together; "" where they allow enough."""
+    """Return which quotas together allow too few nodes; "" if they allow enough."""
     if sum(share.had for share in found) >= nodes.least:
         return ""
     return "; and ".join(share.text for share in found if share.wanted and share.left)
@@ -134,7 +142,7 @@ def refusal(found: Sequence[Share], nodes: NodeDemand) -> str:
 def _share(
     kinds: Sequence[InstanceType], allowed: QuotaLookup, wanted: int, *, spot: bool
 ) -> Share:
-    """A quota of which nothing is wanted is not asked for."""
+    """Return the share of one purchase; no quota is looked up if nothing is wanted."""
     left = [(allowed(kind.name, spot=spot), kind) for kind in kinds] if wanted else []
     known = [(allowance, kind) for allowance, kind in left if allowance is not None]
     if not known or len(known) < len(left):
@@ -143,17 +151,17 @@ def _share(
 
 
 def family(name: str) -> Family | None:
-    """None for a type of a family that is not known here: its quota is not looked at."""
+    """Return the family of a type; None if it is not known here, and its quota is not checked."""
     return next((each for each in FAMILIES if re.match(each.pattern, name)), None)
 
 
 def link(region: str, code: str) -> str:
-    """Where more can be asked for."""
+    """Return the page where a quota can be raised."""
     return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
 
 
 def named(types: Iterable[str], region: str, *, spot: bool) -> str:
-    """The quotas that such types count against, by name, code and where to ask for more."""
+    """Return the quotas that such types count against, with code and link, for people."""
     its = {each for name in types if (each := family(name)) is not None}
     codes = {(each.name, each.spot if spot else each.on_demand) for each in its}
     purchase = "spot" if spot else "on-demand"
@@ -163,17 +171,17 @@ def named(types: Iterable[str], region: str, *, spot: bool) -> str:
 
 
 class Quotas:
-    """The quotas of one region; each is asked for once. Raises `Rejected`, `Unavailable`."""
+    """The quotas of one region, each looked up once. Raises `Rejected`, `Unavailable`."""
 
     def __init__(self, aws: Aws, cluster: str = "") -> None:
-        """`cluster`: whose instances are not counted as used."""
+        """`cluster`: its own instances are not counted as used."""
         self._aws = aws
         self._cluster = cluster
         self._values: dict[str, int | None] = {}
         self._in_use: Counter[tuple[str, bool]] | None = None
 
     def allowance(self, type: str, *, spot: bool) -> Allowance | None:
-        """None where AWS does not tell the quota."""
+        """Return what is left for a type; None if AWS does not tell the quota."""
         its = family(type)
         if its is None:
             return None
@@ -201,7 +209,7 @@ class Quotas:
         return self._in_use[code, True] + self._in_use[code, False]
 
     def _count(self) -> Counter[tuple[str, bool]]:
-        """vCPUs by (code of the quota, whether spot)."""
+        """Return used vCPUs by (quota code, whether spot)."""
         with calling("count the instances that run"):
             pages = self._aws.ec2.get_paginator("describe_instances").paginate(
                 Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]

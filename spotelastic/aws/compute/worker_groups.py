@@ -1,12 +1,13 @@
-"""A cluster's worker groups, one of spot and one of on-demand instances, and what they launch.
+"""Creates, changes and deletes a cluster's two worker groups (spot and on-demand) and launch
+template.
 
-They are made here and not by the stack, so that a change of min, max or types never replaces
-nodes that train. Everything is found again by its name and the cluster's tag, and `ensure` may be
-run again at any point: it makes what is missing and changes what differs.
+They are not part of the stack, so that a change of min, max or types never replaces nodes that
+train. They are found by name and the cluster's tag. `ensure` can be repeated at any point: it
+creates what is missing and changes what differs.
 
-Each group is made at size 0 with a dead man's switch: an action of Auto Scaling that sets it to 0
-an hour later, and that the leading controller keeps postponing. When nobody leads, AWS itself
-switches the machines off. For the same reason no instance is protected from scale-in.
+Each group is created with size 0 and a dead man's switch: a scheduled action that sets its size to
+0 an hour later, and that the leading controller keeps postponing. If no controller leads, AWS
+itself ends the instances. For the same reason no instance is protected from scale-in.
 """
 
 import hashlib
@@ -28,19 +29,19 @@ from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 DRAIN_TIME = 180
-"""Seconds that a terminating instance may take to save before its group goes on without asking."""
+"""Seconds that a terminating instance may take to save before its group goes on anyway."""
 UNATTENDED = 3600.0
-"""Seconds that the machines of a cluster run on after its last leading controller was seen."""
+"""Seconds that instances keep running after a controller last led the cluster."""
 LEAST_LIMIT = 0.001
-"""US dollars an hour: the lowest limit of a spot price that AWS takes."""
+"""Lowest limit of a spot price that AWS accepts, in US dollars an hour."""
 DELETE_WITHIN = 120.0
-"""Seconds for a group that is launching or ending instances just then."""
+"""Seconds to wait for a group that is just launching or ending instances."""
 DELETABLE_SOON = frozenset({"ResourceContention", "ResourceInUse", "ScalingActivityInProgress"})
-"""What Auto Scaling says of such a group."""
+"""Error codes of Auto Scaling for such a group."""
 UNHEARD_OF = re.compile(
     r"valid fully-formed launch template|launch template.*(does not exist|not found)", re.I
 )
-"""What it says of a launch template that was made a moment ago, or names what was."""
+"""Recognizes Auto Scaling's error about a launch template that it does not know yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +51,32 @@ class WorkerGroups:
     names: Names
     types: tuple[str, ...]
     size: int
-    """The most that there may be."""
+    """Most instances of a group."""
     spot: bool
-    """Which of the two groups has the machines; the other one is there, and empty."""
+    """Whether the spot group has the instances; the other group exists, and is empty."""
     image: str
     bucket: str
     profile: str
     """ARN of the instance profile."""
     security_group: str
     subnets: tuple[str, ...]
-    """Those that nodes may be in."""
+    """Subnets that nodes may be in."""
     start: int | None = None
-    """What a new group begins with; None: with `size`. Later the controller sizes it."""
+    """Initial size of a new group; None means `size`. Later the controller sizes it."""
     first: tuple[str, ...] = ()
-    """Those of them that a new group launches in; empty: all. Later the controller chooses."""
+    """Subnets in which a new group launches; empty means all. Later the controller chooses."""
     root_device: str = "/dev/xvda"
     efa_cards: int = 0
-    """Network cards to be used with EFA; 0: one ordinary interface."""
+    """Network cards to use with EFA; 0: one ordinary interface."""
     public: bool | None = True
-    """Whether a node has a public address; None: as its subnet says."""
+    """Whether a node gets a public address; None: as its subnet says."""
     placement_group: str = ""
     max_price: float | None = None
-    """US dollars an hour above which there is no spot node of any type; None: as on demand."""
+    """Highest spot price of any type, in US dollars an hour; None: the on-demand price."""
 
 
 def ensure(aws: Aws, wanted: WorkerGroups) -> None:
-    """Makes the launch template and both groups as they are wanted, the one in use last."""
+    """Create or update the launch template and both groups, the one in use last."""
     version = _ensure_template(aws, wanted)
     in_use, other = wanted.names.workers, wanted.names.on_demand
     if not wanted.spot:
@@ -86,7 +87,7 @@ def ensure(aws: Aws, wanted: WorkerGroups) -> None:
 
 
 def postpone(aws: Aws, group: str, until: float) -> None:
-    """Sets the group's dead man's switch to `until` (seconds since the epoch)."""
+    """Set the group's dead man's switch to `until` (seconds since the epoch)."""
     with calling(f"postpone the dead man's switch of {group}"):
         aws.autoscaling.put_scheduled_update_group_action(
             AutoScalingGroupName=group,
@@ -98,7 +99,7 @@ def postpone(aws: Aws, group: str, until: float) -> None:
 
 
 def image(aws: Aws, its: Names) -> str:
-    """What the cluster's nodes boot; "" where there is no launch template of it yet."""
+    """Return the image of the cluster's nodes; "" if there is no launch template yet."""
     found = _template(aws, its.workers)
     if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
         return ""
@@ -106,7 +107,7 @@ def image(aws: Aws, its: Names) -> str:
 
 
 def allow(aws: Aws, group: str, size: int) -> None:
-    """Lets the group become so large, if it may not yet."""
+    """Raise the group's largest size to `size`, if it is lower."""
     found = _group(aws, group)
     if found is None or found["MaxSize"] >= size:
         return
@@ -118,7 +119,7 @@ def allow(aws: Aws, group: str, size: int) -> None:
 
 
 def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
-    """The version that is as wanted; a new one is made where none is."""
+    """Return the version of the launch template that is as wanted; create one if none is."""
     name, data = wanted.names.workers, _launch(wanted)
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
     found = _template(aws, name)
@@ -151,7 +152,7 @@ def _template(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 def _latest(aws: Aws, name: str) -> dict[str, Any]:
-    """The newest version of a launch template."""
+    """Return the newest version of a launch template."""
     with calling(f"read the launch template {name}"):
         answer = aws.ec2.describe_launch_template_versions(
             LaunchTemplateName=name, Versions=["$Latest"]
@@ -204,7 +205,7 @@ def _launch(wanted: WorkerGroups) -> dict[str, Any]:
 
 
 def _card(index: int, wanted: WorkerGroups) -> dict[str, Any]:
-    """One EFA interface per network card; only the first one of an instance has device index 0."""
+    """Return one EFA interface per network card; only the first one has device index 0."""
     card = {
         "NetworkCardIndex": index,
         "DeviceIndex": min(index, 1),
@@ -212,7 +213,7 @@ def _card(index: int, wanted: WorkerGroups) -> dict[str, Any]:
         "Groups": [wanted.security_group],
         "DeleteOnTermination": True,
     }
-    # AWS gives a public address to instances with one interface only.
+    # AWS gives public addresses only to instances with one interface.
     if wanted.efa_cards > 1 or wanted.public is None:
         return card
     return {**card, "AssociatePublicIpAddress": wanted.public}
@@ -222,17 +223,17 @@ def _card(index: int, wanted: WorkerGroups) -> dict[str, Any]:
 
 
 def _passes(error: Rejected | Busy) -> bool:
-    """Whether Auto Scaling only has not heard yet of the launch template or of what that names, or
-    is changing the group just then."""
+    """Whether Auto Scaling does not know the launch template yet, or is changing the group."""
     unheard = error.code == "ValidationError" and UNHEARD_OF.search(str(error))
     return bool(unheard) or error.code == "ResourceContention"
 
 
 def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version: str) -> None:
-    """The switch stands before the group may launch anything.
+    """Create or update a group; its switch is set before it may launch anything.
 
-    One that is there keeps its size, which is the controller's: smaller, AWS would choose who goes;
-    larger, it would launch what a price or a budget forbids.
+    An existing group keeps its size, which belongs to the controller. If it were smaller, AWS would
+    choose the instances to end. If it were larger, it would launch what a price or a budget
+    forbids.
     """
     spot = name == wanted.names.workers
     policy = _policy(wanted, version, spot=spot)
@@ -276,7 +277,7 @@ def _set_group(aws: Aws, name: str, size: int, **changes: Any) -> None:
 
 
 def _launched_in(wanted: WorkerGroups, found: dict[str, Any] | None) -> tuple[str, ...]:
-    """A group that is there stays where the controller has put it."""
+    """Return the subnets to launch in. An existing group stays where the controller put it."""
     if not wanted.first:
         return wanted.subnets
     now = autoscaling.subnets_of(found["VPCZoneIdentifier"]) if found else ()
@@ -321,7 +322,7 @@ def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, A
             DesiredCapacity=0,
             VPCZoneIdentifier=",".join(_launched_in(wanted, None)),
             MixedInstancesPolicy=policy,
-            CapacityRebalance=False,  # it would end instances on its own judgement
+            CapacityRebalance=False,  # it would end instances without asking the controller
             NewInstancesProtectedFromScaleIn=False,  # the dead man's switch must reach all
             HealthCheckType="EC2",
             LifecycleHookSpecificationList=[
@@ -340,7 +341,7 @@ def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, A
 
 
 def _policy(wanted: WorkerGroups, version: str, *, spot: bool) -> dict[str, Any]:
-    # AWS keeps a limit that an update does not name: the empty one takes it away.
+    # AWS keeps a limit that an update does not mention; an empty one removes it.
     limit = "" if wanted.max_price is None else f"{max(LEAST_LIMIT, wanted.max_price):f}"
     return {
         "LaunchTemplate": {
@@ -364,11 +365,11 @@ def _tag(cluster: str) -> dict[str, str]:
 
 
 def _check_owner(what: str, tags: Sequence[dict[str, str]], cluster: str) -> None:
-    """Raises `UsageError` for a resource of this name that is not the cluster's."""
+    """Raise `UsageError` for a resource of this name that does not belong to the cluster."""
     if not _is_owned(tags, cluster):
         raise UsageError(
-            f"the {what} exists already and is not of the cluster {cluster}: delete it, or choose "
-            "another --name"
+            f"the {what} already exists and does not belong to the cluster {cluster}: delete it, "
+            "or choose another --name"
         )
 
 
@@ -380,13 +381,16 @@ def _is_owned(tags: Sequence[dict[str, str]], cluster: str) -> bool:
 
 
 def delete(aws: Aws, its: Names) -> None:
-    """Deletes the groups with their instances, without waiting at hooks; absence is no error."""
+    """Delete the groups with their instances, without waiting at hooks. Absence is not an error."""
     for name in (its.workers, its.on_demand):
         delete_group(aws, name, its.cluster)
 
 
 def delete_group(aws: Aws, name: str, cluster: str) -> None:
-    """Must never happen: a group of somebody else's that has the name goes, with its instances."""
+    """Delete one group with its instances.
+
+    A group of that name that does not belong to the cluster is left alone.
+    """
 
     def asked() -> bool | None:
         found = _group(aws, name)
@@ -400,7 +404,7 @@ def delete_group(aws: Aws, name: str, cluster: str) -> None:
         except (Rejected, Busy) as error:
             if error.code in DELETABLE_SOON:
                 return None
-            if error.code != "ValidationError":  # gone meanwhile
+            if error.code != "ValidationError":  # it is gone
                 raise
         return True
 
@@ -415,5 +419,5 @@ def delete_template(aws: Aws, its: Names) -> None:
         with calling(f"delete the launch template {its.workers}"):
             aws.ec2.delete_launch_template(LaunchTemplateId=found["LaunchTemplateId"])
     except Rejected as error:
-        if not error.code.startswith("InvalidLaunchTemplate"):  # gone meanwhile
+        if not error.code.startswith("InvalidLaunchTemplate"):  # it is gone
             raise

@@ -1,4 +1,4 @@
-"""Which zone workers are packed into: by placement score, price, and the traffic between zones."""
+"""Ranks the zones into which workers can be packed, by placement score, price and traffic cost."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +8,15 @@ from spotelastic.aws.compute import offers
 from spotelastic.clock import Clock, steady
 
 MEANINGFUL = 3
-"""Types from which on EC2's placement scores say something."""
+"""Number of types from which EC2's placement scores are meaningful."""
 FRESH_FOR = 1800.0
-"""Seconds that scores are kept: AWS lets an account ask for few configurations a day."""
+"""Seconds that scores are kept: AWS limits how many configurations can be asked a day."""
 PRICED_FOR = 300.0
 """Seconds that prices are kept."""
 TRAFFIC_GB = 720.0
-"""An hour that a node exchanges with others: 1 GB of gradients all-reduced every 10 s."""
+"""GB an hour that a node exchanges with others: 1 GB of gradients all-reduced every 10 s."""
 TRAFFIC_USD = 0.02
-"""For a GB between zones, both directions."""
+"""US dollars for a GB between zones, both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +26,29 @@ class Zone:
     name: str
     subnets: tuple[str, ...] = ()
     id: str = ""
-    """The same for all accounts, unlike its name."""
+    """The zone's id, which is the same for all accounts, unlike its name."""
     usd: float = 0.0
-    """An hour of a node there, of the cheapest type; 0: not known."""
+    """US dollars an hour for a node of the cheapest type there; 0 if not known."""
     score: int = 0
-    """EC2's, 1 to 10: how likely it is that all nodes are launched there; 0: not known."""
+    """EC2's placement score, 1 to 10: how likely all nodes are launched; 0 if not known."""
     elsewhere: float = 0.0
     """Share of the job's nodes that train in other zones."""
 
     @property
     def cost(self) -> float:
-        """US dollars an hour that a node there is likely to come to: what is half as likely to be
-        had must cost half as much. Without any score all are as likely."""
+        """Expected US dollars an hour of a node there.
+
+        Half the likelihood must come at half the price. Without any score all zones are equally
+        likely.
+        """
         return self.usd / (self.score or 10) * 10 + self.elsewhere * TRAFFIC_GB * TRAFFIC_USD
 
 
 def ranked(zones: Iterable[Zone]) -> tuple[Zone, ...]:
-    """Best first (pure). Where some have a score, one without has the worst; zones without a price
-    come last."""
+    """Return the zones, best first (pure).
+
+    If some have a score, one without counts as the worst. Zones without a price come last.
+    """
     found = list(zones)
     if any(zone.score for zone in found):
         found = [replace(zone, score=zone.score or 1) for zone in found]
@@ -51,7 +56,7 @@ def ranked(zones: Iterable[Zone]) -> tuple[Zone, ...]:
 
 
 class Zones:
-    """Of one region. What was asked for is kept for a while, scores by zone id."""
+    """Looks up the zones of a region; answers are cached for a while."""
 
     def __init__(self, aws: Aws, clock: Clock = steady) -> None:
         self._aws = aws
@@ -61,7 +66,7 @@ class Zones:
         self._prices: dict[tuple[str, ...], tuple[float, dict[str, float]]] = {}
 
     def of(self, subnets: Sequence[str]) -> tuple[Zone, ...]:
-        """Those that the subnets lie in, each with its own; without price and score."""
+        """Return the zones of the subnets, each with its own subnets, without price and score."""
         if missing := [subnet for subnet in subnets if subnet not in self._by_subnet]:
             with calling("find the zones of the cluster's subnets"):
                 answer = self._aws.ec2.describe_subnets(SubnetIds=missing)
@@ -76,14 +81,14 @@ class Zones:
         return tuple(zones.values())
 
     def named(self, names: Sequence[str]) -> tuple[Zone, ...]:
-        """The same without subnets, for a cluster that is not there yet."""
+        """Return the named zones, without subnets, for a cluster that does not exist yet."""
         with calling("look up the ids of zones"):
             answer = self._aws.ec2.describe_availability_zones(ZoneNames=list(names))
         ids = {item["ZoneName"]: item["ZoneId"] for item in answer["AvailabilityZones"]}
         return tuple(Zone(name, id=ids.get(name, "")) for name in names)
 
     def offers(self, zones: Iterable[Zone], types: Sequence[str], nodes: int) -> tuple[Zone, ...]:
-        """The zones with what so many nodes cost there, and how likely they are to be had."""
+        """Return the zones with the price of a node and the placement score for so many nodes."""
         prices = self._priced(types)
         scores = self._scored(types, nodes)
         return tuple(
@@ -92,7 +97,7 @@ class Zones:
         )
 
     def _priced(self, types: Sequence[str]) -> dict[str, float]:
-        """By zone: of the cheapest of the types there."""
+        """Return by zone the price of the cheapest of the types."""
         now, key = self._clock(), tuple(sorted(types))
         known = self._prices.get(key)
         if known is None or now - known[0] > PRICED_FOR:
@@ -104,7 +109,7 @@ class Zones:
         return known[1]
 
     def _scored(self, types: Sequence[str], nodes: int) -> dict[str, int]:
-        """By zone id; empty where scores mean nothing, or may not be asked for."""
+        """Return scores by zone id; empty if they are meaningless or may not be asked for."""
         if len(types) < MEANINGFUL:
             return {}
         now, key = self._clock(), (tuple(sorted(types)), nodes)

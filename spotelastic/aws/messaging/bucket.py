@@ -1,4 +1,4 @@
-"""The objects of a cluster in its bucket: everything under `<cluster>/`."""
+"""Reads and writes the objects of a cluster in its bucket: everything under `<cluster>/`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,23 @@ CURVE = "curve.json"
 REPORT = "report.json"
 USAGE = "usage.json"
 STOPPING = "stopping"
-"""There while the cluster is being taken down, and after it; empty."""
+"""An empty object that exists while, and after, the cluster is being taken down."""
 
 TRIES = 20
-"""To change an object that others change too."""
+"""Attempts to change an object that others change too."""
 
 T = TypeVar("T")
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
 _OVERTAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
-"""What S3 says to a conditional write when somebody else was there first."""
+"""S3's answers to a conditional write that another writer was faster with."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketObjects:
-    """Reads answer None for an object that is not there. All raise `Unavailable` on trouble."""
+    """The objects of one cluster.
+
+    Reads return None for a missing object. All methods raise `Unavailable` if S3 does not answer.
+    """
 
     aws: Aws
     bucket: str
@@ -48,7 +51,7 @@ class BucketObjects:
         return None if found is None else found[0]
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
-        """The object and its version, as S3 names it."""
+        """Return the object and its version (S3's ETag)."""
         try:
             with calling(f"read {self.url(name)}"):
                 answer = self.aws.s3.get_object(Bucket=self.bucket, Key=self._key(name))
@@ -63,11 +66,11 @@ class BucketObjects:
             self.aws.s3.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """False where the object is there already; of several at once one succeeds."""
+        """Create an object; return False if it exists. Of several creators one succeeds."""
         return self._put_if("create", name, data, IfNoneMatch="*")
 
     def _put_if(self, what: str, name: str, data: bytes, **condition: str) -> bool:
-        """False where the condition does not hold."""
+        """Write under a condition; return False if it does not hold."""
         try:
             with calling(f"{what} {self.url(name)}"):
                 self.aws.s3.put_object(
@@ -80,7 +83,7 @@ class BucketObjects:
         return True
 
     def names(self, prefix: str) -> tuple[str, ...]:
-        """Of all objects whose names begin so, in order."""
+        """Return the names of all objects with this prefix, in order."""
         with calling(f"list {self.url(prefix)}"):
             pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
                 Bucket=self.bucket, Prefix=self._key(prefix)
@@ -89,14 +92,14 @@ class BucketObjects:
         return tuple(sorted(key.removeprefix(self._key("")) for key in keys))
 
     def upload(self, name: str, file: Path) -> None:
-        """A large file, in parts."""
+        """Upload a large file in parts."""
         from boto3.exceptions import S3UploadFailedError
 
         with calling(f"write {self.url(name)}"):
             try:
                 self.aws.s3.upload_file(str(file), self.bucket, self._key(name))
             except S3UploadFailedError as error:
-                raise error.__context__ or error from None  # what AWS has said
+                raise error.__context__ or error from None  # the error that AWS returned
 
     def download(self, name: str, file: Path) -> None:
         with calling(f"read {self.url(name)}"):
@@ -117,7 +120,7 @@ class BucketObjects:
             self.aws.s3.delete_object(Bucket=self.bucket, Key=self._key(name))
 
     def size(self, folder: str) -> int:
-        """Bytes below `folder`, e.g. "checkpoints/"; 0 where there is no bucket."""
+        """Return the bytes below `folder`, e.g. "checkpoints/"; 0 if there is no bucket."""
         try:
             with calling(f"list {self.url(folder)}"):
                 pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
@@ -130,10 +133,7 @@ class BucketObjects:
             raise
 
     def delete_all(self, prefix: str = "") -> int:
-        """Deletes every object below, by default all of the cluster; returns how many there were.
-
-        None is no error.
-        """
+        """Delete every object below `prefix`, by default all; return their number."""
         deleted = 0
         try:
             with calling(f"delete {self.url(prefix)}"):
@@ -152,13 +152,13 @@ class BucketObjects:
         return deleted
 
     def _check_deleted(self, errors: Sequence[Mapping[str, str]]) -> None:
-        """S3 answers well when it has deleted some of what it was asked to."""
+        """Raise for objects that S3 did not delete: it answers with success if it deleted some."""
         for error in errors[:1]:
             url = f"s3://{self.bucket}/{error['Key']}"
             raise Rejected(f"cannot delete {url}: {error['Message']}", error["Code"])
 
     def abort_uploads(self, prefix: str) -> None:
-        """Ends multipart uploads below that nobody will finish: their parts cost money."""
+        """Abort unfinished multipart uploads below `prefix`, whose parts cost money."""
         try:
             with calling(f"end unfinished uploads in {self.url(prefix)}"):
                 pages = self.aws.s3.get_paginator("list_multipart_uploads").paginate(
@@ -169,7 +169,7 @@ class BucketObjects:
                         Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                     )
         except Rejected as error:
-            if error.code not in (*_ABSENT, "NoSuchUpload"):  # somebody else has ended it
+            if error.code not in (*_ABSENT, "NoSuchUpload"):  # another process has ended it
                 raise
 
     # -- the objects that the laptop reads -------------------------------------------------------
@@ -178,20 +178,20 @@ class BucketObjects:
         return self._decoded(JOB, JobSpec)
 
     def change_job(self, change: Callable[[JobSpec], JobSpec]) -> JobSpec:
-        """The job's description, changed in what `change` says: what somebody else writes at the
-        same time stays. It may be called several times, and may refuse by raising.
+        """Change the job's description, keeping what others write at the same time.
 
-        Raises `EnvironmentFailure` where there is none.
+        `change` may be called several times, and may refuse by raising. Raises `EnvironmentFailure`
+        if there is no job.
         """
         for _ in range(TRIES):
             found = self._read(JOB)
             if found is None:
-                raise EnvironmentFailure(f"{self.url(JOB)} is gone: {self.cluster} has no job")
+                raise EnvironmentFailure(f"{self.url(JOB)} is missing: {self.cluster} has no job")
             data, version = found
             changed = change(self._decode(JOB, data, JobSpec))
             if self._put_if("change", JOB, keeping_unknown(data, changed), IfMatch=version):
                 return changed
-        raise Unavailable(f"cannot change {self.url(JOB)}: others change it all the time")
+        raise Unavailable(f"cannot change {self.url(JOB)}: other processes keep changing it")
 
     def status(self) -> Status | None:
         return self._decoded(STATUS, Status)

@@ -1,7 +1,7 @@
-"""Commands to a cluster: a queue of their own, and the answers as objects in its bucket.
+"""Sends commands to a cluster through an SQS queue, and reads the answers from its bucket.
 
-A command that nobody answers in time is void: it expires before its sender gives up, by the time
-that SQS stamps on it, so that it never takes effect as a surprise.
+A command that is not answered in time expires before its sender gives up, by SQS's own time stamp.
+So it never takes effect as a surprise.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,20 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.command import Answer, Command
 
 LIFETIME = 8.0
-"""Seconds that a leader may take until it has seen a command."""
+"""Seconds within which a leading controller must have seen a command."""
 ANSWERED_WITHIN = 10.0
+"""Seconds that the sender waits for the answer."""
 _NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"
 
 
 def queue_url(aws: Aws, queue: str) -> str:
+    """Return the URL of a queue."""
     with calling(f"find the queue {queue}"):
         return str(aws.sqs.get_queue_url(QueueName=queue)["QueueUrl"])
 
 
 def send(aws: Aws, cluster: str, command: Command) -> None:
+    """Send a command. Raises `EnvironmentFailure` if the cluster has no queue for it."""
     queue = Names(cluster).commands
     try:
         url = queue_url(aws, queue)
@@ -34,7 +37,7 @@ def send(aws: Aws, cluster: str, command: Command) -> None:
         if error.code not in _NO_QUEUE:
             raise
         raise EnvironmentFailure(
-            f"{cluster} takes no commands: it was made by an older version, or is being taken "
+            f"{cluster} accepts no commands: it was made by an older version, or is being taken "
             "down; run `spotelastic up` again, or `spotelastic down`"
         ) from error
     with calling(f"send a command to {cluster}"):
@@ -42,7 +45,7 @@ def send(aws: Aws, cluster: str, command: Command) -> None:
 
 
 def read(item: Mapping[str, Any]) -> tuple[Command | None, float]:
-    """A message of SQS's as a command (None: it is none), and when it was sent."""
+    """Return an SQS message as a command (None if it is not one), and when it was sent."""
     sent_at = int(item.get("Attributes", {}).get("SentTimestamp", 0)) / 1000
     try:
         return msgspec.json.decode(item["Body"], type=Command), sent_at
@@ -51,11 +54,12 @@ def read(item: Mapping[str, Any]) -> tuple[Command | None, float]:
 
 
 def put_answer(objects: BucketObjects, answer: Answer) -> None:
+    """Store the answer to a command."""
     objects.put(_name(answer.id), msgspec.json.encode(answer))
 
 
 def answer_to(objects: BucketObjects, id: str) -> Answer | None:
-    """None while there is none."""
+    """Return the answer to a command; None while there is none."""
     data = objects.get(_name(id))
     return None if data is None else msgspec.json.decode(data, type=Answer)
 

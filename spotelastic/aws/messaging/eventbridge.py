@@ -1,7 +1,7 @@
-"""AWS's events about instances, one small value each (pure).
+"""Parses AWS's events about instances into values (pure).
 
-What EventBridge puts on the queue is read here and nowhere else. An event of a kind that we do not
-know is a value too, and so is a body that cannot be read: both are counted, neither stops anything.
+Only this module reads what EventBridge puts on the queue. Events of unknown kinds and unreadable
+bodies become values too: they are counted and stop nothing.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SpotWarning:
-    """AWS will take the instance back, two minutes after `at` (the exact time stands in IMDS)."""
+    """AWS will take the instance back, two minutes after `at`. IMDS has the exact time."""
 
     id: str
     at: float
@@ -22,7 +22,7 @@ class SpotWarning:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """The instance is at elevated risk."""
+    """The instance is at an elevated risk of interruption."""
 
     id: str
     at: float
@@ -31,7 +31,7 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """EC2's state of the instance: pending, running, shutting-down, terminated, stopped, ..."""
+    """The instance's state in EC2: pending, running, shutting-down, terminated, stopped, ..."""
 
     id: str
     at: float
@@ -54,23 +54,25 @@ class LifecycleAction:
 
 @dataclass(frozen=True, slots=True)
 class GroupActivity:
-    """A group launched or terminated an instance, or could not."""
+    """A group launched or terminated an instance, or failed to."""
 
     id: str
     at: float
     instance: str
-    """"" where a launch failed before there was one."""
+    """The instance; "" if a launch failed before there was one."""
     group: str
     name: str
-    """launch or terminate."""
+    """"launch" or "terminate"."""
     succeeded: bool
     message: str = ""
     zone: str = ""
-    """Where it was tried last; "" where AWS does not say."""
+    """The zone that was tried last; "" if AWS does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
+    """An event of a kind that is not handled."""
+
     id: str
     at: float
     kind: str
@@ -79,6 +81,8 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
+    """A message that cannot be read as an event."""
+
     problem: str
     id: str = ""
     at: float = 0.0
@@ -89,7 +93,7 @@ AwsEvent = Known | Unknown | Malformed
 
 
 def parse(body: str) -> AwsEvent:
-    """The event in a message's body; never raises."""
+    """Return the event in a message's body. Never raises."""
     try:
         event = json.loads(body)
     except (ValueError, RecursionError) as error:

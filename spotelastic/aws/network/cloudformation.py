@@ -1,4 +1,7 @@
-"""The CloudFormation stack of a cluster: its fixed part, from `infra/cluster.yaml`."""
+"""Creates, changes, describes and deletes the CloudFormation stack of a cluster.
+
+The stack is made from `infra/cluster.yaml`.
+"""
 
 import hashlib
 import re
@@ -17,9 +20,9 @@ from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 CREATE_TIMEOUT = 900.0
 DELETE_TIMEOUT = 1200.0
 TEMPLATE = "spotelastic:template"
-"""The stack's tag with the hash of the template that it was made from."""
+"""Tag of the stack with the hash of its template."""
 MAKER = "spotelastic:maker"
-"""And with the `up` that made it."""
+"""Tag of the stack with the id of the `up` that made it."""
 UNUSABLE = frozenset(
     {
         "CREATE_FAILED",
@@ -32,7 +35,7 @@ UNUSABLE = frozenset(
 BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
 NO_REASON = "CloudFormation gives no reason"
 QUEUE_REST = 60.0
-"""Seconds after which SQS gives out the name of a queue again that was deleted."""
+"""Seconds after which SQS allows the name of a deleted queue again."""
 QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
 NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
 
@@ -40,7 +43,7 @@ Say = Callable[[str], None]
 
 
 def describe(aws: Aws, name: str) -> dict[str, Any] | None:
-    """The stack as CloudFormation describes it; None where there is none (any more)."""
+    """Return the stack as CloudFormation describes it; None if there is none."""
     try:
         with calling(f"describe the stack {name}"):
             found = aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
@@ -53,18 +56,18 @@ def describe(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
-    """As `describe`; raises `UsageError` for a stack of that name that is not the cluster's."""
+    """Return the stack. Raises `UsageError` if the stack of that name is not the cluster's."""
     found = describe(aws, name)
     if found is not None and tags(found).get(CLUSTER) != cluster:
         raise UsageError(
-            f"{cluster}: there is a stack {name} that spotelastic has not made: "
+            f"{cluster}: the stack {name} was not made by spotelastic: "
             "choose another name, or delete it"
         )
     return found
 
 
 def clusters(aws: Aws) -> tuple[str, ...]:
-    """Names of the clusters of the account and region that have a stack."""
+    """Return the names of the account's and region's clusters that have a stack."""
     with calling("list the clusters"):
         pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
         stacks = [stack for page in pages for stack in page["Stacks"]]
@@ -86,21 +89,21 @@ def ensure(
     maker: str,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, str]:
-    """Makes the stack, or changes the one there is, and returns its outputs when it stands.
+    """Create the stack or update the existing one, and return its outputs when it is complete.
 
-    One whose creation failed or was undone is deleted first. Raises `EnvironmentFailure` with
-    CloudFormation's reason.
+    A stack whose creation failed or was rolled back is deleted first. Raises `EnvironmentFailure`
+    with CloudFormation's reason.
     """
     body = infra("cluster.yaml").read_text()
     found = _settled(aws, name, say)
     if found is not None and found["StackStatus"] in UNUSABLE:
-        say(f"stack {name}: deleting what an earlier attempt has left")
+        say(f"stack {name}: deleting the remains of an earlier attempt")
         delete(aws, name)
         found = None
     if found is None:
         _create(aws, name, wanted, body, maker)
         if _lacks_a_queue(aws, name, say):
-            say(f"stack {name}: its queues' names are not free yet, again in {QUEUE_REST:.0f} s")
+            say(f"stack {name}: its queues' names are not free yet, retrying in {QUEUE_REST:.0f} s")
             delete(aws, name)
             sleep(QUEUE_REST)
             _create(aws, name, wanted, body, maker)
@@ -115,7 +118,7 @@ def ensure(
 
 
 def _lacks_a_queue(aws: Aws, name: str, say: Say) -> bool:
-    """Whether it could not be made because one of that name was deleted less than a minute ago."""
+    """Whether a queue could not be created because its name was in use less than a minute ago."""
     found = _settled(aws, name, say)
     if found is None or stands(found):
         return False
@@ -123,7 +126,7 @@ def _lacks_a_queue(aws: Aws, name: str, say: Say) -> bool:
 
 
 def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
-    """The stack once nothing is under way; None where there is none."""
+    """Return the stack once no operation is in progress; None if there is none."""
     told = ""
 
     def settled() -> tuple[dict[str, Any] | None] | None:
@@ -148,7 +151,7 @@ def _create(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: st
             Parameters=_pairs(wanted),
             Capabilities=["CAPABILITY_IAM"],
             Tags=_tags(wanted, body, maker),
-            OnFailure="DO_NOTHING",  # what failed stays readable until it is deleted
+            OnFailure="DO_NOTHING",  # keeps the failed resources for the error message
         )
 
 
@@ -184,7 +187,7 @@ def _digest(body: str) -> str:
 
 
 def stands(stack: Mapping[str, Any]) -> bool:
-    """Whether all of it has come about."""
+    """Whether the stack is complete."""
     return stack["StackStatus"] in ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 
 
@@ -197,9 +200,9 @@ def tags(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 def summary(zones: int, *, private: bool, given: bool, placed: bool) -> tuple[str, ...]:
-    """What the stack is made of, for people: "3 EC2::Subnet", ...
+    """Return what the stack consists of, for people: "3 EC2::Subnet", ...
 
-    `private`: its workers have no public addresses; `given`: the network is the user's; `placed`:
+    `private`: workers have no public addresses. `given`: the network is the user's. `placed`:
     workers are in a placement group.
     """
     resources = infra("cluster.yaml").read_text().partition("\nResources:")[2]
@@ -219,7 +222,7 @@ def outputs(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 def delete(aws: Aws, name: str) -> None:
-    """Deletes the stack and waits until it is gone; no error where there is none."""
+    """Delete the stack and wait until it is gone. No error if there is none."""
     stack = describe(aws, name)
     if stack is None:
         return
@@ -235,13 +238,13 @@ def delete(aws: Aws, name: str) -> None:
 
 
 def begin_deletion(aws: Aws, name: str, role: str = "") -> None:
-    """Asks for the deletion, by the caller's own permissions or by those of `role`."""
+    """Start the deletion, with the caller's own permissions or those of `role`."""
     with calling(f"delete the stack {name}"):
         aws.cloudformation.delete_stack(StackName=name, **({"RoleARN": role} if role else {}))
 
 
 def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
-    """What has happened to the stack since it was last made, changed or deleted, newest first."""
+    """Return the stack's events since it was last created, changed or deleted, newest first."""
     events: list[dict[str, Any]] = []
     with calling(f"read the events of the stack {name}"):
         pages = aws.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
@@ -253,12 +256,12 @@ def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
 
 
 def _failure(aws: Aws, name: str) -> str:
-    """The reason of the first failure."""
+    """Return the reason of the first failure."""
     return next(iter(_failures(aws, name)), NO_REASON)
 
 
 def _failures(aws: Aws, name: str, status: str = "FAILED") -> list[str]:
-    """The reasons of the failures of that kind, the first one first."""
+    """Return the reasons of such failures, the first one first."""
     return [
         f"{event['LogicalResourceId']}: {reason}"
         for event in reversed(_newest_operation(aws, name))
@@ -269,21 +272,23 @@ def _failures(aws: Aws, name: str, status: str = "FAILED") -> list[str]:
 
 
 def _kept(aws: Aws, stack: Mapping[str, Any]) -> str:
-    """Why it could not be deleted, and what is to be done."""
+    """Return why the stack could not be deleted, and what to do."""
     failures = _failures(aws, stack["StackName"], "DELETE_FAILED") or [NO_REASON]
     in_use = next((failure for failure in failures if NETWORK_IN_USE.search(failure)), "")
     if not in_use:
         return f"{failures[-1]}; run `spotelastic down` again"
     others = ", ".join(_others(aws, tags(stack).get(CLUSTER, "")))
     return (
-        f"{in_use}; something is in its network that is not the cluster's"
+        f"{in_use}; its network contains something that does not belong to the cluster"
         f"{f' ({others})' if others else ''}: delete that, and run `spotelastic down` again"
     )
 
 
 def _others(aws: Aws, cluster: str) -> list[str]:
-    """What others have put into the network that the cluster's stack has made, as far as it can be
-    told: an endpoint shows by its interfaces."""
+    """Return what others have put into the network that the stack made, as far as that can be seen.
+
+    An endpoint, for example, shows by its network interfaces.
+    """
     tagged = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     try:
         with calling(f"look into the network of {cluster}"):

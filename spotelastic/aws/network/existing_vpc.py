@@ -1,6 +1,6 @@
-"""A network of the user's that a cluster is put into (`--vpc`, `--subnets`): looked up, and judged.
+"""Examines an existing VPC of the user (`--vpc`, `--subnets`) into which a cluster is put.
 
-It is used as it is: nothing here changes it, and neither does anything else.
+Nothing here, or elsewhere, changes that network.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ from spotelastic.aws.network import zones
 from spotelastic.errors import UsageError
 
 SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
-"""What nodes call: without a way to the internet each needs an endpoint."""
+"""Services that nodes call. Without a route to the internet each needs an endpoint."""
 _TARGETS = (
     "GatewayId",
     "NatGatewayId",
@@ -24,48 +24,58 @@ _TARGETS = (
     "InstanceId",
 )
 _AWS_KEEPS = 4
-"""Of a subnet's first addresses; and the last one."""
+"""Addresses at a subnet's start that AWS reserves; it also reserves the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subnet:
+    """A subnet of the user's VPC."""
+
     id: str
     zone: str
     block: str
     free: int
-    """Addresses that nobody has."""
+    """Number of free addresses."""
     public: bool
-    """Whether what starts there is given a public address."""
+    """Whether instances get a public address in it."""
     way_out: str = ""
-    """What its route to the internet leads to: igw-..., nat-..., ...; "" where there is none."""
+    """Target of its route to the internet: igw-..., nat-..., ...; "" if there is none."""
     endpoints: frozenset[str] = frozenset()
-    """Services that its routes lead to without the internet (s3)."""
+    """Services that its routes reach without the internet (s3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
+    """The user's VPC, as far as the cluster uses it."""
+
     vpc: str
     subnets: tuple[Subnet, ...]
-    """One a zone."""
+    """One per zone."""
     endpoints: frozenset[str]
-    """Services with an interface of their own in it."""
+    """Services with an interface endpoint in it."""
     resolves: bool
-    """Whether names are resolved in it."""
+    """Whether DNS works in it."""
 
     def of(self, zones: Iterable[str]) -> tuple[Subnet, ...]:
-        """The subnets in those zones, in their order."""
+        """Return the subnets in those zones, in the zones' order."""
         by_zone = {subnet.zone: subnet for subnet in self.subnets}
         return tuple(by_zone[zone] for zone in zones)
 
 
 def gateways(cards: int, vpc: str) -> int:
-    """How many NAT gateways are made: one for workers with several network cards, to which AWS
-    gives no public address; none in a network of the user's."""
+    """Return how many NAT gateways are created.
+
+    One, if workers have several network cards, to which AWS gives no public address. None in a
+    network of the user.
+    """
     return int(cards > 1 and not vpc)
 
 
 def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
-    """Raises `UsageError` for what is not there, and for two subnets of one zone."""
+    """Return the network.
+
+    Raises `UsageError` for what does not exist, and for two subnets of one zone.
+    """
     there = {item["SubnetId"]: item for item in _subnets(aws, vpc)}
     if strangers := [id for id in subnets if id not in there]:
         known = ", ".join(f"{id} ({there[id]['AvailabilityZone']})" for id in sorted(there))
@@ -79,7 +89,7 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
         if other != item["SubnetId"]:
             raise UsageError(
                 f"--subnets: {other} and {item['SubnetId']} are both in "
-                f"{item['AvailabilityZone']}: name one subnet a zone"
+                f"{item['AvailabilityZone']}: name one subnet per zone"
             )
     tables, endpoints = _tables(aws, vpc), _endpoints(aws, vpc)
     return Network(
@@ -97,9 +107,9 @@ def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
 def within(
     network: Network, offers: zones.Offers, types: Sequence[str], control: str
 ) -> zones.Offers:
-    """Of the region's offers those of its zones (pure).
+    """Return the region's offers that are in the network's zones (pure).
 
-    Raises `UsageError` unless three of them offer the control type, and one a type of the workers.
+    Raises `UsageError` unless three zones offer the control type and one offers a worker type.
     """
     its = [subnet.zone for subnet in network.subnets]
     for_control = [zone for zone in its if control in offers.get(zone, frozenset())]
@@ -118,20 +128,21 @@ def within(
 
 
 def check_kept(cluster: str, its: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raises `UsageError` where `up` is run again with subnets that the cluster does not lie in."""
+    """Raise `UsageError` if a repeated `up` names subnets that the cluster is not in."""
     if wanted and not (its and set(its) <= set(wanted)):
         raise UsageError(
-            f"--subnets {','.join(wanted)}: {cluster} lies in "
+            f"--subnets {','.join(wanted)}: {cluster} is in "
             f"{', '.join(its) or 'a network of its own'}, and a cluster cannot move: take it down "
             "first, or choose another --name"
         )
 
 
 def warnings(network: Network, chosen: Sequence[str], cards: int, needed: int) -> Iterator[str]:
-    """What will keep nodes in the `chosen` zones from working, or make them dear (pure).
+    """Yield what would keep nodes in the `chosen` zones from working, or make them expensive
+    (pure).
 
-    `cards` is the number of network cards that a worker uses, `needed` that of all addresses that
-    are still to be taken.
+    `cards` is the number of network cards that a worker uses, `needed` the number of addresses that
+    will be taken.
     """
     if not network.resolves:
         yield f"{network.vpc} has its DNS support off: nodes will not find AWS's services"
@@ -150,9 +161,11 @@ def warnings(network: Network, chosen: Sequence[str], cards: int, needed: int) -
         )
     deaf = [s for s in subnets if s.way_out.startswith("igw-") and (cards > 1 or not s.public)]
     if deaf:
-        why = "several network cards have none" if cards > 1 else "these subnets give none"
+        why = (
+            "those with several network cards get none" if cards > 1 else "these subnets give none"
+        )
         yield (
-            f"from {_names(deaf)} only what has a public address reaches the internet, and "
+            f"{_names(deaf)}: only instances with a public address reach the internet, and "
             f"{why}: nodes need a NAT gateway there"
         )
     dear = [s for s in subnets if s.way_out.startswith("nat-") and "s3" not in s.endpoints]
@@ -167,7 +180,7 @@ def warnings(network: Network, chosen: Sequence[str], cards: int, needed: int) -
 
 
 def member_addresses(aws: Aws, subnets: Sequence[Subnet]) -> tuple[str, ...]:
-    """One for each etcd member, that nobody has: the stack takes them before any instance can."""
+    """Return a free address for each etcd member; the stack takes them before any instance can."""
     with calling("list the addresses in use"):
         pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
             Filters=[{"Name": "subnet-id", "Values": [subnet.id for subnet in subnets]}]
@@ -182,7 +195,7 @@ def member_addresses(aws: Aws, subnets: Sequence[Subnet]) -> tuple[str, ...]:
 
 
 def highest_free(subnet: Subnet, taken: Iterable[str]) -> str:
-    """AWS hands out addresses at random, people from the lowest on (pure)."""
+    """Return the highest free address: AWS assigns at random, people from the lowest on (pure)."""
     block, used = ipaddress.IPv4Network(subnet.block), frozenset(taken)
     for index in range(block.num_addresses - 2, _AWS_KEEPS - 1, -1):
         if str(block[index]) not in used:
@@ -248,7 +261,7 @@ def _parsed(
 
 
 def _table(subnet: str, tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """Its own route table; a subnet without one has the network's main one."""
+    """Return a subnet's own route table, or the network's main one."""
     main: dict[str, Any] = {"RouteTableId": ""}
     for table in tables:
         for association in table["Associations"]:

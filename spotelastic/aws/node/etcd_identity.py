@@ -1,9 +1,9 @@
-"""An etcd member's identity: a network interface with a fixed address, and a disk.
+"""Attaches an etcd member's network interface and disk to the instance that takes over the member.
 
-Both belong to the cluster, not to an instance, and are found by their tags. The instance that
-takes a member's place attaches them. While they are still attached to the one before, it waits
-until EC2 says that this one is terminated, because nothing else proves that the old etcd process is
-gone; what still lingers then is detached. A disk that no longer exists is replaced by a blank one.
+Both belong to the cluster, not to an instance, and are found by their tags. While they are attached
+to the previous instance, the new one waits until EC2 reports that one as terminated: nothing else
+proves that the old etcd process is gone. An attachment that still lingers then is detached. A disk
+that no longer exists is replaced by a blank one.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +18,7 @@ from spotelastic.aws.node import hardware
 from spotelastic.errors import EnvironmentFailure
 
 ATTACH_TIMEOUT = 900.0
+"""Seconds."""
 DEVICE = "/dev/sdf"
 DISK_GIB = 8
 IN_USE = frozenset(
@@ -29,20 +30,20 @@ IN_USE = frozenset(
         "VolumeInUse",
     }
 )
-"""Answers to an attempt that came too early, or twice."""
+"""Error codes of an attempt that came too early, or twice."""
 _LOST = frozenset({"deleting", "deleted", "error"})
 _ENDED = "terminated"
 _OF_A_STACK = "aws:cloudformation:"
-"""What begins the tags that CloudFormation gives to what it makes, and deletes itself."""
+"""Prefix of the tags that CloudFormation puts on what it creates, and deletes itself."""
 
 Step = Literal["done", "attach", "detach", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeHolder:
-    """The instance that has it, in EC2's own words for how far the attachment and the instance are.
+    """The instance that holds an interface or volume, with EC2's states of both.
 
-    `attachment` is the id of an interface's attachment; a volume's has none.
+    `attachment` is the id of an interface's attachment; a volume has none.
     """
 
     instance: str
@@ -53,15 +54,15 @@ class VolumeHolder:
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """What makes an instance the member."""
+    """What makes an instance the etcd member."""
 
     volume: str
     folder: Path
-    """What is written to the disk goes below it."""
+    """The folder on the disk."""
 
 
 def step(holder: VolumeHolder | None, me: str) -> Step:
-    """Pure: what to do next to have it."""
+    """Return what to do next to get hold of it (pure)."""
     if holder is None:
         return "attach"
     if holder.instance == me:
@@ -74,9 +75,9 @@ def step(holder: VolumeHolder | None, me: str) -> Step:
 def take(
     aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]
 ) -> MemberIdentity:
-    """Attaches the interface and the disk of `member` to this instance; idempotent.
+    """Attach the interface and the disk of `member` to this instance. Idempotent.
 
-    Raises `Unavailable` when the instance before does not end.
+    Raises `Unavailable` if the previous instance does not end.
     """
     interface = _interface(aws, cluster, member)
     name = interface["NetworkInterfaceId"]
@@ -106,18 +107,21 @@ def take(
 
 
 def disks(aws: Aws, cluster: str) -> tuple[str, ...]:
-    """All that the cluster has, of whatever use."""
+    """Return all volumes of the cluster."""
     return tuple(str(each["VolumeId"]) for each in _volumes(aws, cluster))
 
 
 def delete_disks(aws: Aws, cluster: str) -> None:
-    """Those that no stack knows, because they replaced one that was lost."""
+    """Delete the volumes that are not part of a stack, because they replaced a lost one."""
     for volume in _volumes(aws, cluster):
         _delete(aws, volume)
 
 
 def give_up_disks(aws: Aws, cluster: str) -> None:
-    """The same from a control node, to which they may be attached: they go with what holds them."""
+    """Have such volumes deleted together with the instances that hold them.
+
+    For a control node that takes its own cluster down.
+    """
     for volume in _volumes(aws, cluster):
         tags = {tag["Key"] for tag in volume.get("Tags", ())}
         if MEMBER not in tags or any(key.startswith(_OF_A_STACK) for key in tags):
@@ -136,7 +140,7 @@ def give_up_disks(aws: Aws, cluster: str) -> None:
 
 
 def _delete(aws: Aws, volume: Mapping[str, Any]) -> None:
-    """A no-op where it goes already, with the instance that held it."""
+    """Delete a volume, unless it is already going."""
     if volume["State"] in ("deleting", "deleted"):
         return
     try:
@@ -207,7 +211,7 @@ def _holder(
 
 
 def _state(aws: Aws, instance: str) -> str:
-    """One that EC2 has forgotten was terminated long ago."""
+    """Return an instance's state; one that EC2 has forgotten was terminated long ago."""
     try:
         with calling(f"describe the instance {instance}"):
             answer = aws.ec2.describe_instances(InstanceIds=[instance])
@@ -231,11 +235,11 @@ def _interface(aws: Aws, cluster: str, member: str) -> Mapping[str, Any]:
 
 
 def _volume(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]) -> str:
-    """The newest, because an older one is what it had to replace."""
+    """Return the member's newest volume, or create one: older ones were replaced by it."""
     found = [each for each in _volumes(aws, cluster, member) if each["State"] not in _LOST]
     if found:
         return str(max(found, key=lambda each: each["CreateTime"])["VolumeId"])
-    say(f"the disk of etcd member {member} is gone: it gets another one")
+    say(f"the disk of etcd member {member} is gone: creating a new one")
     tags = {CLUSTER: cluster, MEMBER: member}
     with calling(f"create a disk for etcd member {member}"):
         made = aws.ec2.create_volume(
@@ -243,7 +247,7 @@ def _volume(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[st
             Size=DISK_GIB,
             VolumeType="gp3",
             Encrypted=True,
-            ClientToken=f"{me.instance}-{member}",  # asked twice, made once
+            ClientToken=f"{me.instance}-{member}",  # a repeated request creates no second disk
             TagSpecifications=[
                 {
                     "ResourceType": "volume",

@@ -1,6 +1,6 @@
-"""This instance's disks and interfaces, as the kernel shows them once EC2 has attached them.
+"""Prepares this instance's disks and network interfaces after EC2 has attached them.
 
-In the local cloud a volume is a folder (`SPOTELASTIC_VOLUMES`), every address is there already, and
+In the local cloud a volume is a folder (`SPOTELASTIC_VOLUMES`), every address exists already, and
 there is no instance store.
 """
 
@@ -21,22 +21,24 @@ INSTANCE_STORE = "nvme-Amazon_EC2_NVMe_Instance_Storage_"
 VOLUMES = Path("/var/lib/spotelastic")
 SCRATCH = Path("/mnt/spotelastic")
 IMAGE_SCRATCH = Path("/opt/dlami/nvme")
-"""Where Deep Learning images mount the instance store by themselves."""
+"""Where Deep Learning images mount the instance store."""
 ARRAY = Path("/dev/md/spotelastic")
 TABLE = "10001"
-"""The routing table of the member's interface, and the priority of the rule that leads to it."""
+"""Routing table of the member's interface, and priority of the rule that leads to it."""
 APPEARS_WITHIN = 60.0
 COMMAND_WITHIN = 300.0
 _BLANK = 1 << 20
-"""Bytes at a disk's start that hold something on every disk that was ever used."""
+"""Bytes at a disk's start that are not all zero on any disk that was ever used."""
 
 
 # -- a member's disk -----------------------------------------------------------------------------
 
 
 def mounted(volume: str) -> Path:
-    """The folder of an attached volume. The disk is found by its serial number, whatever name the
-    kernel gave it, and formatted only if it is blank."""
+    """Return the mount point of an attached volume, formatting the disk only if it is blank.
+
+    The disk is found by its serial number, whatever name the kernel gave it.
+    """
     if local := os.environ.get("SPOTELASTIC_VOLUMES"):
         return Path(local, volume)
     disk = BY_ID / (EBS + volume.replace("-", ""))
@@ -45,6 +47,7 @@ def mounted(volume: str) -> Path:
 
 
 def mount(disk: Path, folder: Path) -> Path:
+    """Mount the disk on `folder`, unless something is mounted there."""
     if not os.path.ismount(folder):
         format_blank(disk)
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,10 +56,10 @@ def mount(disk: Path, folder: Path) -> Path:
 
 
 def format_blank(disk: Path) -> None:
-    """Leaves every disk alone that holds something, or cannot be read (which raises `OSError`)."""
+    """Format a blank disk; any other is left alone. Raises `OSError` if it cannot be read."""
     with disk.open("rb") as start:
         if not any(start.read(_BLANK)):
-            # A blank disk need not be trimmed, which takes minutes where it is large.
+            # A blank disk need not be trimmed, which takes minutes on a large one.
             _command("mkfs.ext4", "-q", "-E", "nodiscard", str(disk))
 
 
@@ -64,10 +67,10 @@ def format_blank(disk: Path) -> None:
 
 
 def configure(mac: str, address: str) -> None:
-    """Answers what reaches the member's interface through that interface again.
+    """Route answers of the member's interface back through that interface.
 
-    Without a route of its own the answer would leave by the instance's first interface, and EC2
-    drops what leaves an interface under another one's address.
+    Otherwise they would leave by the instance's first interface, and EC2 drops packets whose source
+    address belongs to another interface.
     """
     if os.environ.get("SPOTELASTIC_VOLUMES"):
         return
@@ -78,7 +81,7 @@ def configure(mac: str, address: str) -> None:
 
 
 def routes(device: str, address: str, subnet: str) -> tuple[tuple[str, ...], ...]:
-    """Pure: the commands, each of which may be repeated. `subnet` is a CIDR block."""
+    """Return the commands, each of which can be repeated (pure). `subnet` is a CIDR block."""
     gateway = str(IPv4Network(subnet)[1])
     own = ("dev", device, "table", TABLE)
     return (
@@ -86,7 +89,7 @@ def routes(device: str, address: str, subnet: str) -> tuple[tuple[str, ...], ...
         ("ip", "address", "replace", f"{address}/32", "dev", device),
         ("ip", "route", "replace", subnet, *own, "src", address),
         ("ip", "route", "replace", "default", "via", gateway, *own, "src", address, "onlink"),
-        # A rule cannot be replaced, and one that is added twice is there twice.
+        # A rule cannot be replaced, and one that is added twice exists twice.
         ("ip", "rule", "flush", "priority", TABLE),
         ("ip", "rule", "add", "from", address, "lookup", TABLE, "priority", TABLE),
     )
@@ -108,7 +111,7 @@ def _subnet(mac: str) -> str | None:
 
 
 def scratch(home: Path) -> Path:
-    """A folder for what may be lost with the node: on its NVMe disks where it has any, else below
+    """Return a folder for data that may be lost with the node: on NVMe disks if any, else below
     `home`."""
     disks = instance_store(BY_ID)
     if os.path.ismount(IMAGE_SCRATCH):
@@ -122,19 +125,20 @@ def scratch(home: Path) -> Path:
 
 
 def scratch_below(home: Path) -> Path:
+    """Return a scratch folder below `home`."""
     folder = home / "scratch"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def instance_store(by_id: Path) -> tuple[Path, ...]:
-    """The disks of the instance store, each once: udev makes several names for one."""
+    """Return the disks of the instance store, each once: udev gives one disk several names."""
     names = by_id.glob(f"{INSTANCE_STORE}*")
     return tuple(sorted({name.resolve() for name in names if "-part" not in name.name}))
 
 
 def _joined(disks: Sequence[Path]) -> Path:
-    """One device of all, striped."""
+    """Return one device for all disks, striped."""
     if len(disks) == 1 or ARRAY.exists():
         return ARRAY if ARRAY.exists() else disks[0]
     if shutil.which("mdadm") is None:

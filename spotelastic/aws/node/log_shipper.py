@@ -1,4 +1,7 @@
-"""Ships log lines to CloudWatch Logs, in batches, without ever holding up who writes them."""
+"""Sends log lines to CloudWatch Logs in batches, from a background thread.
+
+Writers are never held up.
+"""
 
 import logging
 import threading
@@ -12,28 +15,32 @@ from spotelastic.errors import SpotelasticError, told
 logger = logging.getLogger(__name__)
 
 EVERY = 0.5
-"""Seconds that a line waits for others at most."""
+"""Most seconds that a line waits for others."""
 KEPT = 50_000
-"""Lines kept while CloudWatch does not answer; the oldest go first."""
+"""Lines kept while CloudWatch does not answer; the oldest are dropped first."""
 BATCH_LINES = 5_000
 BATCH_BYTES = 900_000
 UPDATE_EVERY = 10.0
-"""Seconds between two updates of a line, as of a progress bar, that are sent."""
+"""Seconds between two updates of a line (a progress bar) that are sent."""
 LINE_BYTES = 200_000
-"""CloudWatch takes 10,000 lines or 1 MiB at once, and 256 KiB a line, counted with overhead."""
+"""Most bytes of a line.
+
+CloudWatch takes at most 10,000 lines or 1 MiB per call, and 256 KiB per line, counted with
+overhead.
+"""
 OVERHEAD = 26
 
 Line = tuple[int, str]
-"""(milliseconds since the epoch, text)"""
+"""A line: milliseconds since the epoch, and its text."""
 
 
 def stream(node: str, rank: int) -> str:
-    """The log stream of one worker."""
+    """Return the log stream of one worker."""
     return f"{node}/rank-{rank}"
 
 
 class LogShipper:
-    """`write` may be called from any thread; sending is done by one of its own."""
+    """Sends lines to one log group. `write` is thread-safe."""
 
     def __init__(self, aws: Aws, group: str, clock: Clock = wall) -> None:
         self._aws = aws
@@ -44,14 +51,14 @@ class LogShipper:
         self._streams: set[str] = set()
         self._closed = False
         self._updated: dict[str, float] = {}
-        """By stream: when the last update was sent."""
+        """When the last update was sent, by stream."""
         self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
         self._thread.start()
 
     def write(self, stream: str, text: str) -> None:
         if not text.strip():
             return  # CloudWatch refuses empty lines
-        if text.endswith("\r"):  # of a progress bar: the next one takes its place
+        if text.endswith("\r"):  # an update of a progress bar: the next one replaces it
             now, due = self._clock(), self._updated.get(stream, -UPDATE_EVERY) + UPDATE_EVERY
             if now < due:
                 return
@@ -62,7 +69,7 @@ class LogShipper:
             self._wake.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Sends what is left, for `timeout` seconds at most."""
+        """Send what is left, for at most `timeout` seconds."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -82,7 +89,7 @@ class LogShipper:
                 self._lines.extendleft(reversed(failed))
 
     def _send(self, taken: Sequence[tuple[str, Line]]) -> list[tuple[str, Line]]:
-        """Returns what could not be sent."""
+        """Send the lines and return those that could not be sent."""
         by_stream: dict[str, list[Line]] = defaultdict(list)
         for name, line in taken:
             by_stream[name].append(line)
@@ -93,7 +100,7 @@ class LogShipper:
             except SpotelasticError as error:
                 logger.warning(f"logs: {error}")
                 failed += [(name, line) for line in lines]
-            except Exception as error:  # of these lines: others may be sent
+            except Exception as error:  # these lines cannot be sent; others may
                 lost = f"{len(lines)} lines of {name} are not sent"
                 logger.warning(f"logs: {told(error)}: {lost}", exc_info=True)
         return failed
@@ -120,7 +127,7 @@ class LogShipper:
 
 
 def batches(lines: Sequence[Line]) -> list[list[Line]]:
-    """Divides lines, in order, into what CloudWatch takes at once (pure)."""
+    """Divide lines, in order, into batches that CloudWatch accepts (pure)."""
     divided: list[list[Line]] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""What an account must allow before anything is made in it: asked by calls that change nothing."""
+"""Checks the account's permissions before anything is created, by calls that change nothing."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,15 @@ SERVICE_ROLES = {
     "AWSServiceRoleForAutoScaling": "autoscaling.amazonaws.com",
     "AWSServiceRoleForEC2Spot": "spot.amazonaws.com",
 }
-"""Roles that AWS's own services act with; every account has each once, or needs it made."""
+"""Roles by which AWS's own services act; an account needs each once."""
 
 
 def ensure_service_roles(aws: Aws) -> None:
-    """Makes the service-linked roles that are missing: Auto Scaling makes its own with the first
-    group, but EC2 the one for spot only for who asks in AWS's console."""
+    """Create missing service-linked roles.
+
+    Auto Scaling creates its own with the first group. EC2 creates the one for spot only for
+    requests in AWS's console.
+    """
     for role, service in SERVICE_ROLES.items():
         try:
             with calling(f"look for the role {role}"):
@@ -22,12 +25,16 @@ def ensure_service_roles(aws: Aws) -> None:
         except Rejected as error:
             if error.code not in {*DENIED, "NoSuchEntity"}:
                 raise
-            # A missing role has no path yet: who may look at those of this path alone is denied it.
+            # A missing role has no path yet: permissions limited to this path deny looking at it.
             _make(aws, role, service, sure=error.code == "NoSuchEntity")
 
 
 def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
-    """Unless `sure` that it is missing, who may not make it may go on: the first launch tells."""
+    """Create the role.
+
+    If it may exist already (not `sure` that it is missing), a denial is ignored: the first launch
+    will tell.
+    """
     try:
         with calling(f"make the role {role}"):
             aws.iam.create_service_linked_role(AWSServiceName=service)
@@ -40,9 +47,9 @@ def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
 def dry_run(
     aws: Aws, image: str, type: str, *, block: str = "", vpc: str = "", subnet: str = ""
 ) -> None:
-    """Asks EC2 whether it would do what comes, in a new network of that block or in a given one.
+    """Ask EC2 whether it would permit the coming calls, in a new network or an existing one.
 
-    Raises `EnvironmentFailure` for all refusals.
+    Raises `EnvironmentFailure` that names all refusals.
     """
     of_vpc = {"VpcId": vpc} if vpc else {}
     of_subnet = {"SubnetId": subnet} if subnet else {}
@@ -74,6 +81,6 @@ def _would(what: str, call: Callable[[], object]) -> bool:
         with calling(what):
             call()
     except Rejected as error:
-        # Other refusals are of the rehearsal, not of what comes: e.g. there is no default network.
+        # Other refusals concern only the dry run, e.g. that there is no default network.
         return error.code not in DENIED
     return True

@@ -1,4 +1,4 @@
-"""What is asked for, and what it comes to in an account: looked up, and nothing made."""
+"""Turns a cluster's specification into a launch plan for an account; looks up, creates nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,10 +26,13 @@ DEEP_LEARNING = tuple(
         "base-oss-nvidia-driver-gpu",
     )
 )
-"""The first that the region has. The last has drivers only: nodes install torch when they boot."""
+"""Images for GPU workers; the first that the region has is used.
+
+The last one has drivers only: nodes then install torch when they boot.
+"""
 
 PLACED_AND_SPREAD = (
-    "--placement cluster puts all nodes into one zone, --zones spread into all: drop one of the two"
+    "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
 )
 _NETWORK = (
     "GivenVpc",
@@ -55,61 +58,65 @@ class ClusterSpec:
     """SHA-256 of the archive."""
     archive: bytes
     settings: Settings
-    """`workers` 0: one per GPU of the instance type (one without GPUs); `code` is filled in."""
+    """The job's settings. `workers` 0 means one per GPU; `code` is filled in later."""
     instance_types: tuple[str, ...]
     spot: bool = True
     capacity: Capacity = Capacity()
     zones: tuple[str, ...] = ()
-    """Where workers are to be, the best zone first; by default in the order of their names."""
+    """Zones for workers, the best first; by default in the order of their names."""
     placement: Literal["", "cluster"] = ""
-    """cluster: all workers in a placement group, and so in the first of `zones`."""
+    """"cluster": all workers in a placement group, and so in the first of `zones`."""
     run: str = ""
-    """Name of the run; by default the one that the cluster has, or its own."""
+    """Name of the run; by default the one that the cluster has, or the cluster's name."""
     network: str = "10.64.0.0/12"
-    """Where the cluster's own network is taken from."""
+    """Pool of addresses from which the cluster's own network is taken."""
     vpc: str = ""
-    """A network of the user's to be used instead, and"""
+    """An existing VPC to use in place of an own network."""
     subnets: tuple[str, ...] = ()
-    """those of its subnets that nodes may be in, one a zone."""
+    """Subnets of that VPC for the nodes, one per zone."""
     control_type: str = names.CONTROL_TYPE
     etcd: BootRelease | None = None
-    """What control nodes install; by default they have one."""
+    """The etcd that control nodes install; by default they have one."""
     container: str = ""
-    """The container image that workers run in; by default in none."""
+    """Container image that workers run in; by default none."""
     image: str = ""
-    """Image of the workers; by default a Deep Learning one for GPUs, else Amazon Linux."""
+    """Machine image of workers; by default a Deep Learning one for GPUs, else Amazon Linux."""
     bucket: str = ""
-    """A bucket of the user's; by default the one that all clusters of the account share."""
+    """The user's own bucket; by default the one that all clusters of the account share."""
     environment: Environment | None = None
     setup: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """By name of the variable."""
+    """Values by the name of the variable."""
     read: tuple[str, ...] = ()
-    """bucket/prefix of what workers may read besides."""
+    """Folders, as bucket/prefix, that workers may read besides their own."""
     write: tuple[str, ...] = ()
     linger: float | None = 600.0
-    """Seconds that the cluster stays after its job has ended; None: until it is taken down."""
+    """Seconds that the cluster stays after its job; None: until it is taken down."""
     folder: str = ""
-    """Where the script lies, on the machine that asks."""
+    """Where the script is, on the user's machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a request comes to in this account: everything that is looked up, nothing made."""
+    """What a specification means in this account: all look-ups done, nothing created."""
 
     bucket: str
     own_bucket: bool
-    """Whether it is one of the user's, which is used as it is."""
+    """Whether the bucket is the user's, which is used as it is."""
     spec: JobSpec
     parameters: dict[str, str]
-    """Of the stack."""
+    """Parameters of the stack."""
     image: str
     worker_zones: tuple[str, ...]
     efa_cards: int
 
 
 def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> LaunchPlan:
+    """Return the launch plan.
+
+    Raises `UsageError` for what contradicts the account or the cluster.
+    """
     kinds = types.describe(aws, request.instance_types)
     if not request.image:
         types.check_fit(kinds)
@@ -125,7 +132,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
             f"--instance-types {','.join(request.instance_types)}: none of the zones of the "
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
-    # Nodes that train already have theirs: another Python or torch beside it is refused.
+    # Running nodes keep their image: another Python or torch in the same job is refused.
     image = request.image or (
         worker_groups.image(aws, Names(request.name)) if known is not None else ""
     )
@@ -196,13 +203,13 @@ def _placed(
     kinds: Sequence[InstanceType],
     known: Mapping[str, Any] | None,
 ) -> str:
-    """The zone of the placement group; "" for none. A cluster stays in it, or out of it."""
+    """Return the zone of the placement group; "" for none. A cluster never changes that."""
     zone = "" if known is None else cloudformation.parameters(known).get("PlacedIn", "")
     if zone or not request.placement:
         return zone
     if known is not None:
         raise UsageError(
-            f"--placement {request.placement}: {request.name} was made without: take it down "
+            f"--placement {request.placement}: {request.name} was made without it: take it down "
             "first, or choose another --name"
         )
     if request.capacity.zones == "spread":
@@ -212,14 +219,16 @@ def _placed(
 
 
 def _run(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
-    """The one that a cluster which is there already trains: nodes of two runs know nothing of each
-    other, and may not write each other's checkpoints."""
+    """Return the run: that of an existing cluster stays.
+
+    Nodes of two runs do not see each other, and must not write the same checkpoints.
+    """
     its = cloudformation.parameters(known)["Run"] if known is not None else ""
     return its or request.run or request.name
 
 
 def _bucket(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
-    """The one of a cluster that is there already, or of the user's; "" for the account's own."""
+    """Return the bucket of an existing cluster, or the user's; "" for the shared one."""
     its = cloudformation.parameters(known)["Bucket"] if known is not None else ""
     if request.bucket and its not in ("", request.bucket):
         raise UsageError(
@@ -236,7 +245,7 @@ def _network(
     known: Mapping[str, Any] | None,
     cards: int,
 ) -> dict[str, str]:
-    """Of a cluster that is there already it stays as it is."""
+    """Return the parameters of the network; those of an existing cluster stay."""
     if known is not None:
         given = cloudformation.parameters(known)
         existing_vpc.check_kept(request.name, zones.given(given["GivenSubnets"]), request.subnets)
@@ -261,15 +270,15 @@ def _network(
 
 
 def packed(request: ClusterSpec, worker_zones: tuple[str, ...]) -> tuple[str, ...]:
-    """The best of the zones."""
+    """Return the best of the zones, as the only one."""
     best = [zone for zone in request.zones if zone in worker_zones]
     return (*best, *worker_zones)[:1]
 
 
 def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
-    """What workers may reach besides, as the stack takes it.
+    """Return the data that workers may access, as the stack's parameters.
 
-    A folder of the cluster's own is always among it: a policy cannot be about nothing.
+    A folder of the cluster's own is always included: a policy cannot have an empty resource.
     """
     own = f"{bucket}/{request.name}/data/"
 
@@ -292,7 +301,7 @@ def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
 
 
 def _prefixes(folder: str) -> tuple[str, ...]:
-    """Patterns of what names may be listed by, of a folder or of a whole bucket ("")."""
+    """Return the patterns under which names may be listed, of a folder or a whole bucket ("")."""
     if not folder:
         return ("*",)
     return (f"{folder}*",) if folder.endswith("/") else (folder, f"{folder}/*")
@@ -310,7 +319,7 @@ def _networks(aws: Aws) -> tuple[str, ...]:
 
 
 def _image(aws: Aws, parameter: str, *others: str) -> str:
-    """The first of these that there is."""
+    """Return the first of these images that exists."""
     try:
         with calling(f"find the machine image {parameter}"):
             return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])

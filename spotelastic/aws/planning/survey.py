@@ -1,7 +1,7 @@
-"""What an account has to offer for a request: types, zones, quotas, prices.
+"""Surveys what an account offers for a request: instance types, zones, quotas and prices.
 
-Everything here only looks. A request that cannot be met raises; one that can be met in part says so
-in `Survey.warnings`.
+Nothing is changed. A request that cannot be met raises; one that can be met in part is described in
+`Survey.warnings`.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class SurveyQuery:
 
     cluster: str
     types: tuple[str, ...]
-    """Empty: the cheapest in quota that has what is required."""
+    """Types that were named; empty: the cheapest in quota that meets the requirement."""
     minimum: int
     maximum: int
     requirement: Requirement = Requirement()
@@ -38,48 +38,50 @@ class SurveyQuery:
     on_demand: int = 0
     """Workers that may be bought on demand."""
     base: int = 0
-    """Those of them that are bought at all times, instead of spot."""
+    """Workers that are always bought on demand, in place of spot."""
     control_type: str = CONTROL_TYPE
     controls: int = len(MEMBERS)
-    """Control nodes that are still to be started."""
+    """Control nodes that are still to be launched."""
     vpc: str = ""
-    """A network of the user's; empty: one is made."""
+    """The user's VPC; empty: a network is created."""
     subnets: tuple[str, ...] = ()
     placed: bool = False
-    """Whether they are to be in a cluster placement group."""
+    """Whether workers are to be in a cluster placement group."""
     packed: bool = False
     """Whether all workers are to be in one zone."""
     container: str = ""
-    """The container image that they are to run in."""
+    """The container image that workers are to run in."""
 
     @property
     def spot(self) -> int:
-        """Workers that may be spot."""
+        """Most workers that are spot."""
         return max(0, self.maximum - self.base)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
+    """What the account offers."""
+
     types: tuple[InstanceType, ...]
-    """Of the workers, best first."""
+    """Types of the workers, best first."""
     zones: tuple[str, ...]
-    """Of the workers."""
+    """Zones of the workers."""
     price: float
-    """US dollars an hour for the first type, in its cheapest zone; 0 if not known."""
+    """US dollars an hour for the first type in its cheapest zone; 0 if not known."""
     estimate: Estimate
     resources: tuple[str, ...]
-    """Of the stack, for people."""
+    """What the stack consists of, for people."""
     warnings: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
-    """What the types were chosen from, the choice first; empty where they were named."""
+    """What the types were chosen from, the choice first; empty if they were named."""
     ranking: tuple[Zone, ...] = ()
-    """The zones, best first, where workers are to be in one of them."""
+    """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
 
 
 def survey(aws: Aws, wish: SurveyQuery) -> Survey:
-    """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
+    """Survey the region. Raises `UsageError` and `EnvironmentFailure` for what it cannot offer."""
     kinds, options, short = _types(aws, wish)
     _check_container(wish, kinds)
     network = existing_vpc.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
@@ -108,7 +110,7 @@ def survey(aws: Aws, wish: SurveyQuery) -> Survey:
 def _types(
     aws: Aws, wish: SurveyQuery
 ) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
-    """Of the workers; what they were chosen from; and what the quotas leave too few of."""
+    """Return the workers' types, what they were chosen from, and the shortages of the quotas."""
     known = Quotas(aws, wish.cluster)
     try:
         options = _options(aws, known, wish)
@@ -145,23 +147,23 @@ def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
 
 
 def _check_container(wish: SurveyQuery, kinds: tuple[InstanceType, ...]) -> None:
-    """Each node would find out by itself, and be paid for until then."""
+    """Refuse a container on types without docker: every node would fail, and be paid for."""
     for kind in kinds:
         if wish.container and not kind.gpus:
             raise UsageError(
-                f"--image {wish.container}: nodes of {kind.name} have no docker: take types with "
-                "GPUs, whose machine image brings it, or no --image"
+                f"--image {wish.container}: nodes of {kind.name} have no docker: use types with "
+                "GPUs, whose machine image has it, or remove --image"
             )
 
 
 def _shortages(
     aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: SurveyQuery
 ) -> list[str]:
-    """Of workers, of each purchase; and of control nodes."""
+    """Return the shortages of workers, by purchase; raise for control nodes."""
     nodes = NodeDemand(wish.minimum, wish.spot, wish.on_demand)
     spot, on_demand = found = quotas.shares(kinds, known.allowance, nodes)
     if refusal := quotas.refusal(found, nodes):
-        raise EnvironmentFailure(f"too few for --min {wish.minimum}: {refusal}")
+        raise EnvironmentFailure(f"too few nodes for --min {wish.minimum}: {refusal}")
     told = []
     if spot.had < spot.wanted:
         told.append(spot.text)
@@ -172,7 +174,7 @@ def _shortages(
         left = known.allowance(control.name, spot=False)
         if left is not None and left.instances(control) < wish.controls:
             raise EnvironmentFailure(
-                f"too few for the control nodes: {left.describe(control, wish.controls)}"
+                f"too few control nodes: {left.describe(control, wish.controls)}"
             )
     return told
 
@@ -180,7 +182,7 @@ def _shortages(
 def _zones(
     aws: Aws, wish: SurveyQuery, names: tuple[str, ...], network: Network | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All of the cluster, and those for workers."""
+    """Return all zones of the cluster, and those for workers."""
     offered: zones.Offers = offers.zones(aws, (*names, wish.control_type))
     within = offered
     if network is not None:
@@ -192,7 +194,7 @@ def _zones(
 def _of_network(
     wish: SurveyQuery, network: Network | None, its_zones: tuple[str, ...], cards: int
 ) -> Iterator[str]:
-    """What speaks against a network of the user's."""
+    """Yield the warnings about a network of the user."""
     if network is not None:
         needed = wish.maximum + 2 * wish.controls if wish.controls else 0
         yield from existing_vpc.warnings(network, its_zones, cards, needed)
@@ -220,7 +222,7 @@ def _estimate(
 
 
 def _with_base(usual: Estimate, wish: SurveyQuery, usd: float) -> Estimate:
-    """The workers of a base, which come first, at what they cost on demand."""
+    """Split the workers into those bought on demand, which come first, and spot ones."""
     workers, *others = usual.lines
     low, high = min(wish.base, workers.low), min(wish.base, workers.high)
     bought = Line(workers.what, low, high, usd, "on demand")
@@ -231,7 +233,10 @@ def _with_base(usual: Estimate, wish: SurveyQuery, usd: float) -> Estimate:
 def _addresses(
     nodes: tuple[int, int], cards: int, network: Network | None, chosen: tuple[str, ...]
 ) -> tuple[int, int]:
-    """Public ones: AWS gives none to instances with several network cards, which have a NAT."""
+    """Return the numbers of public addresses at --min and --max.
+
+    AWS gives none to instances with several network cards, which use a NAT gateway.
+    """
     low, high = nodes
     if network is None:
         fixed, each = len(MEMBERS) + int(cards > 1), int(cards <= 1)

@@ -1,8 +1,8 @@
-"""Which types a job gets where only its needs are said: those of one kind, the cheapest in quota.
+"""Selects instance types for a job that states only its needs: the cheapest kind within the quotas.
 
-A kind is what may share a job: as many GPUs, of the same model, under the same architecture. Within
-it all types are taken that cost no more than twice the cheapest (EC2's own limit where it chooses
-by requirement), because the more types a group may launch, the sooner it finds capacity.
+A kind is what can share a job: the same number and model of GPUs and the same architecture. All
+types of the kind that cost at most twice the cheapest are taken (EC2's own limit when it chooses by
+requirements). More types mean that a group finds capacity sooner.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from spotelastic.aws.compute.quotas import NodeDemand, QuotaLookup
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 DEARER_AT_MOST = 2.0
-"""Times the price of the cheapest type of its kind."""
+"""Most times the price of the cheapest type of the kind."""
 MIB = 2**20
 
 
@@ -26,21 +26,22 @@ class Requirement:
     """What a node must have."""
 
     gpus: int = 0
-    """Exactly so many; 0: any number."""
+    """Exact number of GPUs; 0: any number."""
     gpu_memory: int = 0
-    """Bytes of each GPU at least."""
+    """Least bytes of memory per GPU."""
 
     @property
     def gpu_memory_mib(self) -> int:
-        """Rounded down, as EC2 states it: an L4 of 24 GB has 22888 MiB there."""
+        """The memory in MiB, rounded down as EC2 states it: an L4 of 24 GB has 22888 there."""
         return self.gpu_memory // MIB
 
     def fits(self, kind: InstanceType) -> bool:
+        """Whether a type meets the requirement."""
         count = kind.gpus == self.gpus if self.gpus else kind.gpus > 0
         return count and kind.gpu_memory_mib >= self.gpu_memory_mib
 
     def __str__(self) -> str:
-        """As flags say it."""
+        """Return the requirement as flags."""
         gpus = f"--gpus {self.gpus}" if self.gpus else ""
         memory = f"--gpu-memory {self.gpu_memory / 1e9:g}GB" if self.gpu_memory else ""
         return " ".join(filter(None, (gpus, memory)))
@@ -48,12 +49,12 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Types of one kind."""
+    """The types of one kind."""
 
     types: tuple[InstanceType, ...]
-    """The cheapest first."""
+    """The types, the cheapest first."""
     usd: float
-    """An hour of the cheapest."""
+    """US dollars an hour of the cheapest."""
     refusal: str = ""
     """Why it cannot be had; "" if it can."""
 
@@ -61,7 +62,10 @@ class Option:
 def options(
     kinds: Iterable[InstanceType], usd: Mapping[str, float], allowed: QuotaLookup, nodes: NodeDemand
 ) -> tuple[Option, ...]:
-    """What there is to choose from, best first (pure). Types without a known price are left out."""
+    """Return the kinds to choose from, best first (pure).
+
+    Types without a known price are left out.
+    """
     alike: dict[tuple[object, ...], list[InstanceType]] = {}
     for kind in sorted(kinds, key=lambda kind: (usd.get(kind.name, 0.0), kind.name)):
         if usd.get(kind.name, 0.0) > 0:
@@ -73,7 +77,7 @@ def options(
 def _option(
     kinds: Sequence[InstanceType], usd: Mapping[str, float], allowed: QuotaLookup, nodes: NodeDemand
 ) -> Option:
-    """Of one kind, the cheapest first. The quotas must allow what the job needs of its types."""
+    """Return the option of one kind, given its types with the cheapest first."""
     cheapest = usd[kinds[0].name]
     taken = tuple(kind for kind in kinds if usd[kind.name] <= DEARER_AT_MOST * cheapest)
     found = quotas.shares(taken, allowed, nodes)
@@ -81,7 +85,10 @@ def _option(
 
 
 def best(found: Sequence[Option], requirement: Requirement, region: str) -> Option:
-    """Raises `EnvironmentFailure` where nothing fits, or no quota allows it (pure)."""
+    """Return the best option (pure).
+
+    Raises `EnvironmentFailure` if none fits or no quota allows one.
+    """
     such = f"type with {requirement}" if str(requirement) else "GPU type"
     if not found:
         raise EnvironmentFailure(f"{region} offers no {such}: choose --region or --instance-types")
@@ -92,7 +99,7 @@ def best(found: Sequence[Option], requirement: Requirement, region: str) -> Opti
 
 
 def check(kinds: Iterable[InstanceType], requirement: Requirement) -> None:
-    """That the types which a cluster has are such. Raises `UsageError` naming one that is not."""
+    """Raise `UsageError` if a type that the cluster has does not meet the requirement."""
     for kind in kinds:
         if not requirement.fits(kind):
             raise UsageError(
@@ -108,16 +115,18 @@ def check(kinds: Iterable[InstanceType], requirement: Requirement) -> None:
 def survey(
     aws: Aws, requirement: Requirement, nodes: NodeDemand, allowed: QuotaLookup
 ) -> tuple[Option, ...]:
-    """The options of this region today, best first."""
+    """Return the options of this region at present, best first."""
     names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
     described = types.describe(aws, names) if names else ()
-    kinds = [kind for kind in described if requirement.fits(kind) and not types.misfit(kind)]
+    kinds = [
+        kind for kind in described if requirement.fits(kind) and not types.describe_mismatch(kind)
+    ]
     usd = _usd(aws, [kind.name for kind in kinds]) if kinds else {}
     return options(kinds, usd, allowed, nodes)
 
 
 def _usual(aws: Aws) -> list[str]:
-    """GPU types whose price is shipped, where the region offers them."""
+    """Return the GPU types with a shipped price that the region offers."""
     priced = [name for name in shipped_table().usd_per_hour if name[0] in "gp"]
     offered = frozenset[str]().union(*offers.zones(aws, priced).values())
     return [name for name in priced if name in offered]
@@ -127,7 +136,7 @@ def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
     count = {"Min": requirement.gpus or 1}
     with calling(f"look for instance types with {requirement}"):
         pages = aws.ec2.get_paginator("get_instance_types_from_instance_requirements").paginate(
-            ArchitectureTypes=["x86_64"],  # what workers' images are made for
+            ArchitectureTypes=["x86_64"],  # the architecture of the workers' images
             VirtualizationTypes=["hvm"],
             InstanceRequirements={
                 "VCpuCount": {"Min": 0},

@@ -1,15 +1,16 @@
-"""The cluster's own certificates: an authority, and what it signs for control and worker nodes.
+"""Creates, renews and stores a cluster's certificates: its authority, etcd members and worker
+nodes.
 
 Each is a SecureString parameter that one role may read (`names.py`, the template's policies):
 
-    authority         its key and certificate     whoever runs `up`; no node
-    control/<member>  a member of etcd            control nodes
-    worker/etcd       a client of etcd, and a     worker nodes
+    authority         its key and certificate     the user who runs `up`; no node
+    control/<member>  an etcd member              control nodes
+    worker/etcd       an etcd client, and a       worker nodes
                       checkpoint daemon among its peers
 
-`ensure` is what `up` calls, every time: it makes what is missing, and renews what has lived for
-half of its time. The authority stays what it is: etcd reads whom it trusts only when it starts, so
-that another one means another cluster. `cryptography` is imported only there; nodes just read.
+`up` calls `ensure` every time: it creates what is missing, and renews what has lived for half of
+its time. The authority never changes: etcd reads it only at its start, so another authority means
+another cluster. `cryptography` is imported only for that; nodes just read.
 """
 
 from collections.abc import Mapping
@@ -32,32 +33,36 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 MEMBER_NAME = "spotelastic etcd member"
-"""The common name by which members know each other: what workers have does not make a member."""
+"""Common name by which etcd members recognize each other; a worker's certificate does not make a
+member."""
 WORKER_NAME = "spotelastic worker"
-"""Likewise of workers, whose checkpoint daemons send each other snapshots."""
+"""Common name of workers, whose checkpoint daemons send each other snapshots."""
 AUTHORITY_LIFE = timedelta(days=3650)
 LIFE = timedelta(days=365)
 _SKEW = timedelta(days=1)
-"""Certificates are valid from before they are made, because clocks differ."""
+"""How long before its creation a certificate becomes valid, because clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """PEM texts: who signed it, the certificate itself, and its private key."""
+    """PEM texts: the authority's certificate, the certificate itself, and its private key."""
 
     authority: str
     certificate: str
     key: str
 
     def write(self, folder: Path) -> tuple[Path, Path, Path]:
-        """As files: authority, certificate, key. What they say already is not written again."""
+        """Write the files and return their paths: authority, certificate, key.
+
+        Equal ones are not rewritten.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         texts = {"ca.pem": self.authority, "key.pem": self.key, "cert.pem": self.certificate}
         for name, text in texts.items():
             path = folder / name
             if path.exists() and path.read_text() == text:
                 continue
-            # Replaced as a whole: etcd reads them anew at every handshake.
+            # Replaced atomically: etcd reads them at every handshake.
             beside = folder / f".{name}"
             beside.touch(mode=0o600)
             beside.write_text(text)
@@ -67,17 +72,20 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for. `address` is empty where that is many: by an address it is called
-    only if the certificate has it."""
+    """The holder of a certificate.
+
+    `address` is empty if there are many holders. A holder can be called at an address only if the
+    certificate contains it.
+    """
 
     name: str
     address: str = ""
 
 
 def ensure(aws: Aws, its: Names, addresses: Mapping[str, str], now: datetime) -> Validity:
-    """Makes and renews the cluster's certificates; `addresses` has each member's.
+    """Create and renew the cluster's certificates; `addresses` has each etcd member's address.
 
-    Returns until when they are good. Raises `EnvironmentFailure` when the authority has ended.
+    Returns until when they are valid. Raises `EnvironmentFailure` if the authority has expired.
     """
     wanted = {
         its.member_certificate(member): Subject(MEMBER_NAME, address)
@@ -101,11 +109,11 @@ def ensure(aws: Aws, its: Names, addresses: Mapping[str, str], now: datetime) ->
 
 
 def fetch(aws: Aws, parameter: str) -> Certificate:
-    """What `up` stored there. Raises `EnvironmentFailure` where there is nothing."""
+    """Return a certificate that `up` stored. Raises `EnvironmentFailure` if there is none."""
     found = _read(aws, parameter)
     if found is None:
         raise EnvironmentFailure(
-            f"there is no certificate {parameter}: run `spotelastic up` again to have one made"
+            f"there is no certificate {parameter}: run `spotelastic up` again to create it"
         )
     return found
 
@@ -114,6 +122,7 @@ def fetch(aws: Aws, parameter: str) -> Certificate:
 
 
 def make_authority(cluster: str, now: datetime) -> Certificate:
+    """Return a new certificate authority for the cluster."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -133,7 +142,7 @@ def make_authority(cluster: str, now: datetime) -> Certificate:
 
 
 def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificate:
-    """A certificate for `subject`, to call others with and to answer by."""
+    """Return a certificate for `subject`, valid for both client and server."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -163,7 +172,7 @@ def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificat
 
 
 def fits(found: Certificate, subject: Subject, authority: Certificate, now: datetime) -> bool:
-    """Whether it is the authority's, for this subject, and has half of its time before it."""
+    """Whether the certificate is the authority's, for this subject, with half of its time left."""
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -172,7 +181,7 @@ def fits(found: Certificate, subject: Subject, authority: Certificate, now: date
     certificate = _loaded(found)
     usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     if ExtendedKeyUsageOID.SERVER_AUTH not in usages:
-        return False  # one of a worker, of before its daemon answered by it
+        return False  # an old one for workers, from before their daemons used it as servers
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         hosts = [str(host) for host in names.value.get_values_for_type(x509.IPAddress)]
@@ -182,7 +191,7 @@ def fits(found: Certificate, subject: Subject, authority: Certificate, now: date
 
 
 def end(found: Certificate) -> float:
-    """When it ends, in seconds: none is good for longer than who signed it."""
+    """Return when the certificate ends, in epoch seconds. None outlives its authority."""
     return _loaded(found).not_valid_after_utc.timestamp()
 
 
@@ -270,4 +279,4 @@ def _store(aws: Aws, its: Names, parameter: str, made: Certificate) -> None:
         try:
             aws.ssm.put_parameter(**value, Tags=tags)
         except aws.ssm.exceptions.ParameterAlreadyExists:
-            aws.ssm.put_parameter(**value, Overwrite=True)  # which AWS does not take with tags
+            aws.ssm.put_parameter(**value, Overwrite=True)  # not allowed together with tags

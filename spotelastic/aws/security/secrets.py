@@ -1,4 +1,4 @@
-"""The user's secrets of a cluster: SecureStrings in the Parameter Store, which its workers read."""
+"""Stores and reads a job's secrets as SecureStrings in the Parameter Store."""
 
 from collections.abc import Mapping
 
@@ -10,17 +10,17 @@ AT_ONCE = 10
 
 
 def path(cluster: str) -> str:
-    """Where they are. Workers may read what is below `worker`."""
+    """Return the folder of the secrets. Workers may read what is below `worker`."""
     return f"/spotelastic/{cluster}/worker/secrets/"
 
 
 def put(aws: Aws, cluster: str, values: Mapping[str, str]) -> dict[str, int]:
-    """Stores what is new or differs; the version of each."""
+    """Store what is new or differs; return the version of each."""
     return {name: _put(aws, cluster, name, value) for name, value in sorted(values.items())}
 
 
 def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of those that `put` would store."""
+    """Return the names of those that `put` would store."""
     return tuple(
         name
         for name, value in sorted(values.items())
@@ -29,7 +29,10 @@ def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, .
 
 
 def get(aws: Aws, cluster: str, versions: Mapping[str, int]) -> dict[str, str]:
-    """Raises `EnvironmentFailure` where one is not there."""
+    """Return the values of these versions' secrets.
+
+    Raises `EnvironmentFailure` if one is missing.
+    """
     names, found = sorted(versions), {}
     for first in range(0, len(names), AT_ONCE):
         wanted = [path(cluster) + name for name in names[first : first + AT_ONCE]]

@@ -1,4 +1,7 @@
-"""Sessions with a node through Session Manager: no key, no open port, no way into the network."""
+"""Opens shells and port forwardings to nodes through AWS Session Manager.
+
+No SSH key, open port or network access is needed.
+"""
 
 import json
 import shutil
@@ -16,7 +19,7 @@ INSTALL = (
 
 
 def plugin() -> str:
-    """Where AWS's program is that speaks the sessions' protocol."""
+    """Return the path of AWS's plugin that speaks the sessions' protocol."""
     found = shutil.which(PLUGIN)
     if found is None:
         raise EnvironmentFailure(f"{PLUGIN} is not installed on this machine: see {INSTALL}")
@@ -24,18 +27,18 @@ def plugin() -> str:
 
 
 def shell(aws: Aws, node: str) -> list[str]:
-    """The command that opens a shell on the node."""
+    """Return the command that opens a shell on the node."""
     return _command(aws, {"Target": node})
 
 
 def forward(aws: Aws, node: str, port: int, local: int) -> list[str]:
-    """The command that makes the node's port one of this machine's."""
+    """Return the command that forwards a local port to the node's port."""
     ports = {"portNumber": [str(port)], "localPortNumber": [str(local)]}
     return _command(aws, {"Target": node, "DocumentName": FORWARD, "Parameters": ports})
 
 
 def _command(aws: Aws, request: Mapping[str, object]) -> list[str]:
-    """Starts the session; the plugin is told the answer, and what was asked."""
+    """Start the session; return the plugin's command line, with answer and request in it."""
     program = plugin()
     node = request["Target"]
     try:
@@ -45,7 +48,7 @@ def _command(aws: Aws, request: Mapping[str, object]) -> list[str]:
         if error.code != "TargetNotConnected":
             raise
         raise EnvironmentFailure(
-            f"{node} does not answer Session Manager: it is booting, or gone"
+            f"{node} is not connected to Session Manager: it is booting, or gone"
         ) from error
     told = {key: answer[key] for key in ("SessionId", "TokenValue", "StreamUrl")}
     where = aws.ssm.meta.endpoint_url

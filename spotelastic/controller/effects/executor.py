@@ -335,7 +335,9 @@ class ControllerExecutor:
 
     def _dissolve(self, action: housekeeping.Teardown) -> None:
         logger.info(f"the cluster is taken down: {action.reason}")
-        teardown.dissolve(self._aws, self._spec.cluster, self._bucket, self._spec.service_role)
+        teardown.delete_from_within(
+            self._aws, self._spec.cluster, self._bucket, self._spec.service_role
+        )
 
 
 def _put(key: str, value: object) -> Put:

@@ -87,7 +87,7 @@ def test_a_wheel_that_is_installed_counts_by_its_contents(tmp_path: Path) -> Non
     ("asked", "message"),
     [
         ("absent.txt", "there is no absent.txt"),
-        ("setup.py", "--environment setup.py: is none of"),
+        ("setup.py", "--environment setup.py: expected uv.lock"),
         ("uv.lock", "there is no uv.lock"),
     ],
 )

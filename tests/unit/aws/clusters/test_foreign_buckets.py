@@ -59,8 +59,11 @@ def test_up_says_that_the_shared_buckets_name_is_taken_and_makes_nothing(
             main()
         told = capsys.readouterr().err
         assert (ended.value.code, told.count("\n")) == (2, 1), told
-        assert f"the bucket {bucket}, which clusters here would share, is another account's" in told
-        assert "name one of yours with --bucket" in told
+        assert (
+            f"the bucket {bucket}, which clusters share by default, belongs to another account"
+            in told
+        )
+        assert "name your own with --bucket" in told
     assert (remains(NAME), in_it(bucket)) == ([], [])
     assert aws.iam.list_roles()["Roles"] == roles
 
@@ -69,7 +72,7 @@ def test_one_that_is_quicker_than_up_is_told_alike(aws: Aws) -> None:
     """Between the look and the attempt to make it."""
     bucket = default_bucket(aws)
     taken_by_another_account(bucket)
-    with pytest.raises(UsageError, match="is another account's"):
+    with pytest.raises(UsageError, match="belongs to another account"):
         ensure_bucket(aws, bucket)
 
 
@@ -110,6 +113,6 @@ def test_up_again_does_not_go_on_in_it(aws: Aws) -> None:
     cluster.objects.delete_all()
     aws.s3.delete_bucket(Bucket=cluster.bucket)
     taken_by_another_account(cluster.bucket)
-    with pytest.raises(UsageError, match="is another account's"):
+    with pytest.raises(UsageError, match="belongs to another account"):
         clusters.create(request(NAME), lambda _: None, aws)
     assert in_it(cluster.bucket) == []

@@ -56,7 +56,7 @@ def test_interfaces_that_stay_are_named_and_keep_the_stack(
 ) -> None:
     linger(laptop, 1_000_000)
     monkeypatch.setattr(teardown, "TERMINATE_TIMEOUT", 0.2)
-    with pytest.raises(Unavailable, match=f"interfaces of {NAME} are still there: not after"):
+    with pytest.raises(Unavailable, match=f"interfaces of {NAME} still exist: not after"):
         teardown.delete(NAME, aws=laptop.aws)
     assert cloudformation.describe(laptop.aws, Names(NAME).stack) is not None
 
@@ -77,7 +77,9 @@ def test_what_others_have_put_into_the_network_is_named_where_it_keeps_the_stack
     with pytest.raises(EnvironmentFailure, match="has dependencies and cannot be deleted") as told:
         teardown.delete(NAME, aws=laptop.aws)
     found = f"{interface} (VPC Endpoint Interface vpce-1), {group} (GuardDutyManagedSecurityGroup)"
-    assert f"not the cluster's ({found}): delete that, and run `spot" in str(told.value)
+    assert f"does not belong to the cluster ({found}): delete that, and run `spot" in str(
+        told.value
+    )
     ec2.delete_network_interface(NetworkInterfaceId=interface)
     ec2.delete_security_group(GroupId=group)
     teardown.delete(NAME, aws=laptop.aws)

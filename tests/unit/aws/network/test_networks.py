@@ -46,7 +46,7 @@ def test_an_internet_gateway_is_of_no_use_without_a_public_address() -> None:
     (line,) = told(replace(PUBLIC[0], public=False))
     assert "subnet-a" in line and "subnet-b" not in line and "need a NAT gateway" in line
     (line,) = told(PUBLIC[0], cards=4)
-    assert "subnet-a, subnet-b, subnet-c" in line and "several network cards have none" in line
+    assert "subnet-a, subnet-b, subnet-c" in line and "several network cards get none" in line
 
 
 def test_checkpoints_through_a_nat_gateway_are_dear() -> None:
@@ -90,5 +90,5 @@ def test_a_cluster_stays_in_its_network() -> None:
         ((), ("s-1",), "a network of its own"),
         (("s-1", "s-2"), ("s-1",), "s-1, s-2"),
     ):
-        with pytest.raises(UsageError, match=f"demo lies in {where}, and a cluster cannot move"):
+        with pytest.raises(UsageError, match=f"demo is in {where}, and a cluster cannot move"):
             check_kept("demo", its, wanted)

@@ -64,7 +64,7 @@ def test_it_is_made_again_a_minute_later(aws: Aws, queues: Queues) -> None:
     queues.refusals = 1
     assert made(aws, told, slept)["WorkerProfile"]
     assert slept == [cloudformation.QUEUE_REST]
-    assert [line for line in told if "not free yet, again in 60 s" in line]
+    assert [line for line in told if "not free yet, retrying in 60 s" in line]
 
 
 def test_after_that_the_reason_is_told(aws: Aws, queues: Queues) -> None:

@@ -68,12 +68,12 @@ def described(name: str) -> dict[str, Any]:
 
 
 WRONG = [
-    ("m6g.large", "x86_64, not arm64: take c5, m5 or m6i"),
-    ("g5g.xlarge", "x86_64, not arm64: take g4dn"),
-    ("g4ad.xlarge", "GPUs of NVIDIA, not of AMD: take g4dn"),
-    ("g3s.xlarge", "knows no M60, only Turing and later: take g4dn"),
-    ("p2.xlarge", "knows no K80"),
-    ("p3.2xlarge", "knows no V100"),
+    ("m6g.large", "x86_64, not arm64: use c5, m5 or m6i"),
+    ("g5g.xlarge", "x86_64, not arm64: use g4dn"),
+    ("g4ad.xlarge", "supports NVIDIA GPUs, not AMD ones: use g4dn"),
+    ("g3s.xlarge", "supports Turing and later, not M60: use g4dn"),
+    ("p2.xlarge", "not K80"),
+    ("p3.2xlarge", "not V100"),
 ]
 
 
