@@ -1,15 +1,15 @@
-"""One message for each kind of failure of a leader's calls, however often they fail."""
+"""Logs a failure of a leader's calls once, however often the calls fail."""
 
 from collections.abc import Callable
 
 from spotelastic.clock import Clock, steady
 
 SAID_AGAIN_AFTER = 60.0
-"""Seconds after which what is still wrong is said once more."""
+"""Seconds after which a failure that lasts is logged once more."""
 
 
 class Complaint:
-    """Says what goes wrong when it is new, and once in a while what goes on."""
+    """Passes a message on if it is new, or if it was passed on long ago."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock = steady) -> None:
         self._say = say

@@ -56,7 +56,9 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerExecutor:
-    """Acts for as long as `leadership` holds; raises `LeaseLost` from the first write after."""
+    """Performs actions while `leadership` holds. Raises `LeaseLost` at the first write after it was
+    lost.
+    """
 
     def __init__(
         self,
@@ -69,8 +71,9 @@ class ControllerExecutor:
         commands: str,
         alive: Callable[[], bool],
     ) -> None:
-        """`queue` and `commands` are the URLs that messages and orders are deleted from; `alive`
-        tells, without asking anybody, whether the leadership's lease is still held."""
+        """`queue` and `commands` are the URLs of the queues from which messages and commands are
+        deleted. `alive` tells from memory whether the leadership's lease is still held.
+        """
         self._aws = aws
         self._store = store
         self._keys = Keys(spec.run)
@@ -84,7 +87,7 @@ class ControllerExecutor:
         self._commands = commands
         self._alive = alive
         self.fates: Counter[Fate] = Counter()
-        """How many messages were deleted, by what they were."""
+        """Number of deleted messages, by what was done about them."""
         self._handlers: Mapping[type[Action | housekeeping.Action], Callable[[Any], None]] = {
             DrainNode: self._write_drain,
             Replace: self._replace,
@@ -111,8 +114,11 @@ class ControllerExecutor:
     def perform(
         self, actions: Sequence[Action | housekeeping.Action]
     ) -> tuple[Action | housekeeping.Action, ...]:
-        """Returns those that were done. AWS knows no leadership: who leads is read once before, and
-        the lease looked at before each, because a call may take longer than that lives."""
+        """Performs the actions and returns those that succeeded.
+
+        AWS knows nothing of leadership. The leader's key is therefore read once before, and the
+        lease is checked before each action, because a call may take longer than the lease lives.
+        """
         if actions:
             self._check_leadership()
         failed: set[str] = set()
@@ -139,7 +145,7 @@ class ControllerExecutor:
         self._error = error
 
     def _write_drain(self, action: DrainNode) -> None:
-        """Written once, by who sees the notice first: the agent may have been faster."""
+        """Writes the node's drain, unless its agent was faster."""
         key = self._keys.drain(action.drain.node)
         fresh = Compare(key, "created", 0)
         put = Put(key, encode(action.drain))
@@ -147,9 +153,12 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _tell(self, action: Tell) -> None:
-        """Of a write without an answer nobody knows whether it went through: it is repeated under
-        the same name, or it would be told twice. Of what happens repeatedly (a zone is left, an
-        order given) none takes the place of an earlier one."""
+        """Records an event.
+
+        A write without an answer may have succeeded. It is repeated under the same name, so that
+        the event is recorded once. An event that happens repeatedly (a zone is left, a command is
+        given) gets a name of its own each time.
+        """
         event, which = action.event, account(action.event)
         name = event_name(event.at)
         if event.data.get("id") or event.kind == "loss":
@@ -160,7 +169,7 @@ class ControllerExecutor:
         self._unsure.pop(which, None)
 
     def _forget(self, action: Forget) -> None:
-        """Of that incarnation only: the node may have come back."""
+        """Removes the node's registration, unless the node has come back as another incarnation."""
         key = self._keys.live(action.node.id)
         held = self._store.get(key)
         if held is None or decode(held.data, Node).incarnation != action.node.incarnation:
@@ -176,7 +185,7 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _end_job(self, action: EndJobAtOnce) -> None:
-        """Unless it has ended by itself meanwhile."""
+        """Ends the job, unless it has ended by itself meanwhile."""
         held = self._store.get(self._keys.job)
         if held is not None and decode(held.data, Job).state in ENDED:
             return
@@ -218,8 +227,11 @@ class ControllerExecutor:
         autoscaling.resume(self._aws, action.group)
 
     def _revive(self, action: Revive) -> None:
-        """The round that it ended with is over, and counts for nothing but its number: what comes
-        next resumes from the newest commit, with a new budget of restarts."""
+        """Restarts a job that has ended.
+
+        Of the round that it ended with, only the number counts. The next round resumes from the
+        newest commit, with a new restart budget.
+        """
         logger.info("the job goes on")
         job, round_ = self._store.get(self._keys.job), self._store.get(self._keys.round)
         if job is None or decode(job.data, Job).state not in ENDED:
@@ -248,7 +260,7 @@ class ControllerExecutor:
         return writes
 
     def _rescale(self, action: Rescale) -> None:
-        """The next observation finds it, and gives it to the nodes."""
+        """Stores the new size. The next observation reads it, and hands it to the nodes."""
 
         def resized(spec: JobSpec) -> JobSpec:
             low, high = action.command.sizes(spec.settings)
@@ -266,7 +278,9 @@ class ControllerExecutor:
             self._check_leadership()
 
     def _settle(self, settings: Settings) -> tuple[list[Compare], list[Write]]:
-        """With what new nodes are measured by, so that those who come next are not refused."""
+        """Returns preconditions and writes for the settings, and for the measure that new nodes
+        must match: otherwise those that join next would be refused.
+        """
         known = self._store.get(self._keys.reference)
         compares: list[Compare] = [self._leadership.compare]
         writes: list[Write] = [_put(self._keys.settings, settings)]
@@ -288,8 +302,11 @@ class ControllerExecutor:
         self._delete(self._commands, action.order.receipt)
 
     def _delete(self, queue: str, receipt: str) -> None:
-        """Where the receipt holds no more, because the queue waited too long for this, it delivers
-        the message again, with another one: that is then a duplicate."""
+        """Deletes a message.
+
+        If the receipt is no longer valid, because this took too long, the queue delivers the
+        message again with another receipt. It is then a duplicate.
+        """
         try:
             with calling("delete a message"):
                 self._aws.sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
@@ -326,8 +343,9 @@ class ControllerExecutor:
         self._tell(Tell(event))
 
     def _console(self, instance: str) -> str:
-        """Why it cannot be read, where that is so for good: a boot that is never put on record is
-        paid for again and again."""
+        """Returns the instance's console, or why it can never be read: a failed boot that is not
+        recorded would be repeated, and paid for, again and again.
+        """
         try:
             return autoscaling.console(self._aws, instance)
         except EnvironmentFailure as error:

@@ -1,4 +1,6 @@
-"""Reads a queue of AWS's events, or of people's commands, while this controller leads."""
+"""Receives messages from a queue of AWS's events, or of users' commands, while this controller
+leads.
+"""
 
 import logging
 import random
@@ -22,11 +24,11 @@ from spotelastic.errors import told
 logger = logging.getLogger(__name__)
 
 LONG_POLL = 20
-"""Seconds; the most that SQS offers."""
+"""Seconds that one request waits for messages; the most that SQS allows."""
 REMEMBERED = 10_000
 RETRY = 1.0
-"""Seconds before another try where receiving has failed; each pause in a row is twice as long, up
-to"""
+"""Seconds before another attempt after a failed one; the pause doubles with each failure in a row.
+"""
 RETRY_AT_MOST = 30.0
 
 
@@ -42,7 +44,7 @@ Read = Callable[[Mapping[str, Any], float], T]
 
 
 def message(item: Mapping[str, Any], now: float) -> Message:
-    """An event of AWS's, as SQS hands it over."""
+    """Parses an AWS event as SQS delivers it."""
     return Message(item["ReceiptHandle"], parse(item["Body"]), now)
 
 
@@ -52,7 +54,7 @@ def order(item: Mapping[str, Any], now: float) -> PendingCommand:
 
 
 class Inbox(Generic[T]):
-    """Receives from its own thread until it is closed; `arrived` is called from there."""
+    """Receives on a thread of its own until it is closed, and calls `arrived` from there."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class Inbox(Generic[T]):
         self._complain = Complaint(logger.warning)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
-        """By SQS's own id, which stays when a message is delivered once more."""
+        """Messages by their SQS id, which stays the same when a message is delivered once more."""
         self._handled: deque[str] = deque(maxlen=REMEMBERED)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
@@ -82,13 +84,13 @@ class Inbox(Generic[T]):
 
     @property
     def messages(self) -> tuple[T, ...]:
-        """Those not deleted yet, oldest first."""
+        """The messages that were not deleted yet, oldest first."""
         with self._lock:
             return tuple(self._pending.values())
 
     @property
     def handled(self) -> frozenset[str]:
-        """Ids of the last that were dealt with."""
+        """Ids of the last messages that were handled."""
         with self._lock:
             return frozenset(self._handled)
 
@@ -111,8 +113,11 @@ class Inbox(Generic[T]):
         self._pending.pop(next(found, ""), None)
 
     def close(self) -> None:
-        """Nothing is called any more. What was not dealt with, and what a receive under way still
-        brings, goes back to the queue at once: somebody else may lead by now."""
+        """Stops receiving and calls nothing any more.
+
+        Messages that were not handled, and those that a request under way still returns, go back to
+        the queue at once: another controller may lead by now.
+        """
         with self._lock:
             self._closed.set()
             left, self._pending = tuple(self._pending.values()), {}
@@ -134,8 +139,11 @@ class Inbox(Generic[T]):
                 self._hand_back(batch.values())
 
     def _keep(self, batch: Mapping[str, T]) -> bool:
-        """False once it is closed. What comes again is what came before: only its new receipt is
-        sure to delete it."""
+        """Keeps the messages and returns True; returns False after `close`.
+
+        A message that is delivered again replaces the earlier one: only its new receipt is sure to
+        delete it.
+        """
         with self._lock:
             if self._closed.is_set():
                 return False
@@ -146,7 +154,9 @@ class Inbox(Generic[T]):
         return True
 
     def _hand_back(self, messages: Iterable[T]) -> None:
-        """Otherwise nobody sees them until the queue itself gives up on who received them."""
+        """Makes messages visible in the queue again. Otherwise no controller would see them until
+        the queue gives up on this one.
+        """
         for message in messages:
             try:
                 with calling("hand a message back"):

@@ -1,4 +1,4 @@
-"""Asks AWS questions that no decision waits for: without an answer the leader goes on."""
+"""Asks AWS questions whose answers the leader can do without."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,14 +10,15 @@ T = TypeVar("T")
 
 
 class OptionalQuery:
-    """Asks one thing again and again."""
+    """Asks one question repeatedly, and pauses after a failure."""
 
     def __init__(
         self, instead: str, again_after: float, say: Callable[[str], None], clock: Clock = steady
     ) -> None:
-        """`instead`: what is done without an answer; `say` hears of it at the first failure of
-        several in a row. For `again_after` seconds after each nothing is asked, because a question
-        may take until its deadline."""
+        """`instead` describes what is done without an answer. `say` receives it at the first
+        failure of several in a row. After a failure nothing is asked for `again_after` seconds,
+        because a question may take until its deadline.
+        """
         self._instead = instead
         self._again_after = again_after
         self._say = say
@@ -26,7 +27,7 @@ class OptionalQuery:
         self._failing = False
 
     def ask(self, question: Callable[[], T]) -> T | None:
-        """None where there is no answer."""
+        """Returns the answer, or None if there is none."""
         if self._clock() < self._silent_until:
             return None
         try:

@@ -7,16 +7,18 @@ from spotelastic.clock import Clock, steady
 from spotelastic.controller.effects.optional_query import OptionalQuery
 
 ASKED_AGAIN_AFTER = 60.0
-"""Seconds without look-ups of a price after one that failed: each may take until its deadline."""
+"""Seconds without price look-ups after a failed one, which may have taken until its deadline."""
 
 
 class PriceCache:
-    """As `prices`; where that fails, what was known last, and 0 where nothing was."""
+    """Returns the prices of `prices`; if a look-up fails, the last known price, or 0 if none is
+    known.
+    """
 
     def __init__(
         self, prices: AwsPrices, say: Callable[[str], None], clock: Clock = steady
     ) -> None:
-        """`say` hears of the first failure of several in a row."""
+        """`say` receives the first failure of several in a row."""
         self._prices = prices
         instead = "going by the spot prices that were known last"
         self._asking = OptionalQuery(instead, ASKED_AGAIN_AFTER, say, clock)
@@ -24,7 +26,7 @@ class PriceCache:
 
     @property
     def date(self) -> str:
-        """Of the on-demand prices."""
+        """Date of the on-demand prices."""
         return self._prices.date
 
     def on_demand(self, type: str) -> float:

@@ -32,23 +32,24 @@ from spotelastic.model.progress import Event, Report, Status
 logger = logging.getLogger(__name__)
 
 EVERY = 0.25
-"""Seconds between two publications at least."""
+"""Least seconds between two publications."""
 PROGRESS_EVERY = 1.0
-"""Seconds between two of which only the step and the like differ. S3 counts them: four a second
-would cost more than the control nodes."""
+"""Least seconds between two publications that differ in progress alone. S3 charges for each: four a
+second would cost more than the control nodes.
+"""
 RARELY = {bucket.REPORT: 5.0, bucket.CURVE: 5.0}
-"""Seconds between two of these while the job runs."""
+"""Seconds between two publications of these objects while the job runs."""
 HEARTBEAT = 10.0
-"""Seconds after which the status is published even if nothing changed: somebody still leads."""
+"""Seconds after which the status is published unchanged, as a sign that a controller leads."""
 BYTES_PER_SECOND = 500_000
-"""A large object is published as rarely as keeps its traffic below this."""
+"""Traffic that no object may exceed on average: larger ones are published less often."""
 RETRY_AT_MOST = 30.0
-"""Seconds before another try where the object store has failed again and again."""
+"""Longest pause, in seconds, while the object store fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """All that is published, of one moment."""
+    """All that is published, as of one moment."""
 
     records: Records = Records()
     machines: Mapping[str, Instance] = field(default_factory=dict)
@@ -56,12 +57,12 @@ class Account:
     prices_of: str = ""
     """Date of the on-demand prices."""
     fates: Mapping[Fate, int] = field(default_factory=dict)
-    """AWS's messages that this leader has deleted, by what they were."""
+    """Number of AWS's messages that this leader has deleted, by what was done about them."""
     short_since: float | None = None
 
 
 class Publisher:
-    """Publishes the newest account it was given; older ones that were not yet written are gone."""
+    """Publishes the newest account that it was given; older ones are skipped."""
 
     def __init__(
         self,
@@ -71,8 +72,9 @@ class Publisher:
         clock: Clock = unbroken,
         draw: Draw = random.uniform,
     ) -> None:
-        """`etcd_leader` names the member that leads etcd; called before each publication. `alive`
-        tells whether the leadership's lease is still held: nothing is written without."""
+        """`etcd_leader` returns the member that leads etcd; it is called before each publication.
+        `alive` tells whether the leadership's lease is still held: nothing is written without it.
+        """
         self._objects = store
         self._etcd_leader = etcd_leader
         self._alive = alive
@@ -89,7 +91,7 @@ class Publisher:
         self._status: Status | None = None
         self._status_at = 0.0
         self.entries: tuple[Event, ...] = ()
-        """Of the newest report: what it cost to be interrupted. They are the caller's to tell."""
+        """Events of the newest report's rows. The caller records them."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
@@ -99,15 +101,16 @@ class Publisher:
             self._wake.notify_all()
 
     def finish(self, timeout: float = 5.0) -> None:
-        """Writes what was offered last, if that succeeds within `timeout` seconds, and ends."""
+        """Publishes what was offered last, waiting for at most `timeout` seconds, and stops."""
         with self._wake:
             self._finishing = True
             self._wake.notify_all()
         self._thread.join(timeout)
 
     def close(self) -> None:
-        """Ends without a last word: who leads now has the say. What is being written still goes
-        out."""
+        """Stops without a last publication, because another controller may lead. A write under way
+        goes on.
+        """
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -135,7 +138,7 @@ class Publisher:
                 self._wake.wait_for(self._ends, timeout=pause)
 
     def _attempt(self, account: Account, *, last: bool) -> tuple[bool, float]:
-        """Whether something remains to be written, and the seconds until the next attempt."""
+        """Returns whether something is left to write, and the seconds until the next attempt."""
         try:
             behind = not self._publish(account, last=last)
         except Exception as error:
@@ -161,7 +164,7 @@ class Publisher:
         return all([*written, self._put_status(account, now, force=ended or last)])
 
     def _put(self, name: str, make: Callable[[], bytes], *, force: bool) -> bool:
-        """Writes the object if it changed; False if, without `force`, it is not due yet."""
+        """Writes the object if it changed. Returns False if it is not due yet, without `force`."""
         if not force and steady() < self._not_before.get(name, 0.0):
             return False
         data = make()
@@ -178,11 +181,15 @@ class Publisher:
         return report
 
     def _may_write(self) -> bool:
-        """Of a process that stood still, this thread may run before the one that gives up."""
+        """Whether this controller still leads, as far as this thread knows.
+
+        In a process that was suspended, this thread may run before the one that gives up the
+        leadership.
+        """
         return not self._closed and self._alive()
 
     def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
-        """False if there is news of progress alone, which is not due yet."""
+        """Writes the status. Returns False if only progress has changed, which is not due yet."""
         cluster, leads = self._objects.cluster, self._etcd_leader()
         made = status(
             cluster,
@@ -206,17 +213,17 @@ class Publisher:
 
 
 def _same(one: Status, other: Status) -> bool:
-    """AWS tells of others' instances as well: that is no news."""
+    """Whether two statuses say the same. Messages about other clusters' instances do not count."""
     return replace(one, at=other.at, messages=other.messages) == other
 
 
 def _standing(status: Status) -> Status:
-    """How things stand, whatever step training is at."""
+    """Returns the status without the training's progress."""
     return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={})
 
 
 def _report(account: Account, now: float) -> Report:
-    """Of a job that runs: as if it ended now."""
+    """Returns the report. That of a running job is made as if it ended now."""
     records = account.records
     step = records.points[-1].step if records.points else 0
     ended = records.job is not None and records.job.state in ENDED

@@ -8,27 +8,32 @@ from collections.abc import Iterable
 from spotelastic_checkpoints.backoff import Backoff, Draw
 
 JITTER = (0.5, 1.0)
-"""Controllers that AWS has turned away together do not ask again together."""
+"""Shares of a pause between which it is drawn, so that controllers that AWS has turned away
+together do not ask again together.
+"""
 LOOKING = 60.0
-"""Seconds between two looks at most while they fail: one after the other, each pause is longer."""
+"""Longest pause, in seconds, between looks at AWS that fail."""
 PRESSING = 2.0
-"""Seconds between two of those while somebody waits for what comes of it."""
+"""Longest such pause, in seconds, while a node or a user waits for the outcome."""
 ANSWERING = 5.0
-"""Seconds between two tries at most to replace a node that is warned: it has two minutes."""
+"""Longest pause, in seconds, between attempts to replace a node that has a notice: it has two
+minutes.
+"""
 
 
 class AwsThrottle:
-    """From a look at AWS, or an action, that has failed until the next."""
+    """Tells how long to leave AWS alone after a look, or an action, has failed."""
 
     def __init__(self, first: float, idle: float, draw: Draw) -> None:
-        """Seconds: the first pause, and that of a cluster at rest: an action that is never allowed
-        keeps nobody waiting for longer."""
+        """`first` is the first pause and `idle` the longest one after failed actions, both in
+        seconds.
+        """
         self._draw = draw
         self._looks = Backoff(first, LOOKING, jitter=JITTER)
         self._acts = Backoff(first, idle, jitter=JITTER)
         self._failed_at = self._resume_at = 0.0
         self._blind = False
-        """A look has failed, and not what was done after one."""
+        """Whether a look has failed, rather than an action that followed one."""
 
     def look_failed(self, now: float) -> None:
         self._looks = self._looks.failed()
@@ -50,8 +55,11 @@ class AwsThrottle:
         self._resume_at = backoff.next_at(now, self._draw)
 
     def until(self, *, news: bool, pressing: bool) -> float:
-        """After a failed look no news cut it short, because etcd changes every second; where only
-        an action has failed, they may be what lets it succeed."""
+        """Returns until when AWS is left alone.
+
+        `news` does not shorten the pause after a failed look, because etcd changes every second. It
+        does after a failed action, because it may be what lets the action succeed.
+        """
         if news and not self._blind:
             return float("-inf")
         if pressing:
@@ -60,14 +68,15 @@ class AwsThrottle:
 
 
 class WarningRetry:
-    """Which warned nodes are to be replaced now. One that is new never waits for those for which it
-    has failed."""
+    """Tells which nodes with a notice to replace now. A new one never waits for those that could
+    not be replaced.
+    """
 
     def __init__(self, first: float, draw: Draw) -> None:
         self._draw = draw
         self._backoff = Backoff(first, ANSWERING, jitter=JITTER)
         self._tried: frozenset[str] = frozenset()
-        """This turn."""
+        """Nodes that were tried in this turn."""
         self._missed: frozenset[str] = frozenset()
         self._again_at = 0.0
 
@@ -80,7 +89,7 @@ class WarningRetry:
         return warned - self._tried - waiting
 
     def tried(self, nodes: frozenset[str], missed: Iterable[str], now: float) -> None:
-        """`missed`: those of them that could not be replaced."""
+        """Records an attempt to replace `nodes`, of which `missed` could not be replaced."""
         missed = frozenset(missed)
         self._tried |= nodes
         self._missed = (self._missed - nodes) | missed

@@ -7,11 +7,11 @@ from spotelastic.store.etcd_server.process import find_leader
 from spotelastic.store.tls import TlsFiles
 
 FRESH_FOR = 1.0
-"""Seconds that the answer is kept."""
+"""Seconds for which an answer is reused."""
 
 
 class EtcdLeader:
-    """Names it; asks the one that led before first."""
+    """Returns the name of the leading member. It asks the last known leader first."""
 
     def __init__(
         self, endpoints: Sequence[str], members: Sequence[str], tls: TlsFiles | None = None

@@ -24,49 +24,50 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
 
 SAME_TRY = 10.0
-"""Seconds between failed launches of which each is told, but which were asked for together. AWS
-itself waits longer until it tries again."""
+"""Seconds within which failed launches count as one attempt. AWS waits longer before it tries
+again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The run as etcd has it at one moment."""
+    """The run's records in etcd at one moment."""
 
     job: Job | None = None
     ending: Ending | None = None
     settings: Settings | None = None
     round: Round | None = None
     leader: str = ""
-    """The instance whose controller leads; "" while none does."""
+    """The instance whose controller leads; empty while none does."""
     controllers: frozenset[str] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
     left: Mapping[str, DepartedNode] = field(default_factory=dict)
     preparing: Mapping[str, float] = field(default_factory=dict)
     drains: Mapping[str, Drain] = field(default_factory=dict)
     progress: Mapping[str, Progress] = field(default_factory=dict)
-    """The last account of every node that gave one, also of those that have left."""
+    """The last report of every node, including nodes that have left."""
     failures: Mapping[str, Failure] = field(default_factory=dict)
     history: tuple[RoundRecord, ...] = ()
     events: tuple[Event, ...] = ()
     told: frozenset[tuple[str, str, str]] = frozenset()
     failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
-    """Launches in a row that came to nothing."""
+    """Failed launches in a row."""
     moved_at: int = 0
-    """The newest commit when nodes were told to go to another zone last."""
+    """The newest commit when nodes were last told to move to another zone."""
     zones_left: Mapping[str, float] = field(default_factory=dict)
     given_back_at: int = 0
-    """The step whose commit an on-demand node was given back after last."""
+    """The committed step after which an on-demand node was last given back."""
     points: tuple[Point, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Keys below the run's that hold what this version cannot read, and why."""
+    """Keys of the run whose values this version cannot read, and why."""
     healthy: bool = False
 
 
 class Mirror:
-    """Follows the watch on a run's keys; `records` may be called from any thread."""
+    """Follows the watch on a run's keys. `records` may be called from any thread."""
 
     def __init__(self, keys: Keys, changed: Callable[[], None], clock: Clock = unbroken) -> None:
-        """`changed` is called after every batch of changes, from the watch's thread."""
+        """`changed` is called after each batch of changes, on the watch's thread."""
         self._keys = keys
         self._changed = changed
         self._clock = clock
@@ -76,7 +77,7 @@ class Mirror:
         self._left: dict[str, DepartedNode] = {}
         self._progress: dict[str, Progress] = {}
         self._points: list[Point] = []
-        """In order: a long job has a million, and they are asked for in every turn."""
+        """Executed steps, in order. A long job has a million, and each turn asks for them."""
         self._told: set[tuple[str, str, str]] = set()
         self._failed: dict[Pool, LaunchFailures] = {}
         self._moved_at = 0
@@ -91,7 +92,7 @@ class Mirror:
     # -- in --------------------------------------------------------------------------------------
 
     def __call__(self, items: Sequence[WatchItem]) -> None:
-        """The sink of the watch."""
+        """Takes in a batch of changes from the watch."""
         with self._lock:
             for item in items:
                 self._apply(item)
@@ -255,7 +256,7 @@ def _moment(point: Point) -> tuple[float, int]:
 
 
 def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
-    """Name -> (prefix of its keys, type of its values)."""
+    """Returns, by name, the prefix of a kind's keys and the type of its values."""
     return {
         "job": (keys.job, Job),
         "ending": (keys.ending, Ending),

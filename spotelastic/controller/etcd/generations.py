@@ -1,8 +1,8 @@
-"""Records the lives of a cluster's etcd in the bucket, so that members can come back without disks.
+"""Records the generations of a cluster's etcd in the bucket, for members that lost their disks.
 
-etcd/generations/<n>   one life of the cluster's etcd, and the snapshot that it began with. Written
-                       once, by the member that is first; the newest counts
-etcd/members/<name>    what a member has: the newest generation that it ever took part in, and the
+etcd/generations/<n>   one life of the cluster's etcd, and the snapshot that it began with.
+                       Written once, by the first member; the newest generation counts
+etcd/members/<name>    what a member has: the newest generation that it took part in, and the
                        one that its disk holds. Written by the member, before it starts
 etcd/snapshots/<time>  see `snapshots.py`
 """
@@ -21,12 +21,12 @@ MEMBERS = "etcd/members/"
 class Generation:
     number: int
     snapshot: str = ""
-    """Name of the object that it begins with; without one it begins empty."""
+    """Name of the snapshot that the generation began with; empty: it began without data."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationClaim:
-    """Numbers of generations; 0 for none."""
+    """The newest generation that a member took part in, and the one on its disk; 0: none."""
 
     joined: int = 0
     holds: int = 0
@@ -34,7 +34,9 @@ class GenerationClaim:
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """The bucket's part of it. All raise `Unavailable` on trouble."""
+    """Reads and writes these objects. Every method raises `Unavailable` if the bucket does not
+    answer.
+    """
 
     objects: BucketObjects
 
@@ -44,17 +46,17 @@ class Generations:
         return None if data is None else msgspec.json.decode(data, type=Generation)
 
     def number(self) -> int:
-        """Of the newest, 0 for none: all that who follows has to know, for one call."""
+        """Returns the number of the newest generation, with a single request; 0: none."""
         names = self.objects.names(GENERATIONS)
         return int(names[-1].removeprefix(GENERATIONS).removesuffix(".json")) if names else 0
 
     def open(self, generation: Generation) -> None:
-        """Without effect where somebody else was first."""
+        """Records a generation, unless another member was first."""
         name = f"{GENERATIONS}{generation.number:06d}.json"
         self.objects.create(name, msgspec.json.encode(generation))
 
     def claims(self) -> dict[str, GenerationClaim]:
-        """By member; of those that have ever put one."""
+        """Returns the claims of the members that have written one, by member."""
         found = {name: self.objects.get(name) for name in self.objects.names(MEMBERS)}
         return {
             name.removeprefix(MEMBERS).removesuffix(".json"): msgspec.json.decode(

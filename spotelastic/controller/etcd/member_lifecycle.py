@@ -41,9 +41,11 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN = 1.0
 """Seconds between two looks of a member that waits for the others."""
 FOLLOW = 15.0
-"""Seconds between two looks for a newer generation, where its own does not serve, or"""
+"""Seconds between two looks for a newer generation while the member's own does not serve."""
 FOLLOW_AT_REST = 60.0
-"""where it does: nobody opens another one then, and each look is paid for."""
+"""Seconds between two such looks while it serves: no member opens another one then, and each look
+is paid for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,10 @@ class Sight:
     generation: Generation | None
     claims: Mapping[str, GenerationClaim]
     peer: str = ""
-    """Its own host:port among members."""
+    """The member's own host:port among members."""
     roster: Roster | None = None
     snapshot: str = ""
-    """The newest there is."""
+    """Name of the newest snapshot."""
 
 
 # -- pure ----------------------------------------------------------------------------------------
@@ -66,14 +68,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`how`: resume, begin, or as `embedded.entry` names it: join, replace, add."""
+    """Start etcd: `how` is resume or begin, or join, replace or add (`embedded.entry`)."""
 
     how: str
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGeneration:
-    """Record a generation, and look again."""
+    """Record a new generation, and look again."""
 
     generation: Generation
 
@@ -105,8 +107,11 @@ def decide(seen: Sight) -> Start | OpenGeneration | KeepWaiting:
 
 @dataclass(frozen=True, slots=True)
 class MemberLifecycleConfig:
-    """`member` is what all generations have in common; its data lie below `folder`. `endpoints` are
-    those of all members by name, as clients reach them."""
+    """The configuration of one member.
+
+    `member` is what all generations have in common; its data lie below `folder`. `endpoints` are
+    the client addresses of all members, by name.
+    """
 
     member: MemberConfig
     folder: Path
@@ -115,7 +120,7 @@ class MemberLifecycleConfig:
 
 
 class MemberLifecycle:
-    """One member, on one instance, for as long as that lives."""
+    """Runs one member on one instance, for as long as the instance lives."""
 
     def __init__(self, config: MemberLifecycleConfig, objects: BucketObjects) -> None:
         self._config = config
@@ -126,19 +131,19 @@ class MemberLifecycle:
         self._etcd: EtcdMember | None = None
         self._pause = threading.Event()
         self._over = threading.Event()
-        """There is a newer generation than its own."""
+        """Whether there is a newer generation than the member's own."""
 
     @property
     def etcd(self) -> EtcdMember:
-        """Raises `Unavailable` before the first start."""
+        """The member's process. Raises `Unavailable` before the first start."""
         if self._etcd is None:
             raise Unavailable(f"etcd member {self._config.member.name} was not started")
         return self._etcd
 
     def start(self) -> EtcdMember:
-        """Starts its etcd once it may: see `decide`. Blocks until then; `wait` for it to serve.
+        """Waits until `decide` lets the member start, and starts etcd. `wait` for it to serve.
 
-        Again in the generation that it was in needs no bucket; `follow` tells of a newer one.
+        A restart in the same generation needs no bucket: `follow` reports a newer one.
         """
         held = _held(self._config.folder)
         if self._etcd is not None and held == self._generation and not self._over.is_set():
@@ -151,7 +156,9 @@ class MemberLifecycle:
         return etcd
 
     def follow(self) -> None:
-        """For a thread: ends etcd when there is a newer generation, to be started again in that."""
+        """Ends etcd when there is a newer generation, so that it is started again in that. Runs on
+        a thread of its own.
+        """
         member, looked_at = self._config.member, steady()
         while True:
             self._pause.wait(FOLLOW)
@@ -170,7 +177,7 @@ class MemberLifecycle:
             os.kill(self.etcd.pid, signal.SIGTERM)
 
     def _prepare(self) -> MemberConfig:
-        """How to start; the bucket says by then that it takes part."""
+        """Returns how to start. By then the bucket says that the member takes part."""
         told = ""
         while True:
             try:
@@ -194,7 +201,9 @@ class MemberLifecycle:
         return reason
 
     def _look(self) -> Sight:
-        """Asks the others only where its own disk does not settle it."""
+        """Collects what the member sees. The other members are asked only if its own disk does not
+        settle how to start.
+        """
         config, generations = self._config, self._generations
         name = config.member.name
         generation = generations.newest()
@@ -218,7 +227,7 @@ class MemberLifecycle:
         self._generations.open(generation)
 
     def _enter(self, seen: Sight, how: str) -> MemberConfig | None:
-        """None where a newer generation was recorded meanwhile."""
+        """Starts the member, or returns None if a newer generation was recorded meanwhile."""
         config, generation = self._config, seen.generation
         assert generation is not None
         number, name = generation.number, config.member.name
@@ -252,7 +261,7 @@ class MemberLifecycle:
 
 
 def _admitted(seen: Roster, how: str, name: str, config: MemberConfig) -> dict[str, str]:
-    """Has the cluster admit the member without its data; the peers by name then."""
+    """Has the cluster admit the member without its data. Returns the peers by name."""
     others = [each for each in seen.members if each.peer != config.peer]
     if how == "replace":
         (mine,) = (each for each in seen.members if each.peer == config.peer)
@@ -263,7 +272,9 @@ def _admitted(seen: Roster, how: str, name: str, config: MemberConfig) -> dict[s
 
 
 def _held(folder: Path) -> int:
-    """The newest generation with data: etcd makes its log as a whole, and nothing without it."""
+    """Returns the newest generation whose data the disk holds. etcd creates its log as a whole or
+    not at all.
+    """
     found = [path.parts[-4] for path in folder.glob("etcd-*/member/wal/*.wal")]
     return max((int(name.removeprefix("etcd-")) for name in found), default=0)
 

@@ -17,19 +17,19 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "etcd/snapshots/"
 EVERY = 600.0
-"""Seconds between two."""
+"""Seconds between two snapshots."""
 RETRY = 30.0
 KEPT = 6
 LEADS_WITHIN = 2.0
 
 
 def newest(objects: BucketObjects) -> str:
-    """Its name; empty where there is none."""
+    """Returns the name of the newest snapshot; empty if there is none."""
     return max(objects.names(PREFIX), default="")
 
 
 def save(objects: BucketObjects, endpoints: Sequence[str], tls: TlsFiles | None, now: float) -> str:
-    """Takes one of the member that leads, and removes those that are too many; its name."""
+    """Takes a snapshot from the leading member and removes old ones. Returns the new one's name."""
     leader = find_leader(endpoints, timeout=LEADS_WITHIN, tls=tls)
     if leader is None:
         raise Unavailable("there is no snapshot of etcd: it has no leader")
@@ -46,7 +46,7 @@ def save(objects: BucketObjects, endpoints: Sequence[str], tls: TlsFiles | None,
 
 
 class Snapshots:
-    """Saves one every `EVERY` seconds until `close`, from a thread of its own."""
+    """Saves a snapshot every `EVERY` seconds, on a thread of its own, until `close`."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class Snapshots:
                 wait = RETRY
 
     def _turn(self) -> float:
-        """Saves one if it is time; the seconds until the next. Another leader's counts too."""
+        """Saves a snapshot if it is due, and returns the seconds until the next. Another leader's
+        snapshots count too.
+        """
         now = self._clock()
         last = newest(self._objects).removeprefix(PREFIX).removesuffix(".db")
         due = float(last) + EVERY if last else now
