@@ -463,12 +463,12 @@ class Checkpointer:
     def _whole_view(self, session: WorkerSession) -> StateView:
         view = self._state.view()
         own = (
-            _own_cell("step", lambda: self._last_step),
-            _own_cell("seed", torch.initial_seed),
-            _own_cell(BRANCH, lambda: self._branch),
-            _own_cell(f"rng-{session.ranks.rank}", randomness.capture, session.ranks.rank),
+            _own_entry("step", lambda: self._last_step),
+            _own_entry("seed", torch.initial_seed),
+            _own_entry(BRANCH, lambda: self._branch),
+            _own_entry(f"rng-{session.ranks.rank}", randomness.capture, session.ranks.rank),
         )
-        return replace(view, cells=(*view.cells, *own))
+        return replace(view, entries=(*view.entries, *own))
 
     def _ask_for_a_plan(
         self, session: WorkerSession, client: WorkerClient, step: int, change: LayoutChanged
@@ -554,7 +554,7 @@ def _has_left(session: WorkerSession) -> bool:
     return session.ranks.group is not None and not dist.is_initialized()
 
 
-def _own_cell(name: str, get: Any, rank: int = SHARED) -> ValueEntry:
+def _own_entry(name: str, get: Any, rank: int = SHARED) -> ValueEntry:
     return ValueEntry(f"{OWN}.{name}", (OWN, name), get, rank)
 
 

@@ -42,7 +42,7 @@ from spotelastic.training.state.state import (
     StateView,
     ValueEntry,
     chunks_of,
-    structure_cell,
+    structure_entry,
 )
 
 ALONE = "import"
@@ -268,11 +268,11 @@ def _view(path: Path, loaded: dict[str, Any], part: str) -> StateView:
     state = {part: loaded} if part else loaded
     flat, paths = _flat(path, state)
     chunks: list[Chunk] = []
-    cells: list[ValueEntry] = []
+    entries: list[ValueEntry] = []
     if part:
         # A restore then knows that whatever else is missing was not meant to be there.
         note = OWN, IMPORTED, part
-        cells.append(ValueEntry(".".join(note), note, lambda: True))
+        entries.append(ValueEntry(".".join(note), note, lambda: True))
     for fqn, value in flat.items():
         key = tuple(paths[fqn])
         if isinstance(value, torch.Tensor) and not tensors.is_value(value):
@@ -280,9 +280,9 @@ def _view(path: Path, loaded: dict[str, Any], part: str) -> StateView:
                 raise UsageError(f"{path}: {fqn} {problem}")
             chunks += chunks_of(fqn, key, value)
         else:
-            cells.append(ValueEntry(fqn, key, functools.partial(flat.get, fqn)))
-    cells += [cell for name, value in state.items() for cell in _structures(name, value)]
-    return StateView(tuple(chunks), tuple(cells), {}, lambda: True)
+            entries.append(ValueEntry(fqn, key, functools.partial(flat.get, fqn)))
+    entries += [entry for name, value in state.items() for entry in _structures(name, value)]
+    return StateView(tuple(chunks), tuple(entries), {}, lambda: True)
 
 
 def _flat(
@@ -325,7 +325,7 @@ def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
     for path in followed.flat:
         set_element(named, path, ".".join(map(str, path)))
     if named.get(name) != followed.structure():
-        yield structure_cell(name, followed.structure)
+        yield structure_entry(name, followed.structure)
 
 
 @torch.no_grad()
@@ -334,7 +334,7 @@ def _fill_slot(
 ) -> tuple[Item, ...]:
     """Encode the state into memory, and return the items with their checksums."""
     chunks = {chunk.key: chunk for chunk in view.chunks}
-    cells = {cell.key: cell for cell in view.cells}
+    entries = {entry.key: entry for entry in view.entries}
     filled = []
     for item in items:
         if item.is_tensor:
@@ -342,7 +342,7 @@ def _fill_slot(
             memory[item.offset : item.offset + len(prefix)] = prefix
             tensor_at(memory, item).copy_(chunks[item.key].tensor)
         else:
-            data = values.encode(item.fqn, cells[item.key].get())
+            data = values.encode(item.fqn, entries[item.key].get())
             memory[item.offset : item.offset + len(data)] = data
             item = msgspec.structs.replace(item, length=len(data))  # noqa: PLW2901
         raw = memory[item.offset : item.offset + item.length]

@@ -574,9 +574,9 @@ def _parameters(view: StateView, name: str, optimizer: torch.optim.Optimizer) ->
 
 def _groups(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[list[str]]:
     """Return the names of each group's parameters."""
-    cells = {cell.fqn: cell for cell in view.cells if cell.path[0] == name}
+    entries = {entry.fqn: entry for entry in view.entries if entry.path[0] == name}
     numbers = range(len(optimizer.param_groups))
-    return [cells[f"{name}.param_groups.{number}.params"].get() for number in numbers]
+    return [entries[f"{name}.param_groups.{number}.params"].get() for number in numbers]
 
 
 def _optimizers(state: State) -> list[torch.optim.Optimizer]:
@@ -623,8 +623,8 @@ def _below_prefixes(begins: Iterable[str], fqns: Iterable[str]) -> list[str]:
 
 
 def _devices(view: StateView) -> dict[str, torch.device]:
-    cells = {cell.fqn: cell for cell in view.cells}
-    remade = {fqn: cells[fqn].get() for fqn in _below(view.remade, cells)}
+    entries = {entry.fqn: entry for entry in view.entries}
+    remade = {fqn: entries[fqn].get() for fqn in _below(view.remade, entries)}
     found = {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}
     for chunk in view.chunks:  # These are the inner tensors of others.
         if chunk.fqn.endswith("]"):

@@ -34,15 +34,15 @@ def declare(view: StateView, encoders: values.Encoders | None = None) -> tuple[D
 
     Raises `UsageError`, naming what could not be restored.
     """
-    cells, encoders = [], encoders or values.Encoders()
-    for cell in view.cells:
-        size = len(encoders.encode(cell.shown, cell.get()))
+    entries, encoders = [], encoders or values.Encoders()
+    for entry in view.entries:
+        size = len(encoders.encode(entry.shown, entry.get()))
         # There is room to spare: a counter that grows by a digit must not change the layout.
         room = layout.aligned(size + size // 2 + 128)
-        lowest = cell.fqn in view.buffers
-        cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room, lowest=lowest))
+        lowest = entry.fqn in view.buffers
+        entries.append(Declared(entry.fqn, entry.path, rank=entry.rank, room=room, lowest=lowest))
     chunks = (chunk.declared(lowest=chunk.fqn in view.buffers) for chunk in view.chunks)
-    return (*chunks, *cells)
+    return (*chunks, *entries)
 
 
 def _agreed(
@@ -92,7 +92,7 @@ class SlotSource:
     """What the items of a slot are copied from, in the order of the items."""
 
     tensors: list[torch.Tensor]
-    cells: tuple[ValueEntry, ...]
+    entries: tuple[ValueEntry, ...]
     devices: tuple[torch.device, ...]
     """Devices that tensors are on; empty where all are in memory."""
     overlap: Overlap
@@ -136,7 +136,7 @@ class Saver:
         )
         self._views: dict[str, SlotTensors] = {}
         self._tensor_items = [item for item in self._layout.items if item.is_tensor]
-        self._cell_items = [item for item in self._layout.items if not item.is_tensor]
+        self._value_items = [item for item in self._layout.items if not item.is_tensor]
         self._prefixes = [
             encoding.tensor_prefix(item.dtype, item.sizes) for item in self._tensor_items
         ]
@@ -154,7 +154,7 @@ class Saver:
     @property
     def nbytes(self) -> int:
         """Bytes of a slot."""
-        return arena.slot_bytes(self._layout.nbytes, self._index, len(self._cell_items))
+        return arena.slot_bytes(self._layout.nbytes, self._index, len(self._value_items))
 
     def follow(self, view: StateView) -> None:
         """Use other tensors of the same layout from now on.
@@ -224,13 +224,13 @@ class Saver:
     def _fill_values(self, slot: OpenSlot) -> list[int]:
         """Write the values into the slot and return their lengths."""
         encode = self._encoders.encode
-        encoded = [encode(cell.shown, cell.get()) for cell in self._source.cells]
-        for item, data, room in zip(self._cell_items, encoded, self._layout.rooms, strict=True):
+        encoded = [encode(entry.shown, entry.get()) for entry in self._source.entries]
+        for item, data, room in zip(self._value_items, encoded, self._layout.rooms, strict=True):
             if len(data) > room:
                 raise LayoutChanged(f"{item.fqn} has grown too large for its place")
         if not slot.known:
             self._furnish(slot)
-        for item, data in zip(self._cell_items, encoded, strict=True):
+        for item, data in zip(self._value_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
         return [len(data) for data in encoded]
 
@@ -277,20 +277,22 @@ class Saver:
 
     def _sources(self, view: StateView) -> SlotSource:
         chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
-        cells: Mapping[Key, ValueEntry] = {cell.key: cell for cell in view.cells}
+        entries: Mapping[Key, ValueEntry] = {entry.key: entry for entry in view.entries}
         tensors = [chunks[item.key].tensor for item in self._tensor_items]
         overlap = Overlap(tensors, view.optimized)
         deferred = set(overlap.at)
         return SlotSource(
             tensors,
-            tuple(cells[item.key] for item in self._cell_items),
+            tuple(entries[item.key] for item in self._value_items),
             devices_of(tensors),
             overlap,
             tuple(number for number in range(len(tensors)) if number not in deferred),
         )
 
     def _compared_often(self, view: StateView) -> list[ValueEntry]:
-        return [cell for cell in rank_agreement.compared(view.cells) if cell.key in self._often]
+        return [
+            entry for entry in rank_agreement.compared(view.entries) if entry.key in self._often
+        ]
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
         plan, own = self._plan, self._layout
@@ -309,7 +311,7 @@ class Saver:
             owned_bytes=own.owned_bytes,
             data_bytes=own.nbytes,
             index_bytes=len(self._index),
-            values=len(self._cell_items),
+            values=len(self._value_items),
             due=due,
         )
 

@@ -47,20 +47,20 @@ def digests(view: StateView) -> dict[Name, Digest]:
         }
         told |= {key: digest() for key, digest in digest_of.items()}
     found = {key: digest for key, digest in told.items() if digest is not None}
-    for cell in compared(view.cells):
-        digest = digest_of_value(cell.get())
+    for entry in compared(view.entries):
+        digest = digest_of_value(entry.get())
         if digest is not None:
-            found[cell.key] = digest
+            found[entry.key] = digest
     return found
 
 
-def compared(cells: Iterable[ValueEntry]) -> list[ValueEntry]:
+def compared(entries: Iterable[ValueEntry]) -> list[ValueEntry]:
     """Return the values that have to be the same on all ranks that have them."""
-    return [cell for cell in cells if _is_compared(cell)]
+    return [entry for entry in entries if _is_compared(entry)]
 
 
-def _is_compared(cell: ValueEntry) -> bool:
-    path = cell.path
+def _is_compared(entry: ValueEntry) -> bool:
+    path = entry.path
     if path[0] == OWN:
         return path[1] == _OWN_COMPARED
     # These are the parameters that an optimizer has on this rank. Pipeline stages each have others.
@@ -147,12 +147,12 @@ def digest_of_value(value: Any) -> Digest | None:
     return digest.digest()
 
 
-def hash_of_values(cells: Iterable[ValueEntry]) -> str:
+def hash_of_values(entries: Iterable[ValueEntry]) -> str:
     """Return one hash of all values.
 
     Called at each save: numbers and names cost next to nothing.
     """
-    values = (cell.get() for cell in cells)
+    values = (entry.get() for entry in entries)
     found = [
         repr(value) if type(value) in _SIMPLE else repr(digest_of_value(value)) for value in values
     ]

@@ -140,7 +140,7 @@ class StateView:
     """The state at one time, as far as this rank has it."""
 
     chunks: tuple[Chunk, ...]
-    cells: tuple[ValueEntry, ...]
+    entries: tuple[ValueEntry, ...]
     kinds: Mapping[str, Kind]
     """Types and shapes of everything by name, also of tensors that only other ranks have."""
     current: Callable[[], bool]
@@ -168,7 +168,7 @@ class _Part(NamedTuple):
     """
     checks: tuple[Callable[[], bool], ...] = ()
     """Functions that return whether this still describes the entry."""
-    cells: tuple[ValueEntry, ...] = ()
+    entries: tuple[ValueEntry, ...] = ()
     """Values beside the leaves."""
     remade: Collection[str] = ()
     buffers: Mapping[str, bool] = {}
@@ -195,13 +195,13 @@ class State:
     def view(self) -> StateView:
         """Return the state as it is now. Raises `UsageError` for what cannot be saved."""
         chunks: list[Chunk] = []
-        cells: list[ValueEntry] = []
+        entries: list[ValueEntry] = []
         kinds: dict[str, Kind] = {}
         parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
         paths: dict[str, Path] = {}
         for part in parts:
-            cells += part.cells
+            entries += part.entries
             for path, leaf in part.leaves.items():
                 fqn = named(path, paths)
                 if path in part.readers:
@@ -211,7 +211,7 @@ class State:
                         below = *path, inner_name(name)
                         chunks += chunks_of(named(below, paths), below, tensor)
                     get = functools.partial(description, leaf) if inner else part.readers[path]
-                    cells.append(ValueEntry(fqn, path, get))
+                    entries.append(ValueEntry(fqn, path, get))
                     continue
                 if type(leaf) is not torch.Tensor:
                     tensors.refuse(fqn, leaf)
@@ -227,7 +227,7 @@ class State:
         checks = [self._check(), *(check for part in parts for check in part.checks)]
         return StateView(
             tuple(chunks),
-            tuple(cells),
+            tuple(entries),
             kinds,
             lambda: all(check() for check in checks),
             sharded,
@@ -262,7 +262,7 @@ class State:
     def _part(self, name: str, value: Any) -> "_Part":
         match value:
             case PerRank():
-                return _Part({}, {}, cells=(per_rank_cell(name, value, self.rank),))
+                return _Part({}, {}, entries=(per_rank_entry(name, value, self.rank),))
             case torch.nn.Module():
                 for key, tensor in (*value.named_parameters(), *value.named_buffers()):
                     tensors.refuse(f"{name}.{key}", tensor)
@@ -272,7 +272,7 @@ class State:
                     flat_state(name, state),
                     {path: remade.reader(path) for path in remade.flat},
                     (_module_check(value), remade.is_current),
-                    (structure_cell(name, remade.structure),) if remade.names else (),
+                    (structure_entry(name, remade.structure),) if remade.names else (),
                     remade.names,
                     _buffers(name, value, state),
                 )
@@ -281,12 +281,12 @@ class State:
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
                 # The name alone tells it, which is known before anything is read.
-                known = _own_cell(lambda: True, CLASS, name, class_name(value))
+                known = _own_entry(lambda: True, CLASS, name, class_name(value))
                 return _Part(flat, readers, (_optimizer_check(value),), (known,))
             case torch.optim.Optimizer() if has_a_form_of_its_own(value):
                 part = _followed(name, value.state_dict)
                 groups = functools.partial(names_in_groups, self.values, value)
-                return part._replace(cells=(*part.cells, _own_cell(groups, BY_ITSELF, name)))
+                return part._replace(entries=(*part.entries, _own_entry(groups, BY_ITSELF, name)))
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
                 return _Part({(name,): value}, {}, (_same(self.values, name, value),))
@@ -537,7 +537,7 @@ def _followed(name: str, get: Callable[[], Any]) -> _Part:
         followed.flat,
         {path: followed.reader(path) for path in _values(followed.flat)},
         (followed.is_current,),
-        (structure_cell(name, followed.structure),),
+        (structure_entry(name, followed.structure),),
     )
 
 
@@ -546,7 +546,7 @@ def per_rank_path(name: str, rank: int) -> Path:
     return OWN, PER_RANK, name, str(rank)
 
 
-def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
+def per_rank_entry(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
     """Return a value with a name that only this rank has.
 
     As with parts of a sharded tensor, all of them together make a whole.
@@ -555,12 +555,12 @@ def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
     return ValueEntry(".".join(map(str, path)), path, lambda: own.saved(name))
 
 
-def structure_cell(name: str, get: Callable[[], Any]) -> ValueEntry:
+def structure_entry(name: str, get: Callable[[], Any]) -> ValueEntry:
     """Return the value that has the containers of an entry."""
-    return _own_cell(get, "structure", name)
+    return _own_entry(get, "structure", name)
 
 
-def _own_cell(get: Callable[[], Any], *path: str) -> ValueEntry:
+def _own_entry(get: Callable[[], Any], *path: str) -> ValueEntry:
     return ValueEntry(".".join((OWN, *path)), (OWN, *path), get)
 
 

@@ -49,8 +49,8 @@ def test_other_values_have_another_hash() -> None:
     digests = [digest_of_value(value) for value in ones]
     assert None not in digests
     assert len(set(digests)) == len(ones)
-    cells = [[ValueEntry("v", ("v",), lambda one=one: one)] for one in ones]  # type: ignore[misc]
-    assert len({hash_of_values(cell) for cell in cells}) == len(ones)
+    entries = [[ValueEntry("v", ("v",), lambda one=one: one)] for one in ones]  # type: ignore[misc]
+    assert len({hash_of_values(entry) for entry in entries}) == len(ones)
 
 
 def test_what_contains_itself_or_cannot_be_taken_apart_ends() -> None:

@@ -61,7 +61,7 @@ def test_it_comes_back(
 ) -> None:
     saved, again = kind(1.0), kind(3.0)
     model = wrap(nn.Sequential(nn.Linear(1, 1), saved))
-    assert not any("_orig_mod" in cell.fqn for cell in State({"model": model}).view().cells)
+    assert not any("_orig_mod" in entry.fqn for entry in State({"model": model}).view().entries)
     slot = OneSlot(tmp_path / "slot", {"model": model})
     saved.scale[0].add_(1)
     slot.save(1)
