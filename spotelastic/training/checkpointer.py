@@ -39,7 +39,8 @@ from spotelastic.training.runtime.session import WorkerSession, open_session
 from spotelastic.training.save.overlap import Copying
 from spotelastic.training.save.saver import LayoutChanged, Saver
 from spotelastic.training.state import randomness
-from spotelastic.training.state.state import OWN, State, StateView, ValueEntry
+from spotelastic.training.state.state import State, StateView
+from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit. The last save is given up after so long without a

@@ -34,16 +34,11 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training.restore.restored import IMPORTED
 from spotelastic.training.save.saver import declare, tensor_at
 from spotelastic.training.state import tensors, values
+from spotelastic.training.state.chunks import Chunk, chunks_of
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
 from spotelastic.training.state.derived import Followed, filled
-from spotelastic.training.state.state import (
-    OWN,
-    Chunk,
-    StateView,
-    ValueEntry,
-    chunks_of,
-    structure_entry,
-)
+from spotelastic.training.state.state import StateView
+from spotelastic.training.state.value_entries import OWN, ValueEntry, structure_entry
 
 ALONE = "import"
 """Name of the only node of an imported checkpoint."""

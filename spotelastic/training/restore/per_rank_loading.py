@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from spotelastic.training.state.compatibility import Kind, Path
-from spotelastic.training.state.state import PER_RANK, State, per_rank_path
+from spotelastic.training.state.state import State
+from spotelastic.training.state.value_entries import PER_RANK, per_rank_path
 
 
 class PerRankEntries:

@@ -22,7 +22,7 @@ from spotelastic.training.restore.per_rank_loading import PerRankEntries
 from spotelastic.training.restore.streaming import Copy, Window, fill, fill_window, joined, windows
 from spotelastic.training.save.saver import tensor_at
 from spotelastic.training.state import module_loading, values
-from spotelastic.training.state import parameter_groups as groups
+from spotelastic.training.state.chunks import Chunk, chunks_of, dtype_name
 from spotelastic.training.state.compatibility import (
     WRAPPERS,
     Kind,
@@ -35,18 +35,16 @@ from spotelastic.training.state.compatibility import (
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
 from spotelastic.training.state.derived import Path, filled, flat_state, poured
 from spotelastic.training.state.module_state import set_model_state_dict
-from spotelastic.training.state.optimizers import Absent, sharded_state, unchanged_if_refused
-from spotelastic.training.state.parameter_owners import names_in_groups
-from spotelastic.training.state.state import (
-    BY_ITSELF,
-    OWN,
-    Chunk,
-    State,
-    StateView,
-    chunks_of,
-    dtype_name,
+from spotelastic.training.state.optimizers import parameter_groups as groups
+from spotelastic.training.state.optimizers.optimizer_state import (
+    Absent,
+    sharded_state,
+    unchanged_if_refused,
 )
+from spotelastic.training.state.optimizers.parameter_owners import names_in_groups
+from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.tensors import is_value, pour
+from spotelastic.training.state.value_entries import BY_ITSELF, OWN
 
 _MAP_NORESERVE = 0x4000
 """Linux's flag for mapping a file larger than memory, of which only a part is there."""

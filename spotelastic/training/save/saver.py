@@ -21,8 +21,10 @@ from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.save import pinning
 from spotelastic.training.save.overlap import Copying, Overlap, samples_of
 from spotelastic.training.state import rank_agreement, values
+from spotelastic.training.state.chunks import Chunk, Key
 from spotelastic.training.state.derived import refuse_names_of_two_paths
-from spotelastic.training.state.state import Chunk, Key, StateView, ValueEntry
+from spotelastic.training.state.state import StateView
+from spotelastic.training.state.value_entries import ValueEntry
 
 
 class LayoutChanged(Exception):

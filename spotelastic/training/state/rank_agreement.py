@@ -15,7 +15,8 @@ import torch
 import xxhash
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state.state import OWN, StateView, ValueEntry
+from spotelastic.training.state.state import StateView
+from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 Name = tuple[str, tuple[int, ...]]
 """Name of an item, with its offsets."""

@@ -23,7 +23,7 @@ from spotelastic.training.save.overlap import (
     WrittenTo,
     samples_of,
 )
-from spotelastic.training.state.optimizers import changed_by_steps
+from spotelastic.training.state.optimizers.optimizer_state import changed_by_steps
 
 SIDE = 700
 """Of a matrix: neither a whole number of blocks nor of pieces."""

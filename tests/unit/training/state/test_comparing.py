@@ -18,7 +18,7 @@ from spotelastic.training.state.rank_agreement import (
     hash_of_values,
     refuse,
 )
-from spotelastic.training.state.state import ValueEntry
+from spotelastic.training.state.value_entries import ValueEntry
 
 
 def test_equal_values_have_one_hash_however_they_are_built() -> None:

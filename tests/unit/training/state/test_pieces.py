@@ -10,15 +10,15 @@ from support.one_slot import OneSlot, load
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from spotelastic.training.state import state
-from spotelastic.training.state.state import chunks_of
+from spotelastic.training.state import chunks as chunking
+from spotelastic.training.state.chunks import chunks_of
 
 WHOLE = torch.arange(10.0 * 6).view(10, 6)
 
 
 @pytest.fixture(autouse=True)
 def pieces_of_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "PIECE", 2 * WHOLE[0].nbytes)
+    monkeypatch.setattr(chunking, "PIECE", 2 * WHOLE[0].nbytes)
 
 
 @pytest.fixture(params=[0, 1])
@@ -37,7 +37,7 @@ def test_a_rank_s_part_of_a_sharded_tensor_is_cut_like_any_other(part: DTensor) 
     assert len(chunks) == 3 and len({chunk.key for chunk in chunks}) == 3
     for chunk in chunks:
         assert chunk.shape == (10, 6)
-        assert chunk.tensor.nbytes <= state.PIECE
+        assert chunk.tensor.nbytes <= chunking.PIECE
         (row, column), (rows, columns) = chunk.offsets, chunk.sizes
         found = WHOLE[row : row + rows, column : column + columns]
         assert torch.equal(chunk.tensor, found)
@@ -49,8 +49,8 @@ def test_a_sharded_tensor_saved_in_pieces_comes_back_in_place(
 ) -> None:
     saved = part.to_local().clone()
     OneSlot(tmp_path / "slot", {"w": part}).save(1)
-    for piece in (state.PIECE, 1 << 20, 100):
-        monkeypatch.setattr(state, "PIECE", piece)
+    for piece in (chunking.PIECE, 1 << 20, 100):
+        monkeypatch.setattr(chunking, "PIECE", piece)
         part.to_local().zero_()
         load(tmp_path / "slot", 1, {"w": part})
         assert torch.equal(part.to_local(), saved)
@@ -62,7 +62,7 @@ def test_rows_that_are_long_themselves_are_cut_too(shape: tuple[int, ...], tmp_p
     chunks = list(chunks_of("w", ("w",), whole))
     assert len(chunks) > 1
     for chunk in chunks:
-        assert chunk.tensor.nbytes <= state.PIECE
+        assert chunk.tensor.nbytes <= chunking.PIECE
         place = tuple(slice(at, at + n) for at, n in zip(chunk.offsets, chunk.sizes, strict=True))
         assert torch.equal(chunk.tensor, whole[place])
     assert sum(chunk.tensor.numel() for chunk in chunks) == whole.numel()

@@ -15,7 +15,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic.errors import UsageError
 from spotelastic.training.save.saver import LayoutChanged
-from spotelastic.training.state.state import State, _module_check, _optimizer_check
+from spotelastic.training.state.state import State
+from spotelastic.training.state.state_checks import module_check, optimizer_check
 
 
 class Scaled(nn.Module):
@@ -129,7 +130,7 @@ def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    is_current = _optimizer_check(optimizer)
+    is_current = optimizer_check(optimizer)
     assert is_current()
     moments = optimizer.state[model.weight]
     before = id(moments.pop("exp_avg_sq"))
@@ -226,7 +227,7 @@ def test_what_an_optimizer_keeps_is_looked_for_where_it_is(tmp_path: Path) -> No
     model, optimizer = counting()
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    is_current = _optimizer_check(optimizer)
+    is_current = optimizer_check(optimizer)
     own, [group] = optimizer.state[model.weight], optimizer.param_groups
     own["deep"][0]["n"] += 1
     own["recent"] = [7]
@@ -240,7 +241,7 @@ def test_what_an_optimizer_keeps_is_looked_for_where_it_is(tmp_path: Path) -> No
         lambda: group.update(scale=torch.ones(1)),
         lambda: optimizer.state.__setitem__(model.weight, dict(own)),
     ):
-        is_current = _optimizer_check(optimizer)
+        is_current = optimizer_check(optimizer)
         assert is_current()
         change()
         assert not is_current()
@@ -265,13 +266,13 @@ CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_module_gets_later_is_seen(change: str) -> None:
-    is_current = _module_check(model := bare())
+    is_current = module_check(model := bare())
     with torch.no_grad():
         model(torch.ones(4, 2))
     assert is_current(), "training alone changes nothing"
     CHANGES[change](model)
     assert not is_current()
-    assert _module_check(model)()
+    assert module_check(model)()
 
 
 def test_a_first_buffer_that_comes_later_is_no_longer_the_same_layout(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spotelastic.training.state.optimizer_wrappers import behind
+from spotelastic.training.state.optimizers.wrappers import behind
 from spotelastic.training.state.state import State
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from spotelastic.errors import UsageError
 from spotelastic.training.state.compatibility import Kind, Path
 from spotelastic.training.state.composite_tensors import inner_tensors
-from spotelastic.training.state.parameter_owners import key_of
+from spotelastic.training.state.optimizers.parameter_owners import key_of
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 """Attributes of the hooks around a step."""

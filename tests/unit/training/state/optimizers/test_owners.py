@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spotelastic.training.state.parameter_owners import owner
+from spotelastic.training.state.optimizers.parameter_owners import owner
 
 
 class Wrapping(torch.optim.Optimizer):

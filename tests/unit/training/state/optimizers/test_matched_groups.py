@@ -3,7 +3,7 @@
 import pytest
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state.parameter_groups import matched
+from spotelastic.training.state.optimizers.parameter_groups import matched
 
 
 def test_groups_are_known_by_their_parameters_in_any_order() -> None:

@@ -1,0 +1,77 @@
+"""Defines a state's pickled values, and names those that spotelastic adds to a script's own.
+
+Spotelastic adds the containers of entries (their structure), the classes of optimizers and what
+each rank keeps for itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic_checkpoints.format.layout import SHARED
+
+from spotelastic.training.state.chunks import Key
+from spotelastic.training.state.compatibility import Path
+from spotelastic.training.state.per_rank import PerRank
+
+OWN = "spotelastic"
+"""First part of the names of values that spotelastic adds to the state."""
+PER_RANK = "per-rank"
+"""Second part of the names of `se.PerRank` entries."""
+BY_ITSELF = "by-itself"
+"""Second part of the names of values with the parameters' names of an optimizer that is saved as
+its own state_dict() has it.
+"""
+CLASS = "class"
+"""Second part of the names of values that tell the class of any other optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueEntry:
+    """A value that is pickled at each save."""
+
+    fqn: str
+    path: Path
+    get: Callable[[], Any]
+    """Returns the value as it is now."""
+    rank: int = SHARED
+    """The rank that it belongs to, or `SHARED`."""
+
+    @property
+    def key(self) -> Key:
+        """Identifies the value within the state."""
+        return self.fqn, ()
+
+    @property
+    def shown(self) -> str:
+        """The name that a user knows it by."""
+        return self.fqn.removeprefix(f"{OWN}.structure.")
+
+
+def per_rank_path(name: str, rank: int) -> Path:
+    """Return the path of a rank's `se.PerRank` entry."""
+    return OWN, PER_RANK, name, str(rank)
+
+
+def per_rank_entry(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
+    """Return a value with a name that only this rank has.
+
+    As with parts of a sharded tensor, all of them together make a whole.
+    """
+    path = per_rank_path(name, rank)
+    return ValueEntry(".".join(map(str, path)), path, lambda: own.saved(name))
+
+
+def structure_entry(name: str, get: Callable[[], Any]) -> ValueEntry:
+    """Return the value that has the containers of an entry."""
+    return own_entry(get, "structure", name)
+
+
+def own_entry(get: Callable[[], Any], *path: str) -> ValueEntry:
+    """Return a value that spotelastic adds, with the rest of its path."""
+    return ValueEntry(".".join((OWN, *path)), (OWN, *path), get)
+
+
+def class_name(value: object) -> str:
+    """Return the full name of an object's class."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
