@@ -7,6 +7,7 @@ with it (parent-death signal, and a sweep for detached ones), which is reported 
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,11 @@ from spotelastic_checkpoints.isolated import command
 
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked, send
+
+_GLOO = re.compile(
+    r"\[[^\]\s]*/gloo/[^\]\s]*:\d+\] (.*?)\.?\s+This is typically caused by .*?GLHF!( \S*)?",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +210,22 @@ def _has_input() -> bool:
         return False
 
 
+def without_advice(message: str) -> str:
+    """What failed in a collective, without gloo's place in its source and its advice.
+
+    The advice is to look at the worker that failed first, which is reported anyway.
+    """
+    return _GLOO.sub(r"\1", message)
+
+
 def read_error_file(path: Path) -> tuple[str, str]:
     """Message and traceback that a worker left in torch's error file format; empty if none."""
     try:
         content = json.loads(path.read_text())["message"]
         if isinstance(content, str):
-            return content, ""
-        return str(content["message"]), str(content.get("extraInfo", {}).get("py_callstack", ""))
+            return without_advice(content), ""
+        trace = str(content.get("extraInfo", {}).get("py_callstack", ""))
+        return without_advice(str(content["message"])), trace
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ""
 
