@@ -1,5 +1,6 @@
 """Defines the commands `interrupt`, `drill` and `down`."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,8 @@ DRILL_EXAMPLES = """[bold]Examples[/]
 spotelastic drill --plan drill.toml
 
 spotelastic drill demo --plan drill.toml --json > drill.json
+
+spotelastic drill --no-wait
 """
 DOWN_EXAMPLES = """[bold]Examples[/]
 
@@ -71,21 +74,38 @@ def drill(
     seed: Annotated[
         int, typer.Option(help="Seed for choosing nodes that the plan does not name.")
     ] = 0,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            help="Wait until training goes on after the last interruption, and tell what each cost."
+        ),
+    ] = True,
     where: Where = None,
     region: Region = None,
     json: AsJson = False,
 ) -> None:
     """Interrupt nodes of a job one after another, following a plan."""
     from spotelastic.cli.render import tables
-    from spotelastic.client import drill_plan
+    from spotelastic.client import drill_plan, drill_recovery
     from spotelastic.client.target import CloudTarget
 
     wanted = drill_plan.read(plan)
     place = CloudTarget.find(where, region)
     cluster = place.cluster(name)
-    done = drill_plan.run(place, cluster, wanted, seed, lambda line: typer.echo(line, err=json))
+
+    def tell(line: str) -> None:
+        typer.echo(line, err=json)
+
+    done = drill_plan.run(place, cluster, wanted, seed, tell)
     if json:
         typer.echo(tables.to_json(done))
+    if not wait:
+        return
+    try:
+        drill_recovery.wait(cluster, done, tell)
+    except KeyboardInterrupt:
+        typer.echo(f"`spotelastic report {cluster.name}` will tell what they cost", err=True)
+        raise typer.Exit(128 + signal.SIGINT) from None
 
 
 def down(

@@ -1,0 +1,87 @@
+"""Waits until a job has got over the interruptions of a drill, and tells what each one cost."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.client.drill_plan import Caused
+from spotelastic.client.target import status_of
+from spotelastic.clock import steady
+from spotelastic.errors import JobFailed
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Interruption, Report, Status
+
+LOOK_EVERY = 1.0
+TELL_EVERY = 15.0
+WITHIN = 900.0
+"""Seconds to wait. Two minutes of notice and the boot of a replacement fit in several times."""
+
+Say = Callable[[str], object]
+
+
+def row_of(caused: Caused, report: Report | None) -> Interruption | None:
+    """Return the report's row for a node that was taken away, once training has gone on."""
+    for row in report.interruptions if report is not None else ():
+        is_this = row.node == caused.node and row.kind not in (
+            InterruptionKind.WORKER,
+            InterruptionKind.ETCD,
+        )
+        if is_this and row.pause_s is not None:
+            return row
+    return None
+
+
+def outcome(row: Interruption) -> str:
+    """Return what an interruption cost, for people."""
+    if row.saved_step is None:
+        return f"{row.node} is gone: it did not train yet, and nobody paused"
+    return (
+        f"{row.node} is gone: training paused {row.pause_s:.2f} s and goes on from step "
+        f"{row.saved_step}, {row.steps_lost or 0} steps repeated"
+    )
+
+
+def awaited(caused: Sequence[Caused]) -> tuple[Caused, ...]:
+    """Return the interruptions that a job has to get over: a recommendation takes no node away."""
+    return tuple(each for each in caused if each.kind is not InterruptionKind.REBALANCE)
+
+
+def wait(cluster: Cluster, caused: Sequence[Caused], say: Say) -> None:
+    """Wait until training has gone on after each interruption, and tell what it cost.
+
+    Raises `JobFailed` if the job fails instead, or does not train again in time.
+    """
+    open_ = awaited(caused)
+    if not open_:
+        return
+    say(f"waiting until {cluster.name} trains on; Ctrl-C ends the wait, not the job")
+    began, told = steady(), 0.0
+    while True:
+        status, report = status_of(cluster), cluster.objects.report()
+        rows = [(each, row_of(each, report)) for each in open_]
+        for row in (row for _, row in rows if row is not None):
+            say(outcome(row))
+        open_ = tuple(each for each, row in rows if row is None)
+        if not open_ or _has_ended(status, say):
+            return
+        elapsed = steady() - began
+        if elapsed >= WITHIN:
+            raise JobFailed(
+                f"{cluster.name} has not trained on within {WITHIN:g} s: "
+                f"`spotelastic status {cluster.name}` says what it waits for"
+            )
+        if elapsed - told >= TELL_EVERY:
+            told = elapsed
+            say(f"{elapsed:.0f} s: not yet after {', '.join(each.node for each in open_)}")
+        threading.Event().wait(LOOK_EVERY)
+
+
+def _has_ended(status: Status, say: Say) -> bool:
+    """Raises `JobFailed` for an end that is no success."""
+    if status.state not in ENDED:
+        return False
+    if status.state != "succeeded":
+        raise JobFailed(f"the job has {status.state} after the interruptions: {status.reason}")
+    say("the job has succeeded meanwhile")
+    return True
