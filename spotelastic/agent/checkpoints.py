@@ -48,13 +48,13 @@ from spotelastic.store.tls import TlsFiles
 logger = logging.getLogger(__name__)
 
 _PEER = struct.Struct("3i")
-"""Process, user and group of a Unix socket's other side."""
+"""Process, user and group of the other side of a Unix socket."""
 CLAIM_TIMEOUT = 10.0
 STOP_TIMEOUT = 10.0
 
 
 class Checkpoints:
-    """One node's daemon. Calls raise `DaemonUnavailable` while there is none."""
+    """The checkpoint daemon of one node. Calls raise `DaemonUnavailable` while there is none."""
 
     def __init__(self, config: AgentConfig, post: Callable[[LocalEvent], None]) -> None:
         self.socket = config.state / "daemon.sock"
@@ -71,7 +71,7 @@ class Checkpoints:
         return self._client
 
     def open(self) -> str:
-        """Find the daemon or start it; returns where it serves peers (host:port)."""
+        """Finds the daemon or starts it. Returns where it serves its peers (host:port)."""
         given_up, self._client = self._client, None
         if given_up is not None:
             given_up.close()
@@ -80,7 +80,9 @@ class Checkpoints:
         return client.status().listen
 
     def close(self) -> None:
-        """End the daemon, also one that was found: it is kept for agents that crash, only."""
+        """Ends the daemon, even one that an earlier agent started: it is kept only for agents
+        that crash.
+        """
         if self._client is not None:
             self._client.close()
             if self._process is None:
@@ -95,7 +97,7 @@ class Checkpoints:
             os.close(self._lifeline)
 
     def begin(self, round_: Round, member: Member) -> None:
-        """Tell the daemon of the round, as the node in `member` sees it."""
+        """Tells the daemon of the round, as the node in `member` sees it."""
         self.client.begin(
             RoundInfo(
                 incarnation=round_.incarnation,
@@ -112,7 +114,7 @@ class Checkpoints:
         )
 
     def round_end(self, workers: Workers) -> RoundEnd:
-        """What this node's workers have executed, from their pages."""
+        """Returns what this node's workers have executed, from their pages."""
         steps = [w for w in self.client.status().workers if w.attached or w.last_step_at]
         return RoundEnd(
             workers.round,
@@ -122,7 +124,9 @@ class Checkpoints:
         )
 
     def claim(self, round_: str) -> None:
-        """Claim a storage epoch, in a thread of its own: the object store may be slow or away."""
+        """Claims a storage epoch on a thread of its own, because the object store may be slow or
+        away.
+        """
         client, config = self.client, self._config
 
         def claim() -> None:
@@ -135,7 +139,9 @@ class Checkpoints:
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
     def flush(self, round_: str, within: float) -> None:
-        """Wait, in a thread of its own, until what is due is committed, or so many seconds."""
+        """Waits, on a thread of its own, until everything due is committed, for at most so many
+        seconds.
+        """
         client = self.client
 
         def flush() -> None:
@@ -146,7 +152,7 @@ class Checkpoints:
         threading.Thread(target=flush, name="flush", daemon=True).start()
 
     def _find(self) -> DaemonClient | None:
-        """One that outlived an earlier agent on this node."""
+        """Finds a daemon that outlived an earlier agent on this node."""
         try:
             client = DaemonClient(str(self.socket))
             client.status()
@@ -188,7 +194,9 @@ class Checkpoints:
         return DaemonClient(str(self.socket))
 
     def _new_lifeline(self) -> int:
-        """The reading end; the writing end is ours alone and closes with this process."""
+        """Returns the reading end of a pipe. The writing end is ours alone, and closes with this
+        process.
+        """
         if self._lifeline >= 0:
             os.close(self._lifeline)
         reading, self._lifeline = os.pipe2(os.O_CLOEXEC)
@@ -241,7 +249,7 @@ def upload_of(status: DaemonStatus) -> Upload | None:
 
 
 def newest_commit(status: DaemonStatus, known: Commit | None) -> Commit | None:
-    """The newer of what the daemon knows of and what the agent has heard."""
+    """Returns the newer of the commits that the daemon and the agent know of."""
     return newest(known, status.commit)
 
 

@@ -238,7 +238,9 @@ def _hold(
 
 
 def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
-    """A cluster of unlike versions works as one of equals does, but people are to know."""
+    """Reports nodes of different versions. The cluster works as one of equals does, but people
+    should know.
+    """
     round_ = seen.round
     if seen.blind and BLIND not in local.said:
         yield TellVersions(

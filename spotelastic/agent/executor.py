@@ -49,7 +49,9 @@ ASK_RETRY = 0.5
 
 
 class AgentExecutor:
-    """Holds what an agent owns: its session and its machine. Used by the main thread only."""
+    """Performs actions. It owns the agent's session and its node's processes. Used by the main
+    thread only.
+    """
 
     def __init__(self, config: AgentConfig, store: Store, session: Session, post: Post) -> None:
         self.config = config
@@ -59,7 +61,9 @@ class AgentExecutor:
         self._machine = NodeProcesses(config, post)
 
     def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> NodeState:
-        """`local` after the action. What could not be done is tried again by the next decision."""
+        """Returns the state after the action. What could not be done is tried again by the next
+        decision.
+        """
         try:
             return self._do(action, local, seen)
         except (Unavailable, LeaseLost):
@@ -72,7 +76,7 @@ class AgentExecutor:
     def _refused(
         self, local: NodeState, action: actions.Action, error: CheckpointsError
     ) -> NodeState:
-        """By a daemon that lives, and lacks something: memory, for instance."""
+        """Handles the refusal of a daemon that lives, but lacks something: memory, for instance."""
         topic, again = f"refused {type(action).__name__}", unbroken() + ASK_RETRY
         if topic not in local.said:
             logger.warning(f"checkpoints: {error}")
@@ -151,8 +155,9 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> NodeState:
-        """A claim fences every other round: not even a node that was cut off until now makes one
-        for a round that has been replaced."""
+        """Claims the storage for the current round. A claim fences every other round, so a node
+        that was cut off must not claim for a round that has been replaced.
+        """
         current = self._store.get(self.keys.round)
         incarnation = action.round.incarnation
         if current is None or decode(current.data, Round).incarnation != incarnation:
@@ -339,7 +344,9 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> NodeState:
-        """Target first, then steps: a worker that had not seen it must still be two steps short."""
+        """Writes the target, then reads the steps: a worker that had not seen the target must be
+        two steps short of it.
+        """
         proposal = action.proposal
         steps = self._machine.daemon.set_target(proposal.round, proposal.id, proposal.target)
         sure = highest(local, steps) <= proposal.target - 2
@@ -404,7 +411,7 @@ class AgentExecutor:
         )
 
     def tell_commit(self, commit: Commit, at: float) -> None:
-        """A commit that this node's daemon has seen becomes part of the run's story."""
+        """Records a commit that this node's daemon has seen."""
         with contextlib.suppress(Unavailable):
             membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
 

@@ -61,24 +61,27 @@ PRELOAD = (
     "spotelastic.training.checkpointer",
 )
 NEEDED = ("torch.distributed",)
-"""By a round's store; all that is imported where workers are not forked."""
+"""Modules that a round's store needs. If workers are not forked, nothing else is imported."""
 FINALIZE_WITHIN = 20.0
-"""Seconds that a worker which has failed may take for its end, whatever its grace is: the other
-nodes wait for it, and leave its node out after half a minute."""
+"""Longest time, in seconds, for the end of a worker that has failed, whatever its grace is. The
+other nodes wait for it, and leave its node out after half a minute.
+"""
 STACKS_WITHIN = 1.0
-"""Seconds that it has after that for the stacks of its threads."""
+"""Seconds that a worker has after that to write the stacks of its threads."""
 FALSE_STARTS = 3
-"""Zygotes that end before they are ready; the last is tried without the user's modules."""
+"""Zygotes that may end before they are ready. The last one is tried without the user's modules."""
 FLUSH_TIMEOUT = 120.0
 STORE_TIMEOUT = 10.0
 STORE_TRIES = 5
-"""Times that a round's store may tell why it cannot start, before this node gives up."""
+"""Number of times that a round's store may fail to start before this node gives up."""
 
 Post = Callable[[LocalEvent], None]
 
 
 class NodeProcesses:
-    """Used by the agent's main thread only: the zygote dies with the thread that started it."""
+    """The processes of one node. Used by the agent's main thread only: the zygote dies with the
+    thread that started it.
+    """
 
     def __init__(self, config: AgentConfig, post: Post) -> None:
         self.config = config
@@ -103,14 +106,16 @@ class NodeProcesses:
         return self._checkpoints.client
 
     def standing(self, workers: Workers) -> str:
-        """Where they have written that they stand."""
+        """Returns where the workers stand, as they have written it."""
         folder, mine = self.config.round_logs(workers.number), environment.folder(self.config)
         return places(
             {rank: place(read_stack(stacks(folder, rank)), mine) for rank in _ranks(workers)}
         )
 
     def lack_of_memory(self, *, killed: bool) -> str:
-        """What the kernel did to workers of this round for lack of memory; "" where it did not."""
+        """Returns what the kernel did to workers of this round for lack of memory; empty if
+        nothing.
+        """
         return memory.explanation(self._kills, killed=killed)
 
     @property
@@ -124,15 +129,15 @@ class NodeProcesses:
         return self._zygote
 
     def round_end(self, workers: Workers) -> RoundEnd:
-        """What the node's pages say of the round that these workers were in."""
+        """Returns what the node's pages say of the round that these workers were in."""
         return self._checkpoints.round_end(workers)
 
     def log(self, number: int, rank: int, local_rank: int) -> Path:
-        """The file with what the worker wrote to stderr in the round of that number."""
+        """Returns the file with what the worker wrote to stderr in the round of that number."""
         return self._logs.path(self.config.round_logs(number), rank, local_rank)
 
     def close(self) -> None:
-        """End everything that was started; nothing of it is left."""
+        """Ends everything that was started, and waits until nothing of it is left."""
         if self._zygote is not None:
             self._zygote.close()
         await_cleaners(mark(self.config.state), CLEAN_WITHIN)
@@ -141,7 +146,7 @@ class NodeProcesses:
 
     @singledispatchmethod
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> NodeState:
-        """Raises `DaemonUnavailable`, `OSError`."""
+        """Performs an action that needs no etcd. Raises `DaemonUnavailable` and `OSError`."""
         raise TypeError(f"no handler for {action!r}")
 
     @do.register
@@ -281,7 +286,7 @@ class NodeProcesses:
         return replace(local, store=store)
 
     def _renewed_leave(self) -> tuple[int, int]:
-        """A pipe on which a store that has its port is told to listen there."""
+        """Returns a pipe on which a store that has its port is told to listen there."""
         if self._may_serve >= 0:
             os.close(self._may_serve)
         return os.pipe2(os.O_CLOEXEC)
@@ -395,12 +400,14 @@ class NodeProcesses:
 
 
 def _ranks(workers: Workers) -> list[int]:
-    """Of those that live."""
+    """Returns the ranks of the workers that live."""
     return sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
 
 
 def stacks(folder: Path, rank: int | str) -> Path:
-    """Where the worker of that rank writes the stacks of its threads when asked to."""
+    """Returns the file to which the worker of that rank writes the stacks of its threads on
+    request.
+    """
     return folder / f"rank-{rank}.stack"
 
 

@@ -58,12 +58,14 @@ HELPERS = (
     "worker-output",
     "tenancy",
 )
-"""How the names of an agent's helper threads begin."""
+"""Prefixes of the names of an agent's helper threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelperEnded:
-    """By an error that nobody has foreseen; an agent without it would wait for ever."""
+    """A helper thread was ended by an unforeseen error. Without it the agent would wait for
+    ever.
+    """
 
     name: str
     error: str
@@ -74,21 +76,21 @@ Happening = LocalEvent | StoreChanged | HelperEnded
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How it ended for this node."""
+    """How the run ended for this node."""
 
     code: int
     """0: the job succeeded; 1: it failed; 2: this machine cannot go on; 128 + n: by signal n."""
     job: Job | None
-    """As it stood at the end, if it was known."""
+    """The job at the end, if it was known."""
     finished: str = ""
-    """The round that this node's workers have ended well in."""
+    """The round in which this node's workers have ended successfully."""
 
 
 def run(config: AgentConfig) -> AgentResult:
-    """Run this node until the job ends or the node leaves. Must be called on the main thread.
+    """Runs this node until the job ends or the node leaves. Must be called on the main thread.
 
-    Raises `UsageError` when this node does not match the run, `EnvironmentFailure` when
-    no etcd member answers.
+    Raises `UsageError` if this node does not match the run, and `EnvironmentFailure` if no etcd
+    member answers.
     """
     name_process("se-agent")
     log_records.node(config.node)
@@ -103,7 +105,7 @@ def run(config: AgentConfig) -> AgentResult:
 
 
 class _Agent:
-    """The queue, and what fills it."""
+    """The queue of events, and what fills it."""
 
     def __init__(self, config: AgentConfig, store: Store) -> None:
         self._config = config
@@ -117,7 +119,7 @@ class _Agent:
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
-        """Until a decision says to exit."""
+        """Runs until a decision says to exit."""
         with handled(self._config.signals, self._signalled), self._minding_helpers():
             poller = watches = None
             try:
@@ -134,7 +136,7 @@ class _Agent:
                 self._session.close()
 
     def _minding_helpers(self) -> contextlib.AbstractContextManager[None]:
-        """The end of a helper thread by an error ends this agent, in one line."""
+        """Ends this agent, with one line, when a helper thread is ended by an error."""
         return minded(HELPERS, lambda name, error: self._queue.put(HelperEnded(name, error)))
 
     def _loop(self, watches: Watches) -> int:
@@ -156,7 +158,7 @@ class _Agent:
             self._take_in(wait)
 
     def _take_in(self, wait: float) -> None:
-        """Fold the next event, and all that are there already."""
+        """Folds the next event, and all that have arrived already."""
         try:
             event = self._queue.get(timeout=None if wait == math.inf else wait)
             while True:

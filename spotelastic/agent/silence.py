@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from spotelastic_checkpoints.types import WorkerStep
 
 QUIET_AFTER = 60.0
-"""Seconds without a step (or three usual steps, if longer) until the first report; the time to the
-next report doubles.
+"""Seconds without a step, or three usual steps if longer, until the first report. The time to
+the next report doubles.
 """
 LOOK_EVERY = 15.0
 

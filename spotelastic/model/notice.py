@@ -13,10 +13,10 @@ ORIGINS = {"imds": " (from its metadata service)", "sqs": " (from the event bus)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What AWS (or a person) said about one node.
+    """What AWS, or a person, said about one node. Times are in seconds since the epoch.
 
-    `at` is when it was issued as far as known, `seen_at` when we first saw it, and `deadline` when
-    the node may be gone; all in seconds since the epoch.
+    `at` is when it was issued as far as known, `seen_at` when it was first observed, and `deadline`
+    when the node may be gone.
     """
 
     kind: InterruptionKind
@@ -28,7 +28,7 @@ class Notice:
 
     @property
     def line(self) -> str:
-        """What it says, for people."""
+        """The notice as one line for people."""
         traits = self.kind.traits
         said = f"{self.node} {traits.outlook}"
         if traits.is_asked_for:
@@ -38,7 +38,7 @@ class Notice:
         return said + ORIGINS.get(self.source, "")
 
     def event(self, at: float) -> Event:
-        """The event that an observer of it records."""
+        """Returns the event that an observer of the notice records."""
         return Event(
             at,
             self.kind.traits.event,
@@ -56,7 +56,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The stored form of a notice that makes the node leave: written once, by who sees it first."""
+    """The stored form of a notice that makes the node leave. Its first observer writes it, once."""
 
     node: str
     notice: Notice

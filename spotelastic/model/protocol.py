@@ -1,6 +1,6 @@
-"""The version of what is stored and sent, and words that a later version may add to.
+"""The protocol version of what is stored and sent, and words to which a later version may add.
 
-`spotelastic_checkpoints.protocol_version` holds the number: its daemons speak it, too.
+`spotelastic_checkpoints.protocol_version` holds the number, because daemons speak it too.
 """
 
 from dataclasses import fields, is_dataclass
@@ -28,13 +28,13 @@ __all__ = ["PROTOCOL", "ProtocolVersion", "Word", "keeping_unknown", "refusal", 
 
 
 class _Versioned(msgspec.Struct):
-    """The one field that each version finds in each stored value that has it."""
+    """The field that every version finds in each stored value that has it."""
 
     protocol: ProtocolVersion | None = None
 
 
 def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
-    """Why a JSON value of another major version cannot be used here; None where that is not so.
+    """Returns why a JSON value of another major version cannot be used here, or None.
 
     Works on values that this version cannot read otherwise.
     """
@@ -46,8 +46,9 @@ def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
 
 
 def keeping_unknown(before: bytes, changed: Any) -> bytes:
-    """A dataclass as JSON, with the fields of `before` that this version does not know: whoever
-    changes an object that a newer version wrote changes nothing else."""
+    """Returns a dataclass as JSON, with the fields of `before` that this version does not know.
+    A change to an object that a newer version wrote thus changes nothing else.
+    """
     return msgspec.json.encode(_with_unknown(msgspec.json.decode(before), changed))
 
 

@@ -28,7 +28,7 @@ Cause = Word[
 CAUSES: frozenset[str] = frozenset(
     ("start", "arrival", "drain", "loss", "worker", "stall", "store", "settings", "commit")
 )
-"""Those that this version knows: a round may have another one, which a newer node has written."""
+"""The causes that this version knows. A newer node may have written another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _read_measure(store: Store, keys: Keys) -> Measure | None:
 
 
 def _of_another_version(store: Store, keys: Keys, node: Node) -> str | None:
-    """Why the run's keys cannot be used by this node, whether its nodes live or not."""
+    """Returns why this node cannot use the run's keys, or None."""
     value = store.get(keys.reference)
     reason = unfit(value.data, f"the run {keys.run}", f"node {node.id}") if value else None
     return reason and f"{reason}, or begin another run (--rdzv-id; `up --name`)"

@@ -22,7 +22,9 @@ def place(
     limit: int,
     policy: RankPolicy = "stable",
 ) -> tuple[Member, ...]:
-    """Members of the next round, ordered by slot: at most `limit`, survivors before newcomers."""
+    """Returns the members of the next round, ordered by slot: at most `limit`, survivors before
+    newcomers.
+    """
     size = min(limit, len(eligible))
     slots = _pinned(eligible.values(), size) if policy == "pinned" else {}
     named = {live.node.id for live in slots.values()}
@@ -45,7 +47,9 @@ def place(
 
 
 def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
-    """By slot. Of two that ask for the same, who has been there longer has it."""
+    """Returns nodes that ask for a slot, by slot. Of two that ask for the same, the one with the
+    longer tenure has it.
+    """
     slots: dict[int, LiveNode] = {}
     for live in sorted(eligible, key=lambda live: (live.joined, live.node.id)):
         rank = live.node.node_rank
@@ -57,7 +61,7 @@ def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
 def _survivors(
     previous: Sequence[Member], eligible: Mapping[str, LiveNode], named: Collection[str]
 ) -> list[tuple[int, LiveNode]]:
-    """With the slots that they had, in order; without those that have a slot by name."""
+    """Returns survivors with the slots that they had, in order, except those with a pinned slot."""
     return sorted(
         (
             (m.slot, eligible[m.node])
@@ -71,7 +75,7 @@ def _survivors(
 
 
 def _by_zone(newcomers: list[LiveNode]) -> list[LiveNode]:
-    """Grouped by zone, zones in the order of their first arrival, then by arrival."""
+    """Groups nodes by zone: zones by their first arrival, then nodes by arrival."""
     ordered = sorted(newcomers, key=lambda live: (live.joined, live.node.id))
     zones = list(dict.fromkeys(live.node.zone for live in ordered))
     return sorted(ordered, key=lambda live: zones.index(live.node.zone))

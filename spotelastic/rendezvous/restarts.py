@@ -19,18 +19,18 @@ from spotelastic.model.round import Streak
 FAILURES = ("worker", "stall", "store")
 """Causes that come back by themselves if nothing is done about them."""
 AT_ONCE = 10.0
-"""Seconds: a round that failed later than that was under way, also where it saved nothing."""
+"""Seconds after which a round that fails counts as having trained, even if it saved nothing."""
 LONGEST = 30.0
 CRASH_LOOP = 8
 MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError", "UsageError")
-"""Exceptions by name, the last of them our own: another model's checkpoint, say."""
+"""Exceptions by name. The last is our own, e.g. for the checkpoint of another model."""
 IMPORTS = ("ImportError", "ModuleNotFoundError")
 _KEPT = 200
-"""Characters of a message that tell failures apart."""
+"""Number of characters of a message by which failures are told apart."""
 
 
 def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
-    """Whether a failure before any step, the last one of `streak`, is there again at each start."""
+    """Whether a failure before any step, the last one of `streak`, would recur at each start."""
     kind = failure.message.partition(":")[0]
     if kind in IMPORTS:
         return nodes == 1 or streak.alike > 1
@@ -38,7 +38,7 @@ def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
 
 
 def after(streak: Streak, failure: Failure, lived: float) -> Streak:
-    """The failures in a row, with this one of a round that had lived for so many seconds."""
+    """Returns the streak after a failure of a round that had lived for so many seconds."""
     if lived >= AT_ONCE:
         return Streak()
     what = f"{failure.exit_code} {failure.message[:_KEPT]}" if failure.exit_code else ""
@@ -47,10 +47,10 @@ def after(streak: Streak, failure: Failure, lived: float) -> Streak:
 
 
 def pause(streak: Streak) -> float:
-    """Seconds until the next start."""
+    """Returns the seconds until the next start."""
     return Backoff(1.0, LONGEST, failures=streak.failures - 1).bound
 
 
 def loops(streak: Streak) -> bool:
-    """Whether starting it again is pointless."""
+    """Whether a restart is pointless."""
     return streak.alike >= CRASH_LOOP

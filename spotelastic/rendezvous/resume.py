@@ -65,7 +65,7 @@ def could_be_newer(
 
 
 def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
-    """The lineage of the round that branches off `round_`'s parent at the resumed step."""
+    """Returns the lineage of the round that branches off `round_`'s parent at the resumed step."""
     if not round_.parent:
         return ()
     ancestors = (*round_.lineage, Branch(round_.parent, resume.step, round_.known))
@@ -79,15 +79,18 @@ def newest_known(commits: Iterable[Commit]) -> Commit | None:
 
 
 def _is_later(memory: Resume, commit: Commit, known: Commit | None) -> bool:
-    """A round that began when the commit was there, and was sent back by its script, is later than
-    that at whatever step."""
+    """Whether the round is later than the commit. A round that began when the commit existed,
+    and was sent back by its script, is later at any step.
+    """
     if known is not None and commit <= known:
         return True
     return memory.step >= commit.step
 
 
 def _bounds(parent: str, lineage: Sequence[Branch]) -> Mapping[str, int | None]:
-    """Per round on the lineage, oldest first, the last step that is still part of the history."""
+    """Returns, for each round on the lineage, oldest first, the last step that is part of the
+    history.
+    """
     bounds: dict[str, int | None] = {branch.incarnation: branch.step for branch in lineage}
     if parent:
         bounds[parent] = None

@@ -64,19 +64,20 @@ else:
 BACKEND = "spotelastic"
 DEFAULT_PORT = 29400
 EXIT_BARRIER = "torchelastic/agent/terminal_state"
-"""Prefix of the keys of torchrun's exit barrier, which an agent enters when its workers are done:
-the only sign of it that a handler gets."""
+"""Prefix of the keys of torchrun's exit barrier. An agent enters it when its workers are done,
+which a handler learns in no other way.
+"""
 CONNECT_TIMEOUT = timedelta(seconds=5)
 LOOK_AGAIN = timedelta(seconds=0.5)
 AGENT_TIMEOUT = timedelta(seconds=300)
-"""What torchrun's agent expects of a store."""
+"""The time-out that torchrun's agent expects of a store."""
 END_TIMEOUT = 5.0
 NO_LIMIT = 2**31
-"""Restarts are torchrun's to count."""
+"""A limit on restarts that is never reached: torchrun counts restarts."""
 
 
 class SpotelasticHandler(RendezvousHandler):
-    """torch's rendezvous interface on a `Participant`."""
+    """torch's rendezvous interface on top of a `Participant`."""
 
     def __init__(self, params: RendezvousParameters) -> None:
         if not logging.getLogger("spotelastic").hasHandlers():  # this process is torchrun's
@@ -114,7 +115,7 @@ class SpotelasticHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers meet in the round's store, so that no port has to be found for another."""
+        """Workers meet in the round's store, so that no second port is needed."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -132,19 +133,20 @@ class SpotelasticHandler(RendezvousHandler):
         return RendezvousInfo(store, slot, len(round_.members), RendezvousStoreInfo(host, port))
 
     def num_nodes_waiting(self) -> int:
-        """Above zero when torchrun has to form its group anew. Asks nobody, never raises."""
+        """Above zero if torchrun must form its group anew. Makes no request, and never raises."""
         return int(self._round is not None and self._participant.is_over(self._round.incarnation))
 
     def is_closed(self) -> bool:
         return self._participant.job is not None
 
     def set_closed(self) -> None:
-        """The job is done, says torchrun."""
+        """Ends the job: torchrun reports that it is done."""
         self._participant.end(Job("stopped", wall(), "closed by torchrun"))
 
     def shutdown(self) -> bool:
-        """Called by torchrun unless a signal ended it; whether the job failed shows in the
-        exception that is on its way."""
+        """Leaves the run. torchrun calls this unless a signal ended it. An exception under way
+        tells that the job failed.
+        """
         error = sys.exc_info()[1]
         if isinstance(error, ChildFailedError):
             self._participant.end(self._failed(error))
@@ -175,7 +177,9 @@ class SpotelasticHandler(RendezvousHandler):
     # -- the round's store --------------------------------------------------------------------
 
     def _open_store(self, incarnation: str) -> str:
-        """Called in the participant's thread, before the address is published."""
+        """Opens a round's store. Called on the participant's thread, before the address is
+        published.
+        """
         listener = addresses.listen(self._address, 0, 1024)
         port = listener.getsockname()[1]
         store = _RoundStore(
@@ -190,9 +194,10 @@ class SpotelasticHandler(RendezvousHandler):
         return addresses.join(self._address, port)
 
     def _assemble(self, round_: Round) -> "_RoundStore | None":
-        """The round's store once every member is in it; None when that will not happen.
+        """Returns the round's store once every member is in it, or None if that will not happen.
 
-        torchrun's first exchange of keys waits for minutes for a node that was lost just now.
+        Otherwise torchrun's first exchange of keys would wait for minutes for a node that was just
+        lost.
         """
         try:
             store = self._connect(round_)
@@ -224,7 +229,7 @@ class SpotelasticHandler(RendezvousHandler):
         return member.slot if member is not None else 0
 
     def _report(self, round_: Round, rank: int, message: str) -> None:
-        """Counts only while the round is the current one."""
+        """Reports a failure. It counts only while the round is the current one."""
         self._participant.report(
             Failure(
                 id=new_id(),
@@ -254,7 +259,7 @@ class SpotelasticHandler(RendezvousHandler):
 
 
 class _RoundStore(TCPStore):
-    """Says when torchrun's agent enters its exit barrier."""
+    """A store that reports when torchrun's agent enters its exit barrier."""
 
     on_exit: Callable[[], None] = staticmethod(lambda: None)
 
@@ -265,7 +270,7 @@ class _RoundStore(TCPStore):
 
 
 def _arrives(store: TCPStore, key: str) -> bool:
-    """Whether the key is there within a moment. Raises `DistNetworkError` when no store is."""
+    """Whether the key appears within a moment. Raises `DistNetworkError` if there is no store."""
     try:
         store.wait([key], LOOK_AGAIN)
     except dist.DistStoreError:
@@ -303,7 +308,7 @@ def _node(params: RendezvousParameters, address: str) -> Node:
 
 
 def _address_towards(endpoint: str) -> str:
-    """This node's address as the store's machine sees it; nothing is sent."""
+    """Returns this node's address as the store's machine sees it. Sends nothing."""
     try:
         return addresses.towards(*addresses.split(endpoint))
     except OSError as error:

@@ -187,7 +187,9 @@ def _change(
 
 
 def _unread(seen: RunState, key: str, why: str) -> RunState:
-    """With a key that cannot be read; why "": it can be again, or is gone."""
+    """Returns `seen` with a key marked as unreadable for the reason `why`; empty: it can be read
+    again, or is gone.
+    """
     others = {other: told for other, told in seen.unreadable.items() if other != key}
     return replace(seen, unreadable=MappingProxyType(others | ({key: why} if why else {})))
 

@@ -27,11 +27,11 @@ from spotelastic.linux import FAILING, STACKS, die_with_parent, name_process
 
 _BACKLOG = 1024
 _FREE_WITHIN = 3.0
-"""Seconds for the store of the round before to let go of a port that both are to have."""
+"""Seconds in which the store of the previous round has to free a port that both use."""
 
 
 def main() -> None:
-    """A fresh interpreter: its session and its streams are a worker's already."""
+    """Runs in a fresh interpreter, whose session and streams are already a worker's."""
     die_with_parent(int(sys.argv[1]))
     with os.fdopen(int(sys.argv[2])) as file:
         order = json.load(file)
@@ -42,7 +42,9 @@ def main() -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Returns or raises as a worker's script does; a store ends when it is killed."""
+    """Runs a worker's script, and returns or raises as the script does. A store ends when it is
+    killed.
+    """
     os.setsid()
     for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, FAILING):
         signal.signal(name, signal.SIG_DFL)
@@ -65,10 +67,10 @@ def _become_worker(order: dict[str, Any]) -> None:
 
 
 def _draw_apart() -> None:
-    """Give generators that came with the zygote's memory seeds of this process's own.
+    """Seeds the random generators that came with the zygote's memory.
 
-    As in a fresh interpreter, where those of Python, numpy and torch's CPU start from the
-    system's entropy. torch's for GPUs are made later, from a fixed seed, in both.
+    In a fresh interpreter those of Python, numpy and torch's CPU start from the system's entropy,
+    so they do here. torch's generators for GPUs are made later, from a fixed seed in both cases.
     """
     random.seed()
     if "numpy.random" in sys.modules:
@@ -78,11 +80,11 @@ def _draw_apart() -> None:
 
 
 def _serve_store(order: dict[str, Any]) -> None:
-    """Listen on a new port of the node's address, say which, and serve until killed.
+    """Listens on a new port of the node's address, reports the port, and serves until killed.
 
-    The port is bound before anybody hears of it, and new in every round, so that a worker of an
-    old round can never reach a new round's keys. Where the port is given, nobody can connect to it
-    before the agent says that the workers of the old round are gone.
+    The port is bound before it is published, and differs in each round, so that a worker of an old
+    round can never reach a new round's keys. If the port is given, no connection is possible before
+    the agent says that the workers of the old round are gone.
     """
     name_process("se-store")
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -137,8 +139,9 @@ def _work(order: dict[str, Any]) -> None:
 
 
 def _as_if_started_afresh(order: dict[str, Any]) -> None:
-    """What has been imported here is in the way neither of modules that the script brings, nor of
-    variables that it sets."""
+    """Removes what was imported here from the way of the script's own modules and of variables
+    that the script sets.
+    """
     module = order["entry"] == "module"
     folder = os.getcwd() if module else entries.modules_folder(order["argv"][0])  # noqa: PTH109
     folders = shadows.before_the_library(folder, search_path())
@@ -148,7 +151,7 @@ def _as_if_started_afresh(order: dict[str, Any]) -> None:
 
 
 def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
-    """Report it first, show it, tell the zygote, and raise what ends the interpreter."""
+    """Reports a failure, shows it, tells the zygote, and raises what ends the interpreter."""
     if isinstance(error, SystemExit):
         code = failure.exit_code(error)
         if code:
@@ -172,7 +175,9 @@ def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
 
 
 def _report(order: dict[str, Any], message: str, trace: str = "", code: int = 1) -> None:
-    """What has failed ends in time then: threads of a broken process group may never do."""
+    """Writes the report, and bounds the time for the process's end: threads of a broken process
+    group may never end.
+    """
     if os.getpid() != order["pid"]:  # a process that the script has forked, and that came out here
         return
     failure.report(message, trace, code)
@@ -180,14 +185,18 @@ def _report(order: dict[str, Any], message: str, trace: str = "", code: int = 1)
 
 
 def _offer_stacks(path: str) -> None:
-    """Write the stacks of all threads there when asked to, also while a collective blocks."""
+    """Has the stacks of all threads written to the file on request, even while a collective
+    blocks.
+    """
     file = open(path, "a")  # noqa: PTH123, SIM115
     faulthandler.register(STACKS, file=file, all_threads=True)
     signal.siginterrupt(STACKS, False)  # what it interrupts is resumed
 
 
 def _bind(mode: str, gpu: int) -> None:
-    """Onto the cores near the GPU, by torch's own rules; a program started later inherits it."""
+    """Binds the process to the cores near its GPU, by torch's own rules. Programs that it starts
+    later inherit that.
+    """
     from torch.numa import binding
 
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))

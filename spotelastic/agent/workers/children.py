@@ -19,14 +19,15 @@ from spotelastic.agent.workers.failure import reported
 from spotelastic.linux import CLEAN_WITHIN, children, cleans, family, reaped, send
 
 LOAD_WITHIN = 1.0
-"""Seconds that the system may take to load a program, before it is ended unseen."""
+"""Seconds that the system may take to load a program before it is ended unexamined."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """A child's own process has ended, with this code (negative: by that signal).
+    """A child's own process has ended, with this exit code (negative: by that signal).
 
-    Told a second time when it was not `gone` at first: now nothing that it left behind lives.
+    It is reported a second time if it was not `gone` at first: now nothing that it left behind
+    lives.
     """
 
     id: str
@@ -36,7 +37,7 @@ class ChildEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChildFailing:
-    """A worker has written of its failure, and will end by itself with this code."""
+    """A worker has reported a failure, and will end by itself with this exit code."""
 
     id: str
     code: int
@@ -57,25 +58,26 @@ class _Child:
 
 @dataclass(slots=True)
 class Children:
-    """Used by one thread, which gets SIGCHLD."""
+    """Tracks all children. Used by one thread, which gets SIGCHLD."""
 
     _known: dict[int, _Child] = field(default_factory=dict)
     _others: set[int] = field(default_factory=lambda: set(children(os.getpid())))
-    """Processes that preloaded modules have started: they stay."""
+    """Processes that preloaded modules have started, which stay."""
     _loading: dict[int, float] = field(default_factory=dict)
-    """Heirs whose program is being loaded, and since when."""
+    """Orphans whose program is being loaded, and since when."""
 
     @property
     def looks_again(self) -> float | None:
-        """Seconds after which to settle again, though no child ends: of a program that is being
-        loaded no event tells."""
+        """Seconds after which to settle again although no child ends: no event reports that a
+        program was loaded.
+        """
         return 0.01 if self._loading else None
 
     def add(self, pid: int, name: str, *, worker: bool, errors: str = "") -> None:
         self._known[pid] = _Child(name, worker, errors)
 
     def failing(self) -> list[ChildFailing]:
-        """Those that have told of it since this was last asked."""
+        """Returns the children that have reported a failure since the last call."""
         news = []
         for child in self._known.values():
             if child.errors and not child.failing and child.code is None:
@@ -86,7 +88,9 @@ class Children:
         return news
 
     def end(self, names: Sequence[str], sig: int) -> None:
-        """SIGTERM: to the child itself, and to its heirs once it has ended. SIGKILL: to all."""
+        """Sends SIGTERM to the child, and to the processes it leaves behind once it has ended;
+        or SIGKILL to all of them.
+        """
         for pid, child in self._known.items():
             if child.id in names:
                 gently = sig == signal.SIGTERM
@@ -95,7 +99,9 @@ class Children:
                     send(pid, sig)
 
     def settle(self) -> list[ChildEnded]:
-        """Reap who has ended, and end what they left behind; news for the agent."""
+        """Reaps children that have ended, and ends what they left behind. Returns news for the
+        agent.
+        """
         self._reap()
         self._loading = {pid: at for pid, at in self._loading.items() if cleans(pid) is None}
         ended = {pid: child for pid, child in self._known.items() if child.code is not None}
@@ -117,10 +123,10 @@ class Children:
         return news
 
     def end_all(self, wake: int, within: float) -> None:
-        """SIGKILL everything below this process, and reap it. `wake` is readable at SIGCHLD.
+        """Kills and reaps everything below this process. `wake` is readable at SIGCHLD.
 
-        Cleaners have time; those of preloaded modules are left to it: they await this process's
-        own end.
+        Cleaners are given time. Those of preloaded modules are left alone: they wait for this
+        process's own end.
         """
         begun = time.monotonic()
         while True:
@@ -141,7 +147,9 @@ class Children:
                 self._known[pid].code = code
 
     def _heirs(self, ended: dict[int, _Child]) -> dict[int, list[int]]:
-        """Orphans by the ended child whose session they are in; 0: by now in one of their own."""
+        """Returns orphans by the ended child whose session they are in; 0: a session of their
+        own.
+        """
         found: dict[int, list[int]] = {}
         for pid in children(os.getpid()):
             if pid in self._known or pid in self._others:
@@ -153,7 +161,7 @@ class Children:
         return found
 
     def _loads(self, pid: int) -> bool:
-        """It may turn out to be a cleaner, which takes a moment."""
+        """Whether its program is still being loaded: it may turn out to be a cleaner."""
         if cleans(pid) is not None:
             return False
         now = time.monotonic()

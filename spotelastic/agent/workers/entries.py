@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 _kept: list[dict[str, Any]] = []
-"""Globals of a script stay until the process ends: see docs/decisions/0004."""
+"""Globals of scripts. They stay until the process ends: see docs/decisions/0004."""
 
 
 def modules_folder(script: str) -> str:
-    """Where a script's own modules are: beside the file that a link leads to."""
+    """Returns the folder of a script's own modules: beside the file that a link leads to."""
     path = _absolute(script)
     if pkgutil.get_importer(path) is not None:
         return path
@@ -27,12 +27,14 @@ def modules_folder(script: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """As it was typed otherwise, like `python`'s."""
+    """Returns the path as `python` would show it: absolute, otherwise as it was typed."""
     return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
 
 
 def run(entry: str, argv: list[str], search_path: list[str]) -> None:
-    """Raises what the user's code raises; SystemExit where there is nothing to run."""
+    """Runs the script. Raises what the user's code raises, and SystemExit if there is nothing to
+    run.
+    """
     sys.argv = argv
     module = ("-m",) if entry == "module" else ()
     sys.orig_argv = [sys.executable, "-u", *module, *argv]
@@ -72,14 +74,14 @@ def _run_module(name: str) -> None:
 
 
 def _run_path(path: str) -> None:
-    """As torchrun's --run-path does."""
+    """Runs a file as torchrun's --run-path does."""
     if not sys.flags.safe_path:
         sys.path.insert(0, modules_folder(path))
     _kept.append(runpy.run_path(path, run_name="__main__"))
 
 
 def _execute(program: str) -> None:
-    """The program takes this process's place."""
+    """Replaces this process by the program."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(program, sys.argv)
@@ -88,7 +90,7 @@ def _execute(program: str) -> None:
 
 
 def _call_function(file: str) -> None:
-    """As multiprocessing calls one in a process that it has spawned."""
+    """Calls a function as multiprocessing does in a process that it has spawned."""
     from spotelastic.agent.workers import function
 
     function.call(Path(file))
@@ -104,7 +106,7 @@ _ENTRIES = {
 
 
 def _new_main() -> types.ModuleType:
-    """With the attributes that the interpreter gives it."""
+    """Returns a new main module with the attributes that the interpreter gives it."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=sys.modules["builtins"])
     sys.modules["__main__"] = main

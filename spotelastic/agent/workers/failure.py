@@ -26,7 +26,9 @@ _stderr, _hook = sys.stderr, sys.excepthook
 
 
 def report(message: str, trace: str = "", code: int = 1) -> None:
-    """Write it to TORCHELASTIC_ERROR_FILE, in torch's format, with the exit code to come."""
+    """Writes the exception to TORCHELASTIC_ERROR_FILE, in torch's format, with the exit code to
+    come.
+    """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
@@ -39,13 +41,13 @@ def report(message: str, trace: str = "", code: int = 1) -> None:
 
 
 def announce(zygote: int) -> None:
-    """Tell the zygote of a report: nobody has to wait for the end of this process to act on it."""
+    """Tells the zygote of a report, so that the agent can act before this process has ended."""
     if os.getppid() == zygote:
         send(zygote, FAILING)
 
 
 def reported(path: str) -> int:
-    """The exit code that a worker has told of in its error file; 0 if none has."""
+    """Returns the exit code that a worker has reported in its error file; 0 if none."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return int(json.load(file)["message"]["extraInfo"]["exit_code"])
@@ -54,19 +56,21 @@ def reported(path: str) -> int:
 
 
 def exit_code(ended: SystemExit) -> int:
-    """That the interpreter ends with."""
+    """Returns the exit code with which the interpreter ends."""
     if ended.code is None:
         return 0
     return ended.code & 0xFF if isinstance(ended.code, int) else 1
 
 
 def tell(line: str) -> None:
-    """Into the worker's log, whatever the script has made of its streams."""
+    """Writes to the worker's log, whatever the script did to its streams."""
     _tell(2, f"[spotelastic] {line}\n")
 
 
 def told(error: BaseException) -> tuple[str, str]:
-    """Its message, and its traceback from the user's code on, which it has from here on."""
+    """Returns the exception's message, and its traceback from the user's code on. The exception
+    keeps that traceback.
+    """
     error.__traceback__ = frames(error)
     name = type(error).__name__
     try:
@@ -80,7 +84,7 @@ def told(error: BaseException) -> tuple[str, str]:
 
 
 def frames(error: BaseException) -> TracebackType | None:
-    """Without those that started the user's code."""
+    """Returns the traceback without the frames that started the user's code."""
     found = error.__traceback__
     while found and found.tb_frame.f_code.co_filename in _LAUNCHER:
         found = found.tb_next
@@ -88,8 +92,9 @@ def frames(error: BaseException) -> TracebackType | None:
 
 
 def show(error: BaseException, trace: str) -> None:
-    """As the interpreter does, by `sys.excepthook`; and on descriptor 2 where that shows nothing
-    there."""
+    """Shows the exception by `sys.excepthook`, as the interpreter does; directly on descriptor 2
+    if that shows nothing there.
+    """
     hook = getattr(sys, "excepthook", None)
     if hook is _hook and sys.stderr is _stderr and not _stderr.closed:
         hook(type(error), error, error.__traceback__)
@@ -120,7 +125,7 @@ def _call(hook: object, error: BaseException, trace: str) -> None:
 
 @contextlib.contextmanager
 def _caught() -> Iterator[list[bytes]]:
-    """What is written to descriptor 2 meanwhile, in a list of one once it is over."""
+    """Yields a list that holds, after the block, what was written to descriptor 2 within it."""
     real, memory, found = os.dup(2), os.memfd_create("stderr"), [b""]
     _dup2(memory, 2)
     try:

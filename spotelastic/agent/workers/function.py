@@ -37,7 +37,9 @@ class _Result:
 def pack(
     folder: Path, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Path:
-    """Write the call into `folder`; the file. Raises `UsageError` for what cannot be sent."""
+    """Writes the call into `folder`, and returns the file. Raises `UsageError` for what cannot
+    be sent.
+    """
     named = getattr(function, "func", function)  # of a partial
     name = getattr(named, "__qualname__", repr(function))
     if not callable(function):
@@ -56,7 +58,9 @@ def pack(
 
 
 def _surroundings() -> dict[str, Any]:
-    """What a worker needs to find modules, and the main one where it can be loaded again."""
+    """Returns what a worker needs to find modules, and the main module if it can be loaded
+    again.
+    """
     told = spawn.get_preparation_data("worker")
     found = {key: told[key] for key in _SURROUNDINGS if key in told}
     name = found.get(_NAME, "")
@@ -68,7 +72,9 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _by_value(wanted: object, name: str, error: Exception | None) -> bytes:
-    """Raises `UsageError` where cloudpickle is not installed, or cannot do it either."""
+    """Pickles by value. Raises `UsageError` if cloudpickle is not installed, or cannot do it
+    either.
+    """
     why = (
         f"{error}; define it at the top level of a module, and pass it what can be pickled"
         if error is not None
@@ -98,7 +104,7 @@ def _send_value(value: object) -> bytes:
 
 
 def call(file: Path) -> None:
-    """In a worker: load the function, call it, and leave its result beside the call."""
+    """Runs in a worker: loads the function, calls it, and stores its result beside the call."""
     surroundings, name, packed = pickle.loads(file.read_bytes())
     place = os.environ["SPOTELASTIC_ROUND"], int(os.environ["RANK"])
     into = file.with_name(f"result-{os.environ['SPOTELASTIC_LOCAL_RANK']}")
@@ -121,7 +127,9 @@ def call(file: Path) -> None:
 
 
 def _result(place: tuple[str, int], value: object, name: str) -> _Result:
-    """What cannot be pickled is told at the end: training again would not help."""
+    """Stores the result. One that cannot be pickled is reported when the job ends: training
+    again would not help.
+    """
     try:
         return _Result(*place, _dumps(value))
     except Exception as error:
@@ -130,7 +138,9 @@ def _result(place: tuple[str, int], value: object, name: str) -> _Result:
 
 
 def _dumps(value: object) -> bytes:
-    """By value where names do not do. Raises whatever an object of the user's raises."""
+    """Pickles by name, or by value if names do not do. Raises whatever an object of the user's
+    raises.
+    """
     try:
         return pickle.dumps(value)
     except Exception:
@@ -140,9 +150,9 @@ def _dumps(value: object) -> bytes:
 
 
 def results(folder: Path, round_: str) -> dict[int, Any]:
-    """What this node's workers returned in the round, by global rank.
+    """Returns the results of this node's workers in the round, by global rank.
 
-    Raises `JobFailed` where one left no result, or one that cannot be read.
+    Raises `JobFailed` if a worker left no result, or one that cannot be read.
     """
     found: list[_Result] = [pickle.loads(file.read_bytes()) for file in folder.glob("result-*")]
     own = sorted((each for each in found if each.round == round_), key=lambda each: each.rank)
@@ -163,7 +173,7 @@ def _value(result: _Result) -> Any:
 
 
 def _write(file: Path, data: bytes) -> Path:
-    """Whole or not at all."""
+    """Writes the file completely or not at all."""
     new = file.with_name(f".{file.name}")
     new.touch(mode=0o600)
     new.write_bytes(data)

@@ -16,15 +16,15 @@ _WITHOUT_EFFECT = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "GOTO_"),
     *("PYTORCH_JIT", "TORCH_CPP_LOG_LEVEL", "TORCH_LIBRARY", "TORCH_USE_RTLD_GLOBAL"),
 )
-"""Beginnings of those that torch, or a library below it, reads once, as it is imported."""
+"""Prefixes of variables that torch, or a library below it, reads once, when it is imported."""
 
 _told: Callable[[Mapping[str, str]], None] | None = None
 
 
 class _Watched(ModuleSpec):
-    """Of a module that was imported before the script began, until the script imports it.
+    """The spec of a module that was imported before the script began, until the script imports it.
 
-    An `import` of a module that is there already asks its spec whether it is still on its way.
+    An `import` of a loaded module asks its spec whether the import is still under way.
     """
 
     @property
@@ -38,7 +38,7 @@ class _Watched(ModuleSpec):
 
 
 def watch(environ: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """From here on, the first import of torch applies what has changed in the environment."""
+    """Makes the next import of torch apply what has changed in the environment since now."""
     global _told
     before = dict(environ)
     _told = lambda now: _apply(_changed(before, now), say)  # noqa: E731
@@ -84,7 +84,9 @@ def _apply(changed: Mapping[str, str], say: Callable[[str], None]) -> None:
 
 
 def _chooses_an_allocator(name: str, value: str) -> bool:
-    """Which one it is, is settled as torch is imported; its settings are read at its first use."""
+    """Whether the variable chooses an allocator, which is settled when torch is imported. Its
+    settings are read at its first use.
+    """
     return name.endswith("_ALLOC_CONF") and "backend:" in value
 
 

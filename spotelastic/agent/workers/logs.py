@@ -25,15 +25,16 @@ from spotelastic.clock import steady
 logger = logging.getLogger(__name__)
 
 LineSink = Callable[[int, int, str], None]
-"""Receives (rank, local rank, line without its end). A line that ends in a carriage return, which
-is kept, is an update: the next one takes its place."""
+"""Receives (rank, local rank, line without its end). A line that ends in a carriage return keeps
+it: the next line replaces it.
+"""
 
 LONGEST = 65536
-"""Bytes of a line; a longer one is told in pieces."""
+"""Bytes of a line above which it is passed on in pieces."""
 STUCK_AFTER = 5.0
-"""Seconds without a byte after which whoever shows the output takes no more of it."""
+"""Seconds without a byte after which the sink counts as stuck."""
 PROMPT_AFTER = 0.3
-"""Seconds without a byte after which a line without an end is taken to wait for an answer."""
+"""Seconds without a byte after which a line without an end counts as a prompt."""
 _CHUNK = 65536
 _END = re.compile(rb"\r?\n|\r")
 
@@ -46,12 +47,12 @@ class _Pipe:
     sink: LineSink | None
     needles: tuple[str, ...] = ()
     matches: BinaryIO | None = None
-    """Receives the lines that hold one of `needles`."""
+    """Receives the lines that contain one of `needles`."""
     rest: bytes = b""
     over: bool = False
-    """`rest` goes over what was told last, as it stands behind a carriage return."""
+    """Whether `rest` replaces the last line, because it follows a carriage return."""
     heard: float = 0.0
-    """Steady time of its last bytes."""
+    """Steady time of the last bytes."""
 
     def take(self, data: bytes) -> None:
         self.heard = steady()
@@ -68,7 +69,7 @@ class _Pipe:
         self.rest = text[begin:]
 
     def wait_for(self, now: float) -> float:
-        """Seconds until a line that has no end yet is shown as it is."""
+        """Returns the seconds until an unfinished line is shown as it is."""
         return self.heard + PROMPT_AFTER - now if self.rest else math.inf
 
     def prompt(self) -> None:
@@ -92,7 +93,9 @@ class _Pipe:
             self.matches = self._write(self.matches, f"[{self.rank}] {text}\n".encode())
 
     def _show(self, sink: LineSink, text: str) -> None:
-        """Whatever befalls the sink: reading goes on, or the worker would block."""
+        """Passes a line on. Reading goes on whatever the sink does, because the worker would
+        block otherwise.
+        """
         try:
             sink(self.rank, self.local_rank, text)
         except Exception as error:
@@ -102,7 +105,9 @@ class _Pipe:
             )
 
     def _write(self, file: BinaryIO | None, data: bytes) -> BinaryIO | None:
-        """The file, or None once it takes no more: reading goes on, or the worker would block."""
+        """Writes to the file. Returns None once the file takes no more: reading goes on, because
+        the worker would block otherwise.
+        """
         if file is None:
             return None
         try:
@@ -117,7 +122,7 @@ class _Pipe:
 
 
 def _boundary(text: bytes, at: int) -> int:
-    """The last beginning of a UTF-8 character at or shortly before `at`."""
+    """Returns the last beginning of a UTF-8 character at or shortly before `at`."""
     for cut in range(at, at - 4, -1):
         if text[cut] & 0xC0 != 0x80:
             return cut
@@ -130,9 +135,10 @@ def _close(file: BinaryIO) -> None:
 
 
 class Logs:
-    """Reads the pipes of all workers. `open` gives the ends that a worker writes to.
+    """Reads the pipes of all workers. `open` returns the ends that a worker writes to.
 
-    `errors` receives the lines of a stderr that is told apart (teed); `sink` all others.
+    `errors` receives the lines of a stderr that is shown separately (teed); `sink` receives all
+    others.
     """
 
     def __init__(
@@ -156,7 +162,8 @@ class Logs:
         self._thread.start()
 
     def open(self, folder: Path, rank: int, local_rank: int) -> tuple[int, ...]:
-        """Descriptors to pass to the worker: one for both streams, or stdout's and stderr's.
+        """Returns descriptors to pass to the worker: one for both streams, or stdout's and
+        stderr's.
 
         The caller closes its own copies after the fork.
         """
@@ -169,11 +176,11 @@ class Logs:
         )
 
     def path(self, folder: Path, rank: int, local_rank: int) -> Path:
-        """The file with what the worker wrote to stderr."""
+        """Returns the file with what the worker wrote to stderr."""
         return folder / self._output.route(rank, local_rank, "stderr").file
 
     def close(self) -> None:
-        """Read what is there, then stop; a line tells when not all of it could be shown."""
+        """Reads what is left and stops. Logs a warning if not all of it could be shown."""
         self._closing = True
         os.write(self._wake_write, b".")
         taken = -1
@@ -219,7 +226,7 @@ class Logs:
                 return
 
     def _prompt(self) -> float | None:
-        """Show what waits for an answer; seconds until it may be time for more of it."""
+        """Shows lines that wait for an answer. Returns the seconds until the next may be due."""
         if not self._output.prompts:
             return None
         now, soonest = steady(), math.inf
@@ -253,7 +260,7 @@ class Logs:
         pipe.end()
 
     def _drain(self) -> None:
-        """Whoever still writes is being killed; take what is already in the pipes."""
+        """Takes what is left in the pipes. A process that still writes is being killed."""
         self._adopt()
         for key in list(self._selector.get_map().values()):
             if key.fd != self._wake_read and isinstance(key.fd, int):

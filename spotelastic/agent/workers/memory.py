@@ -13,12 +13,12 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """How often it has happened so far."""
+    """How often the kernel has killed processes for lack of memory so far."""
 
     here: int
-    """In the cgroup of this process, or one above it, by their limits."""
+    """Kills in this process's cgroup, or one above it, because of their limits."""
     anywhere: int
-    """On this machine, in whatever container."""
+    """Kills on this machine, in any container."""
 
 
 def kills(proc: Path = _PROC) -> Kills:
@@ -26,9 +26,11 @@ def kills(proc: Path = _PROC) -> Kills:
 
 
 def explanation(before: Kills, *, killed: bool, proc: Path = _PROC) -> str:
-    """Why something ended that may have been `killed`; "" where memory is no reason.
+    """Returns why a process that may have been `killed` has ended; empty if memory is not the
+    reason.
 
-    Numbers that change from one time to the next are left out: the same failure reads the same.
+    Numbers that change from one time to the next are left out, so that equal failures read the
+    same.
     """
     now = kills(proc)
     limit = tightest(proc / "self")

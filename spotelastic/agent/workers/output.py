@@ -26,16 +26,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The wishes of one run."""
+    """How one run wants its workers' output."""
 
     redirects: Selection = Selection()
     tee: Selection = Selection()
     shown: frozenset[int] | None = None
     """Local ranks whose lines are shown; None: all."""
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By stream: lines that hold one of these strings go to `filtered_<stream>.log` as well."""
+    """Strings by stream: lines that contain one of them also go to `filtered_<stream>.log`."""
     prompts: bool = False
-    """Somebody may answer: a line without an end is shown once nothing follows."""
+    """Whether a person may answer: a line without an end is shown once nothing follows."""
 
     def route(self, rank: int, local_rank: int, stream: Stream) -> "Route":
         teed = self.tee.holds(local_rank, stream)
@@ -54,8 +54,8 @@ class Route:
     """Where one stream of one worker goes."""
 
     file: str
-    """Name in the round's folder."""
+    """Name of the file in the round's folder."""
     shown: bool
     needles: tuple[str, ...] = ()
     apart: bool = False
-    """Shown on the launcher's stream of the same name."""
+    """Whether it is shown on the launcher's stream of the same name."""

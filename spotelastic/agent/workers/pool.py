@@ -31,7 +31,7 @@ _GLOO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """The zygote is ready; `info` tells versions and what could not be preloaded."""
+    """The zygote is ready. `info` has versions, and what could not be preloaded."""
 
     info: Mapping[str, Any]
 
@@ -40,7 +40,7 @@ class Warm:
 class Exited:
     """A child ended; `code` is negative for a signal.
 
-    Not `gone`: something that it started lives still. Told again when that is gone too.
+    If it is not `gone`, something that it started still lives. The end of that is reported again.
     """
 
     id: str
@@ -50,12 +50,12 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class ZygoteGone:
-    """The zygote ended, and all that it had started."""
+    """The zygote and all that it had started have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailing:
-    """A worker has told of its failure, and will end by itself with this code."""
+    """A worker has reported a failure, and will end by itself with this exit code."""
 
     id: str
     code: int
@@ -66,7 +66,7 @@ PoolEvent = Warm | Exited | WorkerFailing | ZygoteGone
 
 @dataclass(frozen=True, slots=True)
 class StartOrder:
-    """What to start. `host` and `port` are only for a store; `port` 0: a new one."""
+    """What to start. `host` and `port` are for a store only; with `port` 0 it takes a new one."""
 
     id: str
     kind: str
@@ -78,15 +78,16 @@ class StartOrder:
     entry: str = "script"
     numa: str = ""
     finalize: float = 10.0
-    """Seconds that a worker which has failed may take for its end."""
+    """Seconds that a worker which has failed may take to end."""
     stacks: str = ""
-    """File for the stacks of all threads, which the signal `process.STACKS` asks for."""
+    """File for the stacks of all threads, which the signal `process.STACKS` requests."""
 
 
 class Zygote:
-    """A running zygote. Must be made on the agent's main thread: it dies with that thread.
+    """A running zygote. Must be created on the agent's main thread: it dies with that thread.
 
-    `mark` is the variable in `env` by which what it leaves behind is known, and is ended.
+    `mark` is the variable in `env` by which processes that it leaves behind are recognized and
+    ended.
     """
 
     def __init__(
@@ -123,11 +124,9 @@ class Zygote:
         return self._process.pid
 
     def start(self, order: StartOrder, *output: int) -> None:
-        """Ask for a child that writes to `output`: one descriptor, or stdout's and stderr's.
+        """Requests a child that writes to `output`: one descriptor, or stdout's and stderr's.
 
-        They stay the caller's.
-
-        Raises OSError when the zygote is gone.
+        The descriptors stay the caller's. Raises OSError if the zygote is gone.
         """
         with self._lock:
             self._ordered.add(order.id)
@@ -135,10 +134,10 @@ class Zygote:
         socket.send_fds(self._channel, [json.dumps({"start": message}).encode()], list(output))
 
     def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
-        """End children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
+        """Ends children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
 
-        SIGKILL ends the children also where the zygote does not answer. It does not go to their
-        process groups, which their cleaners belong to.
+        SIGKILL ends the children even if the zygote does not answer. It does not go to their
+        process groups, to which their cleaners belong.
         """
         message = {"end": {"ids": list(ids), "signal": sig}}
         with contextlib.suppress(OSError):
@@ -147,13 +146,13 @@ class Zygote:
             self.send_signal(ids, sig)
 
     def send_signal(self, ids: Sequence[str], sig: int) -> None:
-        """To the children alone."""
+        """Sends a signal to the children alone."""
         with self._lock:
             for pid in self._living(ids):
                 send(pid, sig)
 
     def close(self) -> None:
-        """End the zygote and all below it."""
+        """Ends the zygote and everything below it."""
         if self.warm:
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_WR)
@@ -203,7 +202,7 @@ class Zygote:
 
 
 def _has_input() -> bool:
-    """Workers read from where this process could; a descriptor of Python's own is no input."""
+    """Whether workers can read from this process's input. A descriptor of Python's own is none."""
     try:
         return os.get_inheritable(0)
     except OSError:
@@ -219,7 +218,9 @@ def without_advice(message: str) -> str:
 
 
 def read_error_file(path: Path) -> tuple[str, str]:
-    """Message and traceback that a worker left in torch's error file format; empty if none."""
+    """Returns message and traceback that a worker left in torch's error file format; empty if
+    none.
+    """
     try:
         content = json.loads(path.read_text())["message"]
         if isinstance(content, str):
@@ -231,9 +232,10 @@ def read_error_file(path: Path) -> tuple[str, str]:
 
 
 def read_stack(path: Path) -> str:
-    """The last stack of a worker's main thread in its dump, innermost call first; empty if none.
+    """Returns the last stack of a worker's main thread in its dump, innermost call first; empty if
+    none.
 
-    The kernel hands a process's signal to its main thread where it can, also while that blocks.
+    The kernel delivers a process's signal to its main thread if possible, even while that blocks.
     """
     try:
         _, found, stack = path.read_text(errors="replace").rpartition("Current thread ")

@@ -8,9 +8,11 @@ _LOOK_AGAIN = 0.02
 
 
 def all_addresses(port: int, within: float = 0.0) -> socket.socket:
-    """Bound, but not listening yet: who comes is refused. IPv4 and IPv6, where there are both.
+    """Returns sockets bound to the port, for IPv4 and IPv6 where there are both. Connections are
+    refused until they listen.
 
-    Raises OSError when it is still in use after so many seconds; no event tells of its end.
+    Raises OSError if the port is still in use after so many seconds; no event reports when it
+    becomes free.
     """
     deadline = time.monotonic() + within
     while True:
@@ -23,7 +25,7 @@ def all_addresses(port: int, within: float = 0.0) -> socket.socket:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there, under whichever address."""
+    """Whether the port is free under every address."""
     try:
         with all_addresses(port) as found:
             found.listen(1)

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 
 
 def before_the_library(folder: str, search_path: Iterable[str]) -> list[str]:
-    """Where a script in `folder` finds modules before those of Python itself."""
+    """Returns where a script in `folder` finds modules ahead of Python's own."""
     found = [] if sys.flags.safe_path else [folder]
     library = os.path.dirname(os.__file__)  # noqa: PTH120
     for path in search_path:
@@ -22,12 +22,16 @@ def before_the_library(folder: str, search_path: Iterable[str]) -> list[str]:
 
 
 def loaded_at_the_start() -> frozenset[str]:
-    """The modules that the interpreter had imported before any of ours, as it does for a script."""
+    """Returns the modules that the interpreter had imported before any of ours, as it does for a
+    script.
+    """
     return frozenset(getattr(sys.modules["__main__"], "loaded", ()))
 
 
 def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
-    """The imported modules, `but` for these, that others in `folders` stand before: their files."""
+    """Returns the imported modules, except `but`, that files in `folders` come before, with
+    those files.
+    """
     found = {}
     folders = list(folders)
     there = _names_in(folders)
@@ -45,8 +49,9 @@ def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
 
 
 def _names_in(folders: Iterable[str]) -> set[str] | None:
-    """What modules in there may be called, so that only these are looked for: each worker does it
-    as it starts. None where one is an archive."""
+    """Returns the module names that the folders may hold, so that only these are looked for:
+    each worker does that at its start. None if one of them is an archive.
+    """
     names = set()
     for folder in folders:
         try:
@@ -59,7 +64,7 @@ def _names_in(folders: Iterable[str]) -> set[str] | None:
 
 
 def forget(names: Collection[str]) -> None:
-    """Have them imported anew, by whoever imports them next."""
+    """Removes modules, so that the next import loads them anew."""
     for loaded in list(sys.modules):
         if loaded.partition(".")[0] in names:
             del sys.modules[loaded]

@@ -1,4 +1,4 @@
-"""Says in a few words where workers stand, from the stacks that they have written."""
+"""Says in a few words where workers stand, from the stacks that they have written (pure)."""
 
 import re
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from pathlib import Path
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.*)')
 RANKS_NAMED = 8
-"""More places than these are not told in a line."""
+"""Number of places that a line names at most."""
 
 
 def place(stack: str, folder: Path) -> str:
-    """The user's innermost frame, and what it has called; "" without a stack.
+    """Returns the user's innermost frame, and what it has called; empty without a stack.
 
-    The user's is a file in `folder` that is no installed package.
+    A frame is the user's if its file is in `folder` and no installed package.
     """
     frames = [match.groupdict() for match in map(_FRAME.match, stack.splitlines()) if match]
     if not frames:
@@ -31,7 +31,9 @@ def _is_users(file: str, folder: Path) -> bool:
 
 
 def places(found: Mapping[int, str]) -> str:
-    """Of each rank: `rank 0, 1 at train.py:12 in load; rank 2 does not answer`."""
+    """Returns where each rank stands: `rank 0, 1 at train.py:12 in load; rank 2 does not
+    answer`.
+    """
     ranks: dict[str, list[int]] = {}
     for rank, where in sorted(found.items()):
         ranks.setdefault(where, []).append(rank)

@@ -46,35 +46,37 @@ from spotelastic.linux import (
 PACKET = 1 << 20
 MODULE = "spotelastic.agent.workers.zygote"
 _ORDER = 3
-"""The descriptor on which a fresh interpreter gets its order."""
+"""The descriptor from which a fresh interpreter reads its order."""
 _DRIVER = "/dev/nvidia-uvm"
-"""What the driver opens when a process first uses it; one that asks NVML alone does not."""
+"""The device that a process opens when it first uses the driver. Asking NVML does not open it."""
 _SETTLE_WITHIN = 0.5
-"""Seconds that threads which a module has joined take to disappear."""
+"""Seconds in which threads that a module has joined disappear."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZygotePlan:
-    """What a zygote is for. `path` is where the script's own modules are."""
+    """What a zygote is started for. `path` is the folder of the script's own modules."""
 
     agent: int
     path: str
     warm: bool = True
     base: tuple[str, ...] = ()
-    """Our own choice of modules; they are known to leave nothing running."""
+    """Modules that we choose, which are known to leave nothing running."""
     preload: tuple[str, ...] = ()
-    """The user's."""
+    """Modules that the user chooses."""
     failed: dict[str, str] = field(default_factory=dict)
     spoiled: str = ""
-    """The module that switched warm forks off, and how."""
+    """The module because of which workers are not forked, and how."""
     script: bool = True
-    """Whether workers run Python that may bring modules in place of those imported here."""
+    """Whether workers run Python, which may bring modules in place of those imported here."""
     shadowed: dict[str, str] = field(default_factory=dict)
-    """The modules that are, with their files: they have switched warm forks off."""
+    """Modules that the script replaces, with their files. Workers are not forked because of
+    them.
+    """
 
 
 def main() -> None:
-    """Serve until the agent is gone. In a forked child: run what it was forked for."""
+    """Serves until the agent is gone. In a forked child: runs what it was forked for."""
     fd, plan = int(sys.argv[1]), ZygotePlan(**json.loads(sys.argv[2]))
     die_with_parent(plan.agent)
     name_process("se-zygote")
@@ -103,7 +105,7 @@ def main() -> None:
 
 
 def _import_base(plan: ZygotePlan, failed: dict[str, str]) -> None:
-    """What failed is left to the workers."""
+    """Imports our own choice of modules. What fails is left to the workers."""
     # Modules that only ask whether there is a GPU leave the driver alone then.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for module in plan.base:
@@ -111,7 +113,9 @@ def _import_base(plan: ZygotePlan, failed: dict[str, str]) -> None:
 
 
 def _shadowed(plan: ZygotePlan) -> dict[str, str]:
-    """The modules imported so far that the script would find elsewhere, were it started afresh."""
+    """Returns the modules imported so far that the script would find elsewhere in a fresh
+    interpreter.
+    """
     if not (plan.warm and plan.script):
         return {}
     folders = shadows.before_the_library(plan.path, search_path())
@@ -119,7 +123,9 @@ def _shadowed(plan: ZygotePlan) -> dict[str, str]:
 
 
 def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
-    """Import what the user names; which of these keeps this process from being forked, and why."""
+    """Imports what the user names. Returns which of these keeps this process from being forked,
+    and why.
+    """
     sys.path[:] = [plan.path, *search_path()]
     threads = _threads()
     for module in plan.preload if plan.warm else ():
@@ -132,7 +138,9 @@ def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
 
 
 def _has_initialised_cuda() -> bool:
-    """Torch knows of its own use alone: not of a count of GPUs, nor of what others do."""
+    """Whether CUDA is in use here. torch knows of its own use alone: not of a count of GPUs, nor
+    of other libraries.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True
@@ -155,7 +163,7 @@ def _import(module: str, failed: dict[str, str]) -> None:
 
 
 def _threads() -> int:
-    """Of any language."""
+    """Returns the number of threads, in any language."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
@@ -169,7 +177,7 @@ def _more_threads_than(count: int) -> bool:
 
 
 def _start_over(fd: int, plan: ZygotePlan) -> None:
-    """A new program in this process, without what was imported."""
+    """Replaces this process by a new zygote without what was imported."""
     os.set_inheritable(fd, True)
     os.execv(sys.executable, command(MODULE, str(fd), json.dumps(asdict(plan))))
 
@@ -199,7 +207,7 @@ class _Server:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> dict[str, Any] | None:
-        """Returns an order in a forked child, None when the agent is gone."""
+        """Returns an order in a forked child, and None when the agent is gone."""
         while True:
             awaited = [self._channel.fileno(), self._wake]
             readable, _, _ = select.select(awaited, [], [], self._children.looks_again)
@@ -222,7 +230,7 @@ class _Server:
                 _send(self._channel, {"failing": asdict(failing)})
 
     def _start(self, order: dict[str, Any], descriptors: list[int]) -> bool:
-        """True in the child that was forked."""
+        """Starts a child. Returns True in the child that was forked."""
         order["log"], order["errors"] = descriptors[0], descriptors[-1]
         worker = order["kind"] == "worker"
         order["zygote"] = zygote = os.getpid()
@@ -242,7 +250,7 @@ class _Server:
 
 
 def _spawn(order: dict[str, Any]) -> int:
-    """A fresh interpreter, which reads its order from a descriptor."""
+    """Starts a fresh interpreter, which reads its order from a descriptor."""
     memory = os.memfd_create("order")
     os.write(memory, json.dumps(order).encode())
     os.lseek(memory, 0, os.SEEK_SET)
