@@ -59,7 +59,7 @@ ASK_EVERY = 5.0
 """Seconds without progress after which a daemon is asked for its status: a frozen one is noticed
 so.
 """
-BLIND, NEWER = "blind", "newer"
+BLIND, UNREADABLE, NEWER = "blind", "unreadable", "newer"
 """Topics: other nodes have written what this version cannot read, or words that it does not know.
 """
 RESTARTED = "restart"
@@ -247,6 +247,14 @@ def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
             BLIND,
             f"(protocol {PROTOCOL}) cannot read what another node has written ({seen.blind}): it "
             "joins no further round; install the same version of spotelastic on all nodes",
+        )
+    others = {key: why for key, why in seen.unreadable.items() if not key.startswith("all/")}
+    if others and UNREADABLE not in local.said:
+        key, why = next(iter(others.items()))
+        yield TellVersions(
+            UNREADABLE,
+            f"(protocol {PROTOCOL}) cannot read what a node has written ({key}: {why}): it decides "
+            "about rounds without that; install the same version of spotelastic on all nodes",
         )
     if round_ is not None and round_.cause not in CAUSES and NEWER not in local.said:
         yield TellVersions(

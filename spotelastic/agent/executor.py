@@ -18,7 +18,7 @@ from spotelastic_checkpoints.types import Commit
 from spotelastic.agent import actions
 from spotelastic.agent.checkpoints import newest, newest_commit
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.decide import RESTARTED
+from spotelastic.agent.decide import BLIND, RESTARTED
 from spotelastic.agent.node_processes import NodeProcesses, Post, stacks
 from spotelastic.agent.observe import NodeState, StorageClaim
 from spotelastic.agent.progress import highest, progress
@@ -36,7 +36,7 @@ from spotelastic.model.round import Acknowledgement, Round, SlotOffer
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import RunState
-from spotelastic.store.codec import decode, encode
+from spotelastic.store.codec import encode, readable
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
@@ -160,7 +160,8 @@ class AgentExecutor:
         """
         current = self._store.get(self.keys.round)
         incarnation = action.round.incarnation
-        if current is None or decode(current.data, Round).incarnation != incarnation:
+        found = readable(current.data, Round) if current is not None else None
+        if found is None or found.incarnation != incarnation:
             return replace(local, claim=StorageClaim(incarnation, unbroken(), pending=False))
         return self._machine.do(action, local, seen)
 
@@ -189,7 +190,8 @@ class AgentExecutor:
                 end=local.end,
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
-        return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
+        told = (round_.incarnation, ack.phase, epoch)
+        return replace(local, acknowledged=told, said=local.said - {BLIND})
 
     @_do.register
     def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> NodeState:

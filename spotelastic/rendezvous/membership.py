@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 from spotelastic_checkpoints.types import Commit
 
+from spotelastic.errors import Unavailable
 from spotelastic.model.agreement import Vote
 from spotelastic.model.job import Job, Reference, Settings
 from spotelastic.model.node import Node
@@ -31,7 +32,7 @@ from spotelastic.rendezvous.decision import (
     WriteRound,
 )
 from spotelastic.rendezvous.view import Measure, RunState
-from spotelastic.store.codec import decode, encode
+from spotelastic.store.codec import decode, encode, readable
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResult, Write
 
@@ -168,8 +169,10 @@ def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
         known = store.get(key)
         written, revision = drain, 0
         if known is not None:
-            first = decode(known.data, Drain)
-            written, revision = _merged(first, drain), known.modified
+            first, revision = readable(known.data, Drain), known.modified
+            if first is None:  # another version's: that the node leaves is what counts
+                continue
+            written = _merged(first, drain)
             if written == first:
                 return
 
@@ -230,10 +233,15 @@ def told_commit(store: Store, keys: Keys) -> Commit | None:
     """Returns the newest commit that is recorded in etcd.
 
     It serves when the object store does not answer: a round must never begin from step 0 where a
-    commit exists.
+    commit exists. Raises `Unavailable` where there is one that cannot be read.
     """
     known = store.get(keys.commit)
-    return decode(known.data, Commit) if known is not None else None
+    if known is None:
+        return None
+    commit = readable(known.data, Commit)
+    if commit is None:
+        raise Unavailable(f"{keys.commit} in etcd holds what this version cannot read")
+    return commit
 
 
 def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:
@@ -242,8 +250,8 @@ def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) 
     """
     known = store.get(keys.commit)
     if known is not None:
-        newest = decode(known.data, Commit)
-        if (newest.epoch, newest.step) >= (commit.epoch, commit.step):
+        newest = readable(known.data, Commit)
+        if newest is not None and (newest.epoch, newest.step) >= (commit.epoch, commit.step):
             return
     data = {"epoch": commit.epoch, "step": commit.step, "at": at}
     event = Event(at, "committed", f"step {commit.step} is committed", node, data)
@@ -264,9 +272,9 @@ def _complete(
     known = records.get(action.number)
     if known is None:
         value = store.get(keys.history(action.number))
-        if value is None:
+        known = readable(value.data, RoundRecord) if value is not None else None
+        if known is None:
             return
-        known = decode(value.data, RoundRecord)
     records[action.number] = RoundRecord(
         known.round,
         action.first_step_at or known.first_step_at,

@@ -69,6 +69,8 @@ class Participant:
         self._news = 0
         self._seen = RunState()
         self._nodes_seen = False
+        self._blind = ""
+        """What it could not read since it last answered a proposal; empty: nothing."""
         self._session_lost = False
         self._joining = False
         self._left = False
@@ -243,6 +245,11 @@ class Participant:
                 self._nodes_seen = False
                 self._seen = forget_nodes(self._seen)
         missed = seen.round is not None and self._node.incarnation in seen.round.missed
+        if missed and self._blind:  # it would come and go with every round
+            raise UsageError(
+                f"node {self._node.id} cannot read what other nodes have written ({self._blind}): "
+                "install the same version of spotelastic on all nodes"
+            )
         if (self._registered and not missed) or (missed and self._finished):
             return
         if not self._session.alive:
@@ -258,7 +265,7 @@ class Participant:
 
     def _hold(self, seen: RunState, now: float) -> float:
         """Decides about rounds while this node holds the election key."""
-        if not self._registered or seen.settings is None:
+        if not self._registered or seen.settings is None or seen.blind:
             return math.inf
         if self._leadership is None:
             if seen.holder not in ("", self._node.id):
@@ -309,6 +316,7 @@ class Participant:
         )
         self._store.put(self._keys.ack(ack.node), encode(ack), self._session.lease)
         self._acknowledged = (round_.incarnation, phase)
+        self._blind = ""
 
     def _tell(self, seen: RunState, round_: Round) -> None:
         """Tells the holder what it must know of a round that has started."""
@@ -339,7 +347,9 @@ class Participant:
     def _watch(self, prefix: str) -> None:
         def deliver(items: Sequence[WatchItem]) -> None:
             with self._changed:
-                self._seen = fold(self._seen, items, self._keys, unbroken(), prefix)
+                for item in items:  # one by one: what came between counts, too
+                    self._seen = fold(self._seen, (item,), self._keys, unbroken(), prefix)
+                    self._blind = self._seen.blind or self._blind
                 self._nodes_seen = self._nodes_seen or prefix == self._keys.nodes
                 self._stir()
 

@@ -140,7 +140,8 @@ def has_gone_back(before: RunState, seen: RunState) -> bool:
 def forget_nodes(seen: RunState) -> RunState:
     """Returns `seen` without what only the holder watches."""
     empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
-    return replace(seen, **empty)
+    run = {key: why for key, why in seen.unreadable.items() if not key.startswith("nodes/")}
+    return replace(seen, unreadable=MappingProxyType(run), **empty)
 
 
 def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:

@@ -38,3 +38,11 @@ def decode(data: bytes, kind: type[T]) -> T:
         except zlib.error as error:
             raise msgspec.DecodeError(f"not a compressed value: {error}") from error
     return msgspec.json.decode(data, type=kind)
+
+
+def readable(data: bytes, kind: type[T]) -> T | None:
+    """Decode a value; None where this version cannot read it."""
+    try:
+        return decode(data, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

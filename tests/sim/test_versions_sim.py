@@ -21,7 +21,7 @@ from spotelastic.model.progress import Event
 from spotelastic.store.codec import decode
 from spotelastic.store.memory import MemoryStore
 
-SETTINGS = Settings(2, 4, snapshot_every=Interval(10), checkpoint_every=Interval(50))
+SETTINGS = Settings(1, 4, snapshot_every=Interval(10), checkpoint_every=Interval(50))
 NAMES = ("n0", "n1", "n2", "n3")
 
 Version = Callable[[MemoryStore], Any]
@@ -138,3 +138,74 @@ def test_a_node_that_cannot_read_a_round_is_left_out_once_and_says_so(
     assert all(r.member("n3") is None for r in world.started)
     (event,) = told(world)
     assert event.node == "n3" and "all/round" in event.message and "pause" in event.message
+
+
+GARBAGE = [b"\xff\xfe", b'{"number":"x","kind":7}', b"\x78\x9cnothing"]
+"""What is no value of any version, and what is one of none that this one knows."""
+
+
+def spoil(world: World, key: str, data: bytes) -> bytes:
+    """Returns what was there."""
+    value = world.store.get(key)
+    world.store.put(key, data, value.lease if value is not None else 0)
+    return value.data if value is not None else b""
+
+
+def training() -> World:
+    world = World(SETTINGS, 700)
+    for name in NAMES[:3]:
+        world.add(name)
+    world.run(lambda: world.trains(*NAMES[:3]), 20)
+    world.run(lambda: world.step() > 15 and world.commit is not None, 60)
+    return world
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=str)
+@pytest.mark.parametrize("name", ["round", "settings", "proposal", "job", "ending", "reference"])
+def test_a_value_of_the_run_that_nobody_can_read_stops_no_training(
+    name: str, garbage: bytes
+) -> None:
+    """What depends on it waits until it is mended."""
+    world = training()
+    key = getattr(world.keys, name)
+    before = spoil(world, key, garbage)
+    step, rounds = world.step(), len(world.started)
+    world.nodes["n1"].notice(120)
+    end = world.now + 15
+    world.run(lambda: world.now >= end, 20)
+    assert world.step() > step + 20 and len(world.started) == rounds, world.story()
+    assert sorted(event.node for event in told(world)) == ["n0", "n1", "n2"]
+    assert all(f"all/{name}: " in event.message for event in told(world))
+    if before:
+        world.store.put(key, before)
+    else:
+        world.store.delete(key)
+    world.run(lambda: world.trains("n0", "n2"), 60)
+    assert len(world.started) == rounds + 1, world.story()
+    if name == "round":  # a node that was blind once comes back as any other, once it could read
+        stays, goes = ("n0", "n2") if world.holder == "n0" else ("n2", "n0")
+        away = world.nodes[goes].client
+        away.cut()
+        world.run(lambda: world.trains(stays), 60)
+        away.heal()
+        world.add("n3")
+        world.run(lambda: world.trains("n0", "n2", "n3"), 60)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=str)
+@pytest.mark.parametrize("branch", ["ack", "vote", "progress", "drain", "failure", "snapshots"])
+def test_a_value_of_a_node_that_nobody_can_read_stops_nothing(branch: str, garbage: bytes) -> None:
+    world = training()
+    rounds = len(world.started)
+    for node in NAMES[:3]:
+        spoil(world, getattr(world.keys, branch)(node), garbage)
+    spoil(world, world.keys.commit, garbage)
+    spoil(world, world.keys.history(0), garbage)
+    world.nodes["n1"].notice(60)
+    world.run(lambda: world.trains("n0", "n2"), 60)
+    assert len(world.started) == rounds + 1, world.story()
+    holder = world.holder
+    if branch != "drain":  # which the node that has notice has written anew
+        assert holder in {event.node for event in told(world)}
+    world.run(lambda: world.done, 300)
+    assert world.job.state == "succeeded"

@@ -10,7 +10,7 @@ from spotelastic_checkpoints.types import Snapshot
 from support.virtual_training import NETWORK, Training
 
 from spotelastic.agent import actions as do
-from spotelastic.agent.decide import decide
+from spotelastic.agent.decide import BLIND, decide
 from spotelastic.agent.observe import (
     Claimed,
     CommitSeen,
@@ -428,7 +428,8 @@ class SimNode:
                 end=local.end,
             )
         self.client.put(self.world.keys.ack(self.name), encode(ack), self.lease)
-        return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
+        told = (round_.incarnation, ack.phase, epoch)
+        return replace(local, acknowledged=told, said=local.said - {BLIND})
 
     def _claim(self, round_: str) -> None:
         if not self.world.object_store:

@@ -9,7 +9,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
@@ -50,7 +52,9 @@ from spotelastic.rendezvous.membership import event_name
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Compare, Delete, Put, Store, Write
+from spotelastic.store.port import Compare, Delete, Put, Store, StoredValue, Write
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +176,7 @@ class ControllerExecutor:
         """Removes the node's registration, unless the node has come back as another incarnation."""
         key = self._keys.live(action.node.id)
         held = self._store.get(key)
-        if held is None or decode(held.data, Node).incarnation != action.node.incarnation:
+        if held is None or _read(held, Node).incarnation != action.node.incarnation:
             return
         same = Compare(key, "modified", held.modified)
         if not self._store.commit((self._leadership.compare, same), (Delete(key),)).succeeded:
@@ -187,7 +191,7 @@ class ControllerExecutor:
     def _end_job(self, action: EndJobAtOnce) -> None:
         """Ends the job, unless it has ended by itself meanwhile."""
         held = self._store.get(self._keys.job)
-        if held is not None and decode(held.data, Job).state in ENDED:
+        if held is not None and _read(held, Job).state in ENDED:
             return
         same = Compare(self._keys.job, "modified", 0 if held is None else held.modified)
         put = Put(self._keys.job, encode(action.job))
@@ -234,7 +238,7 @@ class ControllerExecutor:
         """
         logger.info("the job goes on")
         job, round_ = self._store.get(self._keys.job), self._store.get(self._keys.round)
-        if job is None or decode(job.data, Job).state not in ENDED:
+        if job is None or _read(job, Job).state not in ENDED:
             return
         compares, writes = self._settle(action.settings)
         compares.append(Compare(self._keys.job, "modified", job.modified))
@@ -242,7 +246,7 @@ class ControllerExecutor:
         writes.append(Delete(self._keys.proposal))
         if round_ is not None:
             compares.append(Compare(self._keys.round, "modified", round_.modified))
-            writes += self._lay_to_rest(decode(round_.data, Round), decode(job.data, Job).at)
+            writes += self._lay_to_rest(_read(round_, Round), _read(job, Job).at)
         if not self._store.commit(compares, writes).succeeded:
             self._check_leadership()
             raise Unavailable("cannot restart the job: its state has just changed")
@@ -285,7 +289,7 @@ class ControllerExecutor:
         compares: list[Compare] = [self._leadership.compare]
         writes: list[Write] = [_put(self._keys.settings, settings)]
         if known is not None:
-            reference = decode(known.data, Reference)
+            reference = _read(known, Reference)
             measure = replace(reference.node.fingerprint, code=settings.code)
             node = replace(reference.node, fingerprint=measure)
             compares.append(Compare(self._keys.reference, "modified", known.modified))
@@ -356,6 +360,16 @@ class ControllerExecutor:
         teardown.delete_from_within(
             self._aws, self._spec.cluster, self._bucket, self._spec.service_role
         )
+
+
+def _read(value: StoredValue, kind: type[T]) -> T:
+    """Raises `EnvironmentFailure` for what this version cannot read: it is not to be replaced."""
+    try:
+        return decode(value.data, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EnvironmentFailure(
+            f"{value.key} in etcd holds what this version of spotelastic cannot read: {error}"
+        ) from error
 
 
 def _put(key: str, value: object) -> Put:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from spotelastic_checkpoints.types import Commit
 
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.model.observation import DepartedNode, LaunchFailures, Pool, account
@@ -266,6 +267,7 @@ def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
         "drains": (keys.drain(), Drain),
         "progress": (keys.progress(), Progress),
         "failures": (keys.failure(), Failure),
+        "commit": (keys.commit, Commit),
         "history": (keys.history(), RoundRecord),
         "events": (keys.event(), Event),
     }

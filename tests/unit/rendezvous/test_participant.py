@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from spotelastic.clock import unbroken
-from spotelastic.errors import Unavailable
+from spotelastic.errors import Unavailable, UsageError
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import Member, Round
@@ -76,4 +77,15 @@ def test_a_node_that_has_a_place_gives_up_at_the_deadline(
 ) -> None:
     store.put(KEYS.round, encode(Round(1, "r1", "started", MEMBERS[:1], "start", "")))
     with pytest.raises(Unavailable, match="in time"):
+        spare.join("", DEADLINE)
+
+
+def test_a_node_that_cannot_read_a_round_ends_with_a_line_instead_of_coming_and_going(
+    store: MemoryStore, spare: Participant
+) -> None:
+    """It is left out by a round that it can read, after one that it could not."""
+    unreadable = encode(FULL).replace(b'"pause":0.0', b'"pause":"a while"')
+    store.put(KEYS.round, unreadable)
+    store.put(KEYS.round, encode(replace(FULL, missed=("inc-c",))))
+    with pytest.raises(UsageError, match=r"node c cannot read .*all/round: .*pause"):
         spare.join("", DEADLINE)
