@@ -232,7 +232,7 @@ def _files(tls: TlsFiles | None) -> tuple[Path, Path, Path] | None:
 
 
 def _end(path: Path) -> None:
-    """Ask whoever listens there, which is no child of ours, to end; wait until it hangs up."""
+    """Asks a daemon that is no child of ours to end, and waits until it hangs up."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as channel:
         channel.settimeout(STOP_TIMEOUT)
         channel.connect(str(path))

@@ -209,7 +209,7 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.DumpStacks, local: NodeState, seen: RunState) -> NodeState:
-        """A program that is not Python would be ended by the signal."""
+        """Asks workers for their stacks, unless they are programs that the signal would end."""
         workers = local.workers
         if workers is None or self._zygote is None:
             return local
@@ -258,7 +258,7 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> NodeState:
-        """Fork a store; its port comes through a pipe once it listens, or has the given one."""
+        """Forks a store, which reports its port through a pipe once it listens, or has a given one."""
         name, config = f"store/{action.round.incarnation}", self.config
         read, write = os.pipe2(os.O_CLOEXEC)
         wait, self._may_serve = self._renewed_leave()

@@ -139,7 +139,9 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
         drained = all(name in at.seen.drains for name in lost)
         settles_at = agreement.settles_at(at.seen, round_, lost) if drained else 0.0
         if at.now < settles_at and not failures:
-            return RoundDecision(reason="waits for the save of those who stay", wake_at=settles_at)
+            return RoundDecision(
+                reason="waiting for the remaining nodes to finish saving", wake_at=settles_at
+            )
         cause: Cause = "drain" if drained else "loss"
         ended = uncharge(at, round_)
         return _change(at, ended, cause, lost)

@@ -54,7 +54,7 @@ def _id(row: Interruption) -> str:
 def _told(row: Interruption) -> str:
     what = f"{row.node} ({row.kind.traits.label})"
     if _is_idle(row):
-        return f"{what}: it did not train, and nobody waited"
+        return f"{what}: it had not trained yet, so nothing was lost"
     steps = "1 step" if row.steps_lost == 1 else f"{row.steps_lost} steps"
     parts = [f"{what}: training paused {row.pause_s:.2f} s", f"{steps} repeated"]
     if row.usd is not None:

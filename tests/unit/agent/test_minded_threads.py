@@ -38,7 +38,7 @@ def test_only_those_of_the_names_given_are_told_of() -> None:
 
 @pytest.mark.filterwarnings(UNHANDLED)
 def test_a_controller_ends_when_it_would_hear_of_nothing_any_more(
-    capsys: pytest.CaptureFixture[str],
+    said: list[str],
 ) -> None:
     bare: Any = Controller.__new__(Controller)
     bare._stopping, bare._over, bare._wake = (threading.Event() for _ in range(3))
@@ -46,7 +46,7 @@ def test_a_controller_ends_when_it_would_hear_of_nothing_any_more(
     with minded(HELPERS, bare.fail):
         fails("watch /runs/a/")
     assert bare.failed and bare._stopping.is_set() and bare._over.is_set()
-    assert "the thread “watch /runs/a/” of this controller ended" in capsys.readouterr().err
+    assert "the thread “watch /runs/a/” of this controller ended" in said[0]
 
 
 DAEMON = """
@@ -111,7 +111,7 @@ class Odd:
 
 
 def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(
-    capsys: pytest.CaptureFixture[str],
+    said: list[str],
 ) -> None:
     sqs, arrived = Odd(), threading.Event()
     aws: Any = SimpleNamespace(sqs=sqs)
@@ -121,11 +121,11 @@ def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(
     assert inbox.messages == (Item("m"),)
     inbox.close()
     sqs.closed.set()
-    assert "KeyError: 'MessageId'" in capsys.readouterr().err
+    assert said == ["KeyError: 'MessageId'"]
 
 
 def test_lines_of_which_some_cannot_be_sent_go_on_with_others(
-    capsys: pytest.CaptureFixture[str],
+    said: list[str],
 ) -> None:
     logs = Odd()
     aws: Any = SimpleNamespace(logs=logs)
@@ -137,4 +137,4 @@ def test_lines_of_which_some_cannot_be_sent_go_on_with_others(
     shipper.write("n/rank-0", "sent")
     shipper.close(30)
     assert [each["message"] for each in logs.sent.get(timeout=30)] == ["sent"]
-    assert "TypeError: odd: 1 lines of n/rank-0 are not sent" in capsys.readouterr().err
+    assert said == ["logs: TypeError: odd: 1 lines of n/rank-0 are not sent"]

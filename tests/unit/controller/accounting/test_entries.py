@@ -53,7 +53,7 @@ def test_whoever_else_saw_it_has_a_while_to_tell_unless_the_job_has_ended() -> N
 
 def test_a_node_that_did_not_train_yet_kept_nobody_waiting() -> None:
     (event,) = told(IDLE)
-    assert event.message == "i-1 (spot notice): it did not train, and nobody waited"
+    assert event.message == "i-1 (spot notice): it had not trained yet, so nothing was lost"
 
 
 @pytest.mark.parametrize("kind", [InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.LOSS])
