@@ -258,7 +258,7 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> NodeState:
-        """Forks a store, which reports its port through a pipe once it listens, or has a given one."""
+        """Forks a store. It reports a new port through a pipe, or has the given one."""
         name, config = f"store/{action.round.incarnation}", self.config
         read, write = os.pipe2(os.O_CLOEXEC)
         wait, self._may_serve = self._renewed_leave()
