@@ -1,9 +1,9 @@
-"""`main()` is the cloud's process, started with SETTINGS.
+"""Runs the local cloud's process, which `cloud.start` launches with its settings as JSON.
 
-SETTINGS is JSON from `cloud.start`. Some are descriptors: `announce` is told when the cloud is
-ready, or why it is not; `starter`, if any, is a pidfd: when that process dies, the cloud ends;
-`user`, if any, is the connection of the first command that uses the cloud, which then ends when
-nobody does any more (users.py).
+Some settings are file descriptors. `announce` is written to when the cloud is ready, or why it is
+not. `starter`, if given, is a pidfd: when that process dies, the cloud ends. `user`, if given, is
+the connection of the first command that uses the cloud, which then ends with its last user
+(users.py).
 """
 
 import contextlib
@@ -91,7 +91,7 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
 
 
 def _announce_failure(announce: int, message: str) -> None:
-    with contextlib.suppress(OSError):  # closed: the cloud was up already
+    with contextlib.suppress(OSError):  # closed: the cloud was already up
         os.write(announce, json.dumps({"error": message}).encode())
 
 
@@ -101,10 +101,10 @@ def _await_death(starter: int, over: Event) -> None:
 
 
 class _Claim:
-    """A block of addresses that no other cloud on the machine uses while this one lives.
+    """A block of loopback addresses that no other cloud on the machine uses while this one lives.
 
-    Held by the name of an abstract socket: it is as wide as the loopback interface (one network
-    namespace), and the kernel gives it back however the process ends.
+    It is held by an abstract socket of that name. This is as wide as the loopback interface (one
+    network namespace), and the kernel releases it however the process ends.
     """
 
     def __init__(self, net: str) -> None:
@@ -120,14 +120,16 @@ class _Claim:
 
 
 def _claim_net(nets: Sequence[str]) -> _Claim:
-    """The first that is free. Raises `EnvironmentFailure` where one is not of this machine."""
+    """Claim the first free block. Raises `EnvironmentFailure` if a block is not on this machine."""
     for net in nets:
         _check_net(net)
         try:
             return _Claim(net)
         except OSError:
             continue
-    raise EnvironmentFailure(f"other local clouds use {', '.join(nets)}")
+    raise EnvironmentFailure(
+        f"all blocks of addresses are used by other local clouds: {', '.join(nets)}"
+    )
 
 
 def _check_net(net: str) -> None:
@@ -136,11 +138,11 @@ def _check_net(net: str) -> None:
     except ValueError as error:
         raise EnvironmentFailure(f"not a block of addresses: {error}") from error
     if not fits:
-        raise EnvironmentFailure(f"{net} is not on this machine: take one inside {_LOOPBACK}")
+        raise EnvironmentFailure(f"{net} is not on this machine: choose a block inside {_LOOPBACK}")
 
 
 def _imds_port(net: str) -> int:
-    """One port for the metadata services of all instances: the usual one, or any that is free."""
+    """Return one port for the metadata services of all instances: the usual or any free one."""
     address = str(IPv4Network(net)[-2])
     for port in (_IMDS_PORT, 0):
         with socket.socket() as probe:

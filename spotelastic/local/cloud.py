@@ -1,4 +1,4 @@
-"""Starting, finding and stopping the local cloud, and what a laptop process needs to use it."""
+"""Starts, finds and stops the local cloud, and returns the settings by which boto3 uses it."""
 
 import contextlib
 import fcntl
@@ -38,16 +38,16 @@ class CloudInfo:
     """A running local cloud."""
 
     endpoint: str
-    """What AWS_ENDPOINT_URL has to be."""
+    """The value for AWS_ENDPOINT_URL."""
     pid: int
     folder: str
     net: str
-    """The block of loopback addresses that VPCs have to be made in."""
+    """The block of loopback addresses in which VPCs must be created."""
     region: str
     zones: tuple[str, ...]
     imds_port: int
     started: int = 0
-    """Tells the process from a later one with the same pid."""
+    """The process's start time, by which it is told from a later one with the same pid."""
 
     @property
     def id(self) -> str:
@@ -55,7 +55,7 @@ class CloudInfo:
 
 
 class RunsAlready(UsageError):
-    """There is a local cloud, and a user has one at a time."""
+    """A local cloud is already running; a user has one at a time."""
 
 
 def start(
@@ -68,20 +68,21 @@ def start(
     timeout: float = 60.0,
     boot_command: Sequence[str] = BOOT,
 ) -> CloudInfo:
-    """Starts a cloud as a process of its own, in a session of its own.
+    """Start a cloud as a separate process, in its own session.
 
-    Unless `detach`ed it ends, and cleans up, when the process that started it ends in any way. With
-    a `user`, a connection for joining.py, it ends when nobody uses it any more.
-    `net` is the block of loopback addresses for its instances; by default one that no other local
-    cloud on this machine uses. `capacity` limits (instance type, zone); `boot_command` is what an
-    instance runs. Raises `RunsAlready` where one runs already, `EnvironmentFailure` where the
-    machine lacks something, `Unavailable` when it is not ready after `timeout` seconds.
+    Unless `detach`ed it ends, and cleans up, when its starter ends in any way. With a `user`, a
+    connection for joining.py, it ends when it has no users any more. `net` is the block of loopback
+    addresses for its instances; by default one that no other local cloud on this machine uses.
+    `capacity` limits (instance type, zone). `boot_command` is what an instance runs.
+
+    Raises `RunsAlready` if a cloud is running, `EnvironmentFailure` if the machine lacks something,
+    and `Unavailable` if it is not ready after `timeout` seconds.
     """
     _check_machine()
     with alone():
         if running := find():
             raise RunsAlready(
-                f"a local cloud is running already (pid {running.pid}, {running.endpoint}): "
+                f"a local cloud is already running (pid {running.pid}, {running.endpoint}): "
                 "use it, or end it with `spotelastic down`"
             )
         remains = Remains(tempfile.mkdtemp(prefix="spotelastic-"), str(_record()))
@@ -101,7 +102,7 @@ def start(
 
 
 def find() -> CloudInfo | None:
-    """The running cloud; what one that was killed has left is removed."""
+    """Return the running cloud, or None. Remains of a cloud that was killed are removed."""
     try:
         values = json.loads(_record().read_text())
         info = CloudInfo(**{**values, "zones": tuple(values["zones"])})
@@ -118,7 +119,7 @@ def find() -> CloudInfo | None:
 
 
 def stop(info: CloudInfo, timeout: float = 30.0) -> None:
-    """Ends all instances and the cloud, and removes everything they had on the machine."""
+    """End all instances and the cloud, and remove everything they have on the machine."""
     with contextlib.suppress(ProcessLookupError):
         death = os.pidfd_open(info.pid)
         try:
@@ -135,7 +136,7 @@ def stop(info: CloudInfo, timeout: float = 30.0) -> None:
 
 
 def environment(info: CloudInfo) -> dict[str, str]:
-    """What boto3 needs in the environment of a process that plays the laptop."""
+    """Return the environment variables by which boto3 uses the cloud."""
     return credentials(info.endpoint, info.region)
 
 
@@ -182,7 +183,7 @@ def _launch(
         raise
     finally:
         os.close(ready)
-    process.returncode = 0  # it outlives this object by design; `stop` reaps it
+    process.returncode = 0  # the process outlives this object by design; `stop` reaps it
     return info
 
 
@@ -203,12 +204,12 @@ def _parse(answer: str) -> CloudInfo:
 
 
 def home() -> Path:
-    """The user's folder of spotelastic's own; it need not exist."""
+    """Return spotelastic's folder in the user's home; it need not exist."""
     return Path(os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic").absolute()
 
 
 def buckets() -> Path:
-    """Where the objects of its buckets are kept, also when no local cloud runs."""
+    """Return where the objects of its buckets are stored, also while no cloud runs."""
     return home() / "s3"
 
 
@@ -218,7 +219,7 @@ def _record() -> Path:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Nobody else starts a cloud meanwhile: of two starts the second finds the first one's."""
+    """Hold the lock under which a cloud is started, so that two starts do not make two clouds."""
     with _held("local.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -226,8 +227,11 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def making(waits: Callable[[], None]) -> Iterator[None]:
-    """Nobody else makes a cluster meanwhile, whose addresses may be the same: all clusters of this
-    machine share its loopback interface. `waits` is called where somebody does."""
+    """Hold the lock under which a cluster is created.
+
+    All clusters of this machine share its loopback interface, and two might choose the same
+    addresses. `waits` is called if another process holds the lock.
+    """
     with _held("making.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

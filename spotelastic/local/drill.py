@@ -1,16 +1,17 @@
-"""The drill: real interruptions, one after the other, while a job trains on the local cloud.
+"""Causes a fixed sequence of real interruptions while a job trains on the local cloud (`up
+--drill`).
 
-`next_injection` is pure: from the published status and from what was done already it says what to
-do now. `Drill` performs it on the local cloud. The order is fixed, the victims are not: they are
-drawn from a seeded generator, so that a failed drill can be run again.
+`next_injection` (pure) decides, from the published status and what was done, what to do now.
+`Drill` carries it out. The order is fixed. The nodes are drawn from a seeded generator, so that a
+failed drill can be repeated.
 
-    notice   a worker node is told that it has 15 seconds, and is then killed
-    loss     another worker node is killed without a word
-    worker   one worker process is killed at a random instant inside a step
+    notice   a worker node gets 15 seconds of notice, and is then killed
+    loss     another worker node is killed without notice
+    worker   one worker process is killed at a random moment within a step
     etcd     the process of the leading etcd member is killed
 
-Each waits until the one before has been overcome: as many nodes as asked for train again, the
-victim is not one of them, and they have run a few steps.
+Each waits until the job has recovered from the one before: the requested number of nodes trains
+again, without the interrupted node, and has run a few steps.
 """
 
 import random
@@ -29,19 +30,20 @@ ORDER = (
     InterruptionKind.WORKER,
     InterruptionKind.ETCD,
 )
+"""The interruptions, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrillPlan:
-    """What the drill does to a job of `nodes` nodes. Steps are optimizer steps, times seconds."""
+    """What the drill does to a job of `nodes` nodes. Times are in seconds."""
 
     nodes: int
     first_step: int = 30
     """No interruption before this step."""
     apart: int = 15
-    """Steps that must have been run since training recovered from the one before."""
+    """Steps between the recovery from one interruption and the next."""
     notice: float = 15.0
-    """The warning that the noticed node gets."""
+    """Seconds of notice for the first interruption."""
     seed: int = 0
 
 
@@ -56,17 +58,17 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class InjectionResult:
-    """An interruption that was caused, and how training stood then."""
+    """An interruption that was caused, and the state of training at that time."""
 
     injection: Injection
     round: int
     step: int
     recovered_at: int | None = None
-    """The step at which training was first seen to have recovered from it."""
+    """The step at which training was first seen to have recovered."""
 
 
 class FaultInjector(Protocol):
-    """The local cloud's hand on its machines; the part of it that a drill needs."""
+    """The part of the local cloud's fault client that a drill needs."""
 
     def interrupt(self, instance: str, seconds: float) -> object: ...
 
@@ -81,7 +83,7 @@ class FaultInjector(Protocol):
 def next_injection(
     status: Status, plan: DrillPlan, done: Sequence[InjectionResult]
 ) -> Injection | None:
-    """What to do now, or None: too early, not recovered yet, or all done."""
+    """Return what to do now, or None: too early, not recovered yet, or all done."""
     if len(done) == len(ORDER) or status.state != "running" or status.step < plan.first_step:
         return None
     training = _training(status)
@@ -106,14 +108,14 @@ def next_injection(
 def observe(
     status: Status, plan: DrillPlan, done: Sequence[InjectionResult]
 ) -> tuple[InjectionResult, ...]:
-    """`done`, with the last one marked as recovered once the status shows it."""
+    """Return `done`, with the last one marked as recovered once the status shows it."""
     if not done or done[-1].recovered_at is not None or not recovered(status, plan, done[-1]):
         return tuple(done)
     return (*done[:-1], replace(done[-1], recovered_at=status.step))
 
 
 def recovered(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
-    """Whether everything that the injection broke is whole again."""
+    """Whether everything that the injection broke works again."""
     training = _training(status)
     if len(training) < plan.nodes:
         return False
@@ -128,7 +130,7 @@ def recovered(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
 
 
 def missing(done: Sequence[InjectionResult]) -> tuple[InterruptionKind, ...]:
-    """The interruptions that training ended too early for."""
+    """Return the interruptions for which training ended too early."""
     return ORDER[len(done) :]
 
 
@@ -148,7 +150,7 @@ def _training(status: Status) -> list[NodeStatus]:
 
 
 class Drill:
-    """Causes the interruptions of a plan as the status that it is fed with allows."""
+    """Causes the interruptions of a plan, as each status that it is fed permits."""
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class Drill:
         try:
             self._cause(injection)
         except (UsageError, Unavailable) as error:
-            # The victim has changed since the status was written; a later status will tell.
+            # The node has changed since the status was written; a later status will show it.
             self._complain(f"drill: not yet: {error}")
             return
         self.done = (*self.done, InjectionResult(injection, status.round, status.step))

@@ -1,7 +1,8 @@
-"""Interruptions and other faults: what is asked of the cloud's process, and the client that asks.
+"""Causes interruptions and other faults in the local cloud on request: the client, and its server
+side.
 
-Requests are POSTs of JSON to `/_spotelastic/<fault>` on the cloud's endpoint: S3 has no bucket
-that could be called so.
+Requests are POSTs of JSON to `/_spotelastic/<fault>` on the cloud's endpoint, which cannot be the
+name of an S3 bucket.
 """
 
 import json
@@ -33,61 +34,62 @@ _TIMEOUT = 30.0
 
 
 class FaultClient:
-    """Asks a running cloud for faults. Raises `UsageError` for what cannot be."""
+    """Asks a running cloud for faults. Raises `UsageError` for what is impossible."""
 
     def __init__(self, info: "CloudInfo") -> None:
         self._address = urlsplit(info.endpoint)
 
     def interrupt(self, instance: str, seconds: float) -> None:
-        """Gives a spot instance notice, and takes it away that many seconds later."""
+        """Give a spot instance notice, and take it away after that many seconds."""
         self._ask("interrupt", instance=instance, seconds=seconds)
 
     def withdraw(self, instance: str) -> None:
-        """Takes a notice back: the instance stays."""
+        """Withdraw a notice: the instance stays."""
         self._ask("withdraw", instance=instance)
 
     def rebalance(self, instance: str) -> None:
-        """Recommends to leave a spot instance, which stays."""
+        """Send a spot instance a rebalance recommendation; it stays."""
         self._ask("rebalance", instance=instance)
 
     def set_delivery(self, *delays: float) -> None:
-        """From now on the event bus delivers one copy of each event after each of these seconds;
-        without any, events are lost."""
+        """Deliver one copy of each event after each of these delays; none: events are lost."""
         self._ask("set_delivery", delays=delays)
 
     def set_metadata(self, instance: str, trouble: Trouble) -> None:
-        """What becomes of the next requests to an instance's metadata service."""
+        """Disturb the next requests to an instance's metadata service."""
         self._ask("set_metadata", instance=instance, trouble=trouble)
 
     def kill(self, instance: str) -> None:
-        """Takes an instance away without notice."""
+        """Take an instance away without notice."""
         self._ask("kill", instance=instance)
 
     def processes(self, instance: str) -> list[processes.LocalProcess]:
+        """Return the processes of an instance."""
         found = self._ask("processes", instance=instance)
         return [processes.LocalProcess(**process) for process in found]
 
     def kill_process(self, instance: str, role: str) -> int:
-        """SIGKILLs one process of an instance, named by its role; returns its pid."""
+        """SIGKILL one process of an instance, named by its role; return its pid."""
         return int(self._ask("kill_process", instance=instance, role=role))
 
     def set_capacity(self, type: str, zone: str, count: int) -> None:
-        """How many instances of the type the zone has in all, running ones included."""
+        """Set how many instances of the type the zone has in all, running ones included."""
         self._ask("set_capacity", type=type, zone=zone, count=count)
 
     def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        """Set the spot price of a type in a zone."""
         self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
 
     def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
-        """As the Pricing API tells it."""
+        """Set the on-demand price that the Pricing API answers."""
         self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
 
     def set_quota(self, code: str, vcpus: int) -> None:
-        """By the quota's code, e.g. L-3819A6DF."""
+        """Set a quota, by its code, e.g. L-3819A6DF."""
         self._ask("set_quota", code=code, vcpus=vcpus)
 
     def calls(self) -> list[Call]:
-        """What roles and users have called so far, each kind of call once."""
+        """Return the AWS calls of roles and users so far, each kind of call once."""
         return msgspec.convert(self._ask("calls"), list[Call])
 
     def _ask(self, fault: str, **arguments: Any) -> Any:
@@ -109,7 +111,7 @@ class FaultClient:
 
 @dataclass(frozen=True)
 class Desk:
-    """The cloud's side: one method per fault, named as in `FaultClient`."""
+    """The server side: one method per fault, with the names of `FaultClient`."""
 
     lock: RLock
     machines: "LocalInstances"
@@ -180,7 +182,9 @@ class Desk:
     def _spot(self, instance: str) -> "LocalInstance":
         machine = self._living(instance)
         if not machine.spot:
-            raise UsageError(f"instance {instance} is on-demand: AWS gives no notice to those")
+            raise UsageError(
+                f"instance {instance} is on-demand: AWS gives such instances no notice"
+            )
         return machine
 
 
@@ -188,7 +192,7 @@ _FAULTS = {name for name in vars(FaultClient) if not name.startswith("_")}
 
 
 def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
-    """HTTP status and body for one request."""
+    """Carry out one request; return the HTTP status and body."""
     try:
         if fault not in _FAULTS:
             raise UsageError(f"no such fault: {fault}")
@@ -200,7 +204,7 @@ def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
 
 
 def middleware(desk: Desk, application: Callable[..., Any]) -> Callable[..., Any]:
-    """A WSGI application that answers faults itself."""
+    """Return a WSGI application that answers faults and passes other requests on."""
 
     def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         path = environ.get("PATH_INFO", "")

@@ -1,4 +1,7 @@
-"""A command's side of users.py: the local cloud that it joins lives at least until it leaves."""
+"""Joins the local cloud for a command, so that it lives at least until the command leaves.
+
+It is the command's side of users.py.
+"""
 
 import contextlib
 import json
@@ -16,37 +19,37 @@ from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.users import Ended
 
 ENDS_WITHIN = 60.0
-"""Seconds that a cloud which lets nobody in any more may take to end."""
+"""Seconds that a cloud which accepts no more users may take to end."""
 TAKEN_DOWN_WITHIN = 660.0
-"""Seconds that a cluster may take to end, and the cloud to answer."""
+"""Seconds that a cluster's teardown and the cloud's answer may take."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class CloudUse:
-    """The cloud does not end before this is left, or the process that has it ends."""
+    """A command's use of the cloud, which lives until it is left or the process ends."""
 
     info: CloudInfo
     _connection: socket.socket
     cluster: str = ""
-    """That the command works on."""
+    """The cluster that the command works on."""
     _answers: IO[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self._answers = self._connection.makefile()
 
     def works_on(self, cluster: str, *, stays: bool | None = None) -> None:
-        """`stays`: whether the cluster outlives the commands that work on it; None: as it is."""
+        """Declare the cluster. `stays`: whether it outlives its commands; None: unchanged."""
         self.cluster = cluster
         line: dict[str, object] = {"cluster": cluster}
         self._tell(line if stays is None else line | {"stays": stays})
 
     def leave(self, say: Say, *, down: bool = False) -> Ended:
-        """What nobody needs any more ends: the cluster, and the cloud.
+        """End the use. The cluster and the cloud end if they are no longer needed.
 
-        `down`: the cluster ends, whoever else works on it. Raises `EnvironmentFailure` where it
-        could not be taken down.
+        `down`: the cluster ends even if other commands work on it. Raises `EnvironmentFailure` if
+        it could not be taken down.
         """
         if down:
             self._tell({"down": True})
@@ -66,13 +69,16 @@ class CloudUse:
         return ended
 
     def close(self) -> None:
-        """Leaves, and waits for nothing."""
+        """End the use without waiting."""
         self._answers.close()
         self._connection.close()
 
     def _tell(self, line: dict[str, object]) -> None:
-        """Until it is heard: from then on no other command's end takes the cluster along."""
-        with contextlib.suppress(OSError):  # it has ended, which the next call to it says better
+        """Send a line and wait until it is acknowledged.
+
+        From then on the end of another command does not take the cluster down.
+        """
+        with contextlib.suppress(OSError):  # the cloud has ended; the next call reports it better
             self._connection.sendall(json.dumps(line).encode() + b"\n")
             for answer in self._answers:
                 if "heard" in json.loads(answer):
@@ -80,7 +86,7 @@ class CloudUse:
 
 
 def join(starting: Callable[[], None]) -> tuple[CloudUse, bool]:
-    """The cloud that runs, or a new one (True), which ends when nobody uses it any more.
+    """Join the running cloud, or start one (True) that ends with its last user.
 
     `starting` is called before one is started.
     """
@@ -103,7 +109,7 @@ def join(starting: Callable[[], None]) -> tuple[CloudUse, bool]:
 
 
 def enter() -> CloudUse | None:
-    """The cloud that runs; None where none does. One that is just ending is waited for."""
+    """Join the running cloud; None if there is none. Waits for one that is just ending."""
     while (info := cloud.find()) is not None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -130,7 +136,7 @@ def _await_end(info: CloudInfo) -> None:
             if not select.select([death], [], [], ENDS_WITHIN)[0]:
                 raise Unavailable(
                     f"the local cloud (pid {info.pid}) has neither answered nor ended for "
-                    f"{ENDS_WITHIN:g} s: end that process, and try again"
+                    f"{ENDS_WITHIN:g} s: kill that process, and try again"
                 )
         finally:
             os.close(death)

@@ -1,4 +1,4 @@
-"""The cloud's process: moto, completed, with machines behind its instances."""
+"""Assembles the local cloud's process: moto, its patches, instances, groups, faults and users."""
 
 import logging
 import os
@@ -39,19 +39,19 @@ class Config:
     region: str
     imds_port: int
     buckets: Path
-    """Where objects of S3 are kept."""
+    """Folder in which S3's objects are stored."""
     boot_command: tuple[str, ...]
     capacity: tuple[tuple[str, str, int], ...] = ()
-    """(instance type, zone, how many); what is not listed is without limit."""
+    """(instance type, zone, count); pairs that are not listed are unlimited."""
 
 
 class Server:
-    """Everything in the process. Made, started and closed by `__main__`."""
+    """All parts of the process. Created, started and closed by `__main__`."""
 
     def __init__(self, config: Config, lost: Callable[[], None]) -> None:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
         _prepare_environment(config)
-        # moto reads its environment when it is imported
+        # moto reads its environment at import
         from moto.server import ThreadedMotoServer
 
         from spotelastic.local import moto_patches
@@ -117,8 +117,10 @@ class Server:
         self._machines.start()
 
     def serve_users(self, over: Callable[[], None], first: Sequence[socket.socket]) -> None:
-        """Commands may join from now on; `first` are there, and then the cloud ends with the last.
-        `over` is called when it is to."""
+        """Admit commands from now on.
+
+        With a `first` command the cloud ends with its last user; `over` is called then.
+        """
         self._users = Users(
             self._config.remains.cloud,
             clusters=partial(_clusters, self._config.region),
@@ -133,7 +135,7 @@ class Server:
             self._users.look()
 
     def _take_down(self, name: str, say: Callable[[str], None]) -> None:
-        """As a laptop would, by the cloud's own endpoint."""
+        """Take a cluster down through the cloud's own endpoint."""
         from spotelastic.aws.base.clients import Aws
         from spotelastic.aws.clusters import teardown
 
@@ -153,7 +155,10 @@ def _bus(region: str, agenda: Agenda) -> Bus:
 
 
 def _clusters(region: str) -> frozenset[str]:
-    """Names of those that have a stack or a group. Takes no lock: whoever deletes one may ask."""
+    """Return the clusters that have a stack or a group.
+
+    Takes no lock: a deletion may be in progress.
+    """
     from moto.autoscaling.models import autoscaling_backends
     from moto.cloudformation.models import cloudformation_backends
 
@@ -190,13 +195,13 @@ def _prepare_environment(config: Config) -> None:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     temporary = Path(config.remains.folder, "tmp")
     temporary.mkdir(exist_ok=True)
-    os.environ["TMPDIR"] = str(temporary)  # large objects of S3 go there
+    os.environ["TMPDIR"] = str(temporary)  # moto puts large S3 objects there
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
     os.environ["AWS_DEFAULT_REGION"] = config.region
 
 
 def _instance_environment(endpoint: str) -> dict[str, str]:
-    """A clean one: what is in the laptop's environment must not reach an instance."""
+    """Return a clean environment: nothing of the user's must reach an instance."""
     return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]),
         "LANG": "C.UTF-8",

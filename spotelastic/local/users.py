@@ -1,13 +1,14 @@
-"""Who uses the cloud: commands, each by a connection that ends with it, and the clusters in it.
+"""Counts the users of the local cloud (commands and clusters), and decides what ends with a
+command.
 
-A command says which cluster it works on, and whether that is to outlive it. A cluster that is not
-ends with the last command that works on it, however that ended. The cloud ends when no command uses
-it and no cluster is in it.
+Each command holds a connection, which ends with it. It says which cluster it works on, and whether
+the cluster outlives it. A cluster that does not ends with the last command that works on it,
+however that ends. The cloud ends when no command uses it and it has no cluster.
 
-Lines of JSON go over the connection: from the command `{"cluster": ..., "stays": ...}` and
-`{"down": true}`, each answered by `{"heard": true}`, so that no other command's end comes between;
-once it writes no more, `{"say": ...}`, then `{"failed": ...}`, or `{"ended": ...}` with what has:
-"nothing", "cluster", or "cloud", which is about to.
+The connection carries lines of JSON. A command sends `{"cluster": ..., "stays": ...}` and `{"down":
+true}`, each answered by `{"heard": true}`, so that no other command's end comes in between. Once it
+sends no more, it gets `{"say": ...}`, then `{"failed": ...}` or `{"ended": ...}` with what has
+ended: "nothing", "cluster", or "cloud", which is about to end.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def address(cloud: str) -> str:
-    """An abstract socket's, as wide as the loopback interface."""
+    """Return the address of an abstract socket, which is as wide as the loopback interface."""
     return f"\0spotelastic-users-{cloud}"
 
 
@@ -40,11 +41,12 @@ class _User:
 
     cluster: str = ""
     down: bool = False
-    """It takes the cluster down, whoever else works on it; or the cloud, without a cluster."""
+    """Whether the command takes the cluster down despite other users, or without a cluster the
+    cloud."""
 
 
 class Users:
-    """Keeps count, and says when it is over."""
+    """Counts users, and reports when the cloud is to end."""
 
     def __init__(
         self,
@@ -70,13 +72,13 @@ class Users:
         self._listener.listen()
 
     def start(self, first: Iterable[socket.socket]) -> None:
-        """`first`: the connection of the command that started the cloud, if it uses it."""
+        """Admit commands; `first` is the connection of the command that started the cloud."""
         for connection in first:
             self._admit(connection)
         Thread(target=self._listen, name="users", daemon=True).start()
 
     def look(self) -> None:
-        """A cluster may have gone."""
+        """Check whether the cloud is still used: a cluster may be gone."""
         with self._lock:
             self._close_if_unused(self._ends_unused)
         if self._closing:
@@ -101,7 +103,7 @@ class Users:
 
     def _serve(self, connection: socket.socket, user: _User) -> None:
         def answer(**line: object) -> None:
-            with contextlib.suppress(OSError):  # nobody is there who would read it
+            with contextlib.suppress(OSError):  # the command has ended
                 connection.sendall(json.dumps(line).encode() + b"\n")
 
         with connection:
@@ -140,7 +142,7 @@ class Users:
             if ends == "cluster":
                 self._take_down(name, say)
             elif ends == "nothing" and owned:
-                say(f"{name} goes on: another command works on it")
+                say(f"{name} keeps running: another command works on it")
         finally:
             with self._lock:
                 self._users.discard(user)
@@ -155,11 +157,11 @@ class Users:
 def parting(
     name: str, others: Collection[str], clusters: Collection[str], *, goes: bool, may_end: bool
 ) -> Ended:
-    """What ends with a command that has worked on the cluster `name`, if on any.
+    """Return what ends with a command that worked on the cluster `name`, if any (pure).
 
-    `others`: the clusters of the other commands, "" of one that has not said yet. `goes`: the
-    cluster ends now. Where nobody is left who would miss the cloud, it takes the cluster with it,
-    which is faster.
+    `others`: the clusters of the other commands, "" for one that has not said yet. `goes`: the
+    cluster ends now. If the cloud is not needed any more, it ends together with the cluster, which
+    is faster.
     """
     left = set(clusters) - ({name} if goes else set())
     missed = any(other != name or not goes for other in others)
@@ -169,7 +171,7 @@ def parting(
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether it comes from a process of the same user."""
+    """Whether the connection comes from a process of the same user."""
     size = struct.calcsize("3i")
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return bool(struct.unpack("3i", peer)[1] == os.getuid())

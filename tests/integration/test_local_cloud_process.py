@@ -200,7 +200,7 @@ def test_a_second_start_is_refused_and_another_home_is_not(
     laptop: Laptop, home: Path, tmp_path: Path
 ) -> None:
     first = laptop.info
-    running = pytest.raises(UsageError, match=f"running already \\(pid {first.pid}")
+    running = pytest.raises(UsageError, match=f"already running \\(pid {first.pid}")
     with environment(SPOTELASTIC_HOME=str(home)), running:
         cloud.start(detach=False)
     with running_cloud(tmp_path / "two") as second:

@@ -94,7 +94,7 @@ def test_the_cluster_that_two_commands_show_ends_with_the_second(first: CloudUse
     beside.works_on("a")
     told: list[str] = []
     assert first.leave(told.append) == "nothing"
-    assert told == ["a goes on: another command works on it"]
+    assert told == ["a keeps running: another command works on it"]
     assert beside.leave(told.append) == "cloud"
     assert told[1:] == ["ending the local cloud"] and ended(first.info)
 

@@ -1,4 +1,5 @@
-"""Scaling activities: what groups tried, and how it went."""
+"""Records scaling activities of the local cloud: what groups tried to launch or end, and the
+outcome."""
 
 import json
 import uuid
@@ -11,7 +12,7 @@ _KEPT = 200  # per group
 
 
 def now() -> datetime:
-    """As moto keeps times: UTC without saying so."""
+    """Return the time as moto keeps it: UTC without a time zone."""
     return datetime.fromtimestamp(wall(), UTC).replace(tzinfo=None)
 
 
@@ -24,7 +25,7 @@ class Activity:
     cause: str
     launching: bool
     place: dict[str, str] = field(default_factory=dict)
-    """What the event's Details are."""
+    """The event's Details."""
     activity_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     start_time: datetime = field(default_factory=now)
     end_time: datetime | None = None
@@ -43,7 +44,7 @@ class Activity:
 
 @dataclass
 class Activities:
-    """The recent ones of each group."""
+    """The recent activities of each group."""
 
     _by_group: dict[str, list[Activity]] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Activities:
         return self._open(group, f"Terminating EC2 instance: {instance}", cause, False, zone)
 
     def of(self, group: str = "") -> list[Activity]:
-        """Of one group or of all, newest first."""
+        """Return the activities of one group or of all, newest first."""
         kept = [self._by_group.get(group, [])] if group else self._by_group.values()
         found = [activity for each in kept for activity in each]
         return sorted(found, key=lambda activity: activity.start_time, reverse=True)

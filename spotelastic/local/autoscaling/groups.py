@@ -1,14 +1,14 @@
-"""Auto Scaling groups that behave: moto keeps and shows them, this makes them act.
+"""Makes the local cloud's Auto Scaling groups act: moto only stores and shows them.
 
-`pass_over` looks at every group and takes it one step towards what it should be; it runs on the
-agenda whenever something changed (a call, an instance's state, capacity, a deadline), so that
-calls return at once and launches happen after them, as on AWS. What to launch and whom to
-terminate is decided in `planner.py`.
+`pass_over` takes every group one step towards its desired state. It runs on the agenda whenever
+something changed: a call, an instance's state, capacity, a deadline. So calls return at once, and
+launches happen after them, as on AWS. `planner.py` decides what to launch and which instances to
+terminate.
 
-A member's way: Pending, Pending:Wait (launch hooks), Pending:Proceed, InService, Terminating,
-Terminating:Wait (termination hooks), Terminating:Proceed, and out. Those that are terminating no
-longer count, so that their replacements launch at once. An instance that EC2 has already taken
-leaves its group without waiting for hooks: there is nothing left to wait for.
+A member passes through Pending, Pending:Wait (launch hooks), Pending:Proceed, InService,
+Terminating, Terminating:Wait (termination hooks) and Terminating:Proceed. Terminating members no
+longer count, so their replacements launch at once. An instance that EC2 has already taken leaves
+its group without waiting for hooks.
 """
 
 import logging
@@ -41,21 +41,23 @@ TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 _log = logging.getLogger(__name__)
 
 RETRY = 15.0
-"""Seconds until a launch that failed is tried again, unless capacity changes before."""
+"""Seconds until a failed launch is tried again, unless capacity changes before."""
 
 Launch = Callable[[Any, planner.LaunchPool, bool], Any]
-"""Launches one instance for (group, place, spot); raises what EC2 answers."""
+"""Launches one instance for (group, pool, spot); raises EC2's error."""
 
 
 @dataclass(slots=True)
 class _Ledger:
-    """What moto does not keep of a group."""
+    """What moto does not store of a group."""
 
     retry_at: float = 0.0
     deleting: bool = False
 
 
 class AutoScaling:
+    """All Auto Scaling groups of the local cloud."""
+
     def __init__(
         self,
         *,
@@ -79,7 +81,7 @@ class AutoScaling:
     # -- what calls ask for ------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something changed: look at all groups soon."""
+        """Note a change: all groups are looked at soon."""
         if not self._planned:
             self._planned = True
             self._agenda.soon(self.pass_over)
@@ -90,13 +92,13 @@ class AutoScaling:
         self.wake()
 
     def capacity_changed(self) -> None:
-        """Launches that failed are worth another try."""
+        """Let launches that failed be tried again at once."""
         for ledger in self._ledgers.values():
             ledger.retry_at = 0.0
         self.wake()
 
     def terminate_member(self, instance: str, decrement: bool) -> Activity:
-        """TerminateInstanceInAutoScalingGroup."""
+        """Carry out TerminateInstanceInAutoScalingGroup."""
         group, member = self._find(instance)
         cause = "a user request"
         if decrement:
@@ -116,7 +118,7 @@ class AutoScaling:
         return self._begin_terminating(group, member, f"in response to {cause}.")
 
     def complete(self, group: str, hook: str, result: str, token: str, instance: str) -> None:
-        """CompleteLifecycleAction."""
+        """Carry out CompleteLifecycleAction."""
         member = self._waiting(group, hook, token, instance)
         del member.waits[hook]
         if result == "ABANDON" and member.lifecycle_state.startswith("Pending"):
@@ -126,13 +128,13 @@ class AutoScaling:
         self.wake()
 
     def heartbeat(self, group: str, hook: str, token: str, instance: str) -> None:
-        """RecordLifecycleActionHeartbeat: the time-out starts anew."""
+        """Carry out RecordLifecycleActionHeartbeat: the time-out starts again."""
         wait = self._waiting(group, hook, token, instance).waits[hook]
         wait.deadline = wall() + wait.hook.heartbeat_timeout
         self._agenda.at(wait.deadline, self.wake)
 
     def delete(self, group: str, force: bool) -> None:
-        """DeleteAutoScalingGroup: without `force` only an empty group."""
+        """Carry out DeleteAutoScalingGroup; without `force` only of an empty group."""
         found = self._group(group)
         if found.instance_states and not force:
             raise AutoscalingClientError(
@@ -149,7 +151,10 @@ class AutoScaling:
         self._drop_if_empty(found)
 
     def delete_now(self, group: str) -> None:
-        """As `delete`, done when it returns: stacks delete what lies below a group after it."""
+        """Delete a group and wait until its instances have ended.
+
+        A stack deletes what they use right after it.
+        """
         instances = [member.instance for member in self._group(group).instance_states]
         self.delete(group, force=True)
         self._machines.settle(instances)
@@ -158,12 +163,13 @@ class AutoScaling:
     # -- what groups do ----------------------------------------------------------------------
 
     def pass_over(self) -> None:
+        """Take every group one step towards its desired state."""
         self._planned = False
         now = wall()
         for group in list(self._backend.autoscaling_groups.values()):
             try:
                 self._look_after(group, now)
-            except Exception:  # such as a launch template that was deleted: the others go on
+            except Exception:  # e.g. its launch template was deleted: the other groups go on
                 _log.exception("cannot look after group %s", group.name)
                 self._agenda.at(now + RETRY, self.wake)
 
@@ -178,7 +184,7 @@ class AutoScaling:
         self._grow(group, now)
 
     def _advance(self, group: Any, member: LocalGroupMember, now: float) -> None:
-        """Takes one member one state further, if it can go."""
+        """Take one member one state further, if possible."""
         machine = self.machine(member)
         for name, wait in list(member.waits.items()):
             if now >= min(wait.deadline, wait.limit):
@@ -229,7 +235,7 @@ class AutoScaling:
             )
 
     def _enter_hooks(self, group: Any, member: LocalGroupMember, transition: str) -> None:
-        """Into the waiting state; with nothing to wait for it is left in the same pass."""
+        """Move the member into the waiting state; without hooks it leaves it in the same pass."""
         launching = transition == LAUNCHING
         member.lifecycle_state = "Pending:Wait" if launching else "Terminating:Wait"
         now = wall()
@@ -355,7 +361,7 @@ class AutoScaling:
     # -- books -------------------------------------------------------------------------------
 
     def _begin(self, group: Any, member: LocalGroupMember, why: str) -> Activity:
-        """A termination's activity; a launch that is still under way is given up."""
+        """Open a termination's activity; a launch still in progress is cancelled."""
         if member.activity is not None:
             member.activity.ended("Cancelled")
         return self.activities.termination(group.name, member.instance_id, member.zone, why)

@@ -1,4 +1,4 @@
-"""What an Auto Scaling group asks EC2 for when it launches an instance."""
+"""Launches an instance for an Auto Scaling group of the local cloud."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from spotelastic.local.instances.machines import LocalInstances
 
 
 class Launcher:
-    """One launch at a place; raises what EC2 answers."""
+    """Launches one instance in a pool; raises EC2's error."""
 
     def __init__(self, machines: LocalInstances) -> None:
         self._machines = machines

@@ -1,4 +1,4 @@
-"""Auto Scaling groups and their members as moto keeps them: what is added, and how to read them."""
+"""Extends moto's Auto Scaling groups and members for the local cloud, and reads their settings."""
 
 import uuid
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from moto.autoscaling import models
 from spotelastic.local.autoscaling import planner
 from spotelastic.local.autoscaling.activities import Activity
 
-GLOBAL_TIMEOUT = 172800  # seconds that heartbeats can stretch a wait to
-_MULTIPLES = 100  # of the heartbeat time-out, whichever is less
+GLOBAL_TIMEOUT = 172800  # longest wait in seconds, however many heartbeats are sent
+_MULTIPLES = 100  # or so many heartbeat time-outs, whichever is less
 
 
 @dataclass(slots=True)
 class LifecycleWait:
-    """A life-cycle action that is waited for; times in seconds since the epoch."""
+    """A life-cycle action in progress; times in epoch seconds."""
 
     hook: Any
     token: str
@@ -25,17 +25,17 @@ class LifecycleWait:
 
 
 class LocalGroupMember(models.InstanceState):
-    """Moto's, with what life-cycle hooks and spot need."""
+    """moto's member, extended for life-cycle hooks and spot."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.zone = str(self.instance.placement.zone)
         self.spot = self.instance.lifecycle == "spot"
         self.waits: dict[str, LifecycleWait] = {}
-        """By name of the hook."""
+        """Life-cycle actions in progress, by name of the hook."""
         self.abandoned = False
         self.activity: Activity | None = None
-        """The scaling activity that is under way for it."""
+        """The scaling activity in progress for the member."""
 
     def wait(self, hook: Any, now: float) -> LifecycleWait:
         timeout = hook.heartbeat_timeout
@@ -46,7 +46,7 @@ class LocalGroupMember(models.InstanceState):
 
 
 def policy_of(group: Any) -> planner.GroupRequest:
-    """What a moto group asks for, from its launch template or mixed-instances policy."""
+    """Return what a group asks for, from its launch template or mixed-instances policy."""
     mixed = group.mixed_instances_policy or {}
     overrides = mixed.get("LaunchTemplate", {}).get("Overrides") or []
     types = tuple(item["InstanceType"] for item in overrides if item.get("InstanceType"))
@@ -69,14 +69,15 @@ def policy_of(group: Any) -> planner.GroupRequest:
 
 
 def _plain(group: Any) -> dict[str, Any]:
-    """Without a policy it is the launch template that says spot or on-demand."""
+    """Return the distribution of a group without a policy: its launch template says spot or
+    on-demand."""
     version = group.ec2_launch_template.get_version(group.launch_template_version)
     market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
     return {"OnDemandPercentageAboveBaseCapacity": 0 if market == "spot" else 100}
 
 
 def counting(group: Any) -> list[LocalGroupMember]:
-    """The members that count towards the size: those that are terminating do not."""
+    """Return the members that count towards the size: terminating ones do not."""
     return [
         member
         for member in group.instance_states
@@ -85,7 +86,7 @@ def counting(group: Any) -> list[LocalGroupMember]:
 
 
 def seen(members: Iterable[LocalGroupMember]) -> list[planner.GroupInstance]:
-    """The members as `scaling` wants to know them."""
+    """Return the members as the planner needs them."""
     return [
         planner.GroupInstance(
             member.instance_id,
@@ -99,5 +100,5 @@ def seen(members: Iterable[LocalGroupMember]) -> list[planner.GroupInstance]:
 
 
 def suspended(group: Any, process: str) -> bool:
-    """Whether one of the group's processes (Launch, Terminate, HealthCheck...) is suspended."""
+    """Whether one of the group's processes (Launch, Terminate, HealthCheck, ...) is suspended."""
     return any(item["ProcessName"] == process for item in group.suspended_processes)

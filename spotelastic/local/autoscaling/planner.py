@@ -1,7 +1,8 @@
-"""What an Auto Scaling group launches and terminates next. Pure: `groups.py` does it.
+"""Decides what a local Auto Scaling group launches and terminates next (pure).
 
-Follows the user guide's pages on allocation strategies, Availability Zone distribution and
-termination policies, as far as a group of one launch template and unweighted types goes.
+Follows the Auto Scaling user guide on allocation strategies, Availability Zone distribution and
+termination policies, for groups of one launch template and unweighted types. `groups.py` carries it
+out.
 """
 
 import math
@@ -25,7 +26,7 @@ class GroupInstance:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPool:
-    """Where a launch can be tried."""
+    """A subnet, zone and type in which a launch can be tried."""
 
     subnet: str
     zone: str
@@ -34,41 +35,43 @@ class LaunchPool:
 
 @dataclass(frozen=True, slots=True)
 class CapacityOffer:
-    """What a (type, zone) has to offer now."""
+    """The present price and free capacity of a (type, zone)."""
 
     price: float
     free: float
 
 
 class Offering(Protocol):
+    """Returns the offer of a (type, zone)."""
+
     def __call__(self, type: str, zone: str) -> CapacityOffer: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What the group wants."""
+    """What the group asks for."""
 
     desired: int
     subnets: tuple[tuple[str, str], ...]
-    """(subnet, zone)."""
+    """Pairs of (subnet, zone)."""
     types: tuple[str, ...]
-    """In the order of the overrides."""
+    """Types in the order of the overrides."""
     on_demand_base: int = 0
     on_demand_percentage: int = 100
-    """Of what is above the base."""
+    """Share of on-demand instances above the base."""
     on_demand_strategy: str = "prioritized"
     spot_strategy: str = "lowest-price"
 
     @property
     def on_demand(self) -> int:
-        """How many of the desired instances are on-demand; fractions count for on-demand."""
+        """How many of the desired instances are on-demand; fractions count as on-demand."""
         above = max(self.desired - self.on_demand_base, 0)
         share = math.ceil(above * self.on_demand_percentage / 100)
         return min(self.on_demand_base + share, self.desired)
 
 
 def purchases(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[bool]:
-    """For each launch that is missing: whether it is a spot instance. On-demand comes first."""
+    """Return, for each missing instance, whether it is spot. On-demand comes first."""
     missing = policy.desired - len(members)
     if missing <= 0:
         return []
@@ -79,7 +82,7 @@ def purchases(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[bo
 def places(
     policy: GroupRequest, members: Sequence[GroupInstance], spot: bool, offer: Offering
 ) -> list[LaunchPool]:
-    """Where to try one launch, in order: the emptiest zones first, in each the best type first."""
+    """Return where to try one launch: the emptiest zones first, and in each the best type first."""
     population = Counter(member.zone for member in members)
     subnets = sorted(policy.subnets, key=lambda subnet: population[subnet[1]])
     return [
@@ -90,8 +93,9 @@ def places(
 
 
 def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]:
-    """Whom to terminate to get down to size: in the fullest zone, of the purchase option that is
-    over its share, the oldest; never one that is protected from scale-in.
+    """Return which instances to terminate to get down to the desired size.
+
+    Of the fullest zone and the purchase option over its share, the oldest; never a protected one.
     """
     left = list(members)
     chosen = []

@@ -1,4 +1,4 @@
-"""The Pricing API, of which moto has nothing: on-demand prices of EC2 as the market has them."""
+"""Emulates the Pricing API, which moto lacks: answers with the local market's on-demand prices."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _KEY = re.compile(r"Credential=([^/]+)/")
 
 
 def products(market: SpotMarket, filters: Mapping[str, str]) -> list[str]:
-    """What GetProducts answers to filters by field: JSON, as AWS packs it into its own JSON."""
+    """Return what GetProducts answers to filters by field: JSON strings, as AWS packs them."""
     type = filters.get("instanceType", "")
     rate = {"pricePerUnit": {"USD": f"{market.on_demand(type):.10f}"}}
     product = {
@@ -32,7 +32,7 @@ def middleware(
     region: str,
     application: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """A WSGI application that answers GetProducts itself."""
+    """Return a WSGI application that answers GetProducts and passes other requests on."""
 
     def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         if environ.get("HTTP_X_AMZ_TARGET") != TARGET:

@@ -1,4 +1,5 @@
-"""What the cloud does by itself: one thread that does things when they are due, under its lock."""
+"""Runs the local cloud's timers: one thread that runs tasks when they are due, under the cloud's
+lock."""
 
 import heapq
 import itertools
@@ -14,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Agenda:
-    """Tasks run one at a time, in order of time, holding `lock`; they must not wait for anything.
+    """Runs tasks one at a time, in order of time, holding `lock`. Tasks must not wait.
 
     A task that raises is logged and the agenda goes on: one broken group must not stop the cloud.
     """
@@ -32,10 +33,11 @@ class Agenda:
         self._thread.start()
 
     def soon(self, task: Task) -> None:
+        """Run a task as soon as possible."""
         self.at(0.0, task)
 
     def at(self, when: float, task: Task) -> None:
-        """`when` in seconds since the epoch."""
+        """Run a task at `when`, in epoch seconds."""
         with self._changed:
             heapq.heappush(self._due, (when, next(self._order), task))
             self._changed.notify()

@@ -1,4 +1,5 @@
-"""The event bus: it delivers each event once and at once, unless it was told to do worse."""
+"""Delivers the local cloud's events, once and at once unless a test asks for delays, copies or
+losses."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,14 +12,14 @@ Put = Callable[[CloudEvent, float], None]
 
 
 class Bus:
-    """Under the cloud's lock, as all of its parts."""
+    """The event bus. Used under the cloud's lock, as all parts."""
 
     def __init__(self, put: Put, agenda: Agenda) -> None:
-        """`put` takes an event and its time, in seconds since the epoch."""
+        """`put` delivers an event with its time, in epoch seconds."""
         self._put = put
         self._agenda = agenda
         self.delays: tuple[float, ...] = (0.0,)
-        """Of the copies of an event: seconds until they are delivered."""
+        """Seconds until each copy of an event is delivered."""
 
     def emit(self, event: CloudEvent) -> None:
         now = wall()

@@ -1,4 +1,4 @@
-"""What AWS puts on the event bus about instances and Auto Scaling groups, in its own shapes.
+"""Builds and delivers AWS's events about instances and Auto Scaling groups, in AWS's own format.
 
 Sources: "Events for Amazon EC2 Spot Instance interruptions", "EC2 instance rebalance
 recommendations", "Amazon EC2 instance state change events" (EC2 user guide), and "Amazon EC2 Auto
@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CloudEvent:
+    """One event."""
+
     source: str
     type: str
     """The event's detail-type."""
@@ -52,7 +54,7 @@ def state_change(account: str, region: str, instance: str, state: str) -> CloudE
 def lifecycle_action(
     group: Any, instance: str, hook: Any, token: str, origin: str, destination: str
 ) -> CloudEvent:
-    """`group` and `hook` are moto's; transition is launching or terminating."""
+    """Return the event of a life-cycle action; `group` and `hook` are moto's."""
     verb = "launch" if hook.lifecycle_transition.endswith("LAUNCHING") else "terminate"
     detail = {
         "LifecycleActionToken": token,
@@ -71,7 +73,7 @@ def lifecycle_action(
 
 
 def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
-    """A launch or termination that succeeded or failed."""
+    """Return the event of a launch or termination that succeeded or failed."""
     verb = "Launch" if activity.launching else "Terminate"
     outcome = "Successful" if activity.status_code == "Successful" else "Unsuccessful"
     arn = f"arn:aws:ec2:{group.region}:{group.account_id}:instance/{instance}"
@@ -98,10 +100,10 @@ def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
 
 
 def put(backend: Any, event: CloudEvent, at: float) -> None:
-    """Delivers an event of that time to the targets of the default bus's matching rules; `backend`
-    is moto's.
+    """Deliver an event of time `at` to the targets of the default bus's matching rules.
 
-    As on AWS, a target that does not take it (a queue that was deleted) concerns nobody else.
+    `backend` is moto's. As on AWS, a target that fails (a deleted queue) does not affect the
+    others.
     """
     entry = {
         "Source": event.source,

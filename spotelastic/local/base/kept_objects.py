@@ -1,9 +1,8 @@
-"""The objects of the local cloud's buckets as files, which outlive the cloud.
+"""Stores the objects of the local cloud's buckets as files, which outlive the cloud.
 
-An object is a plain file, named as its key wherever a path can be: the checkpoints of a run are a
-folder like any other. A write goes to a temporary name and is renamed, so that no file is half
-there, whatever ends the cloud. Nothing is forced to the disk: files outlive processes, but perhaps
-not a crash of the machine.
+An object is a plain file named after its key where possible, so the checkpoints of a run are an
+ordinary folder. A write goes to a temporary name and is renamed, so no file is ever incomplete.
+Nothing is flushed to disk: files outlive processes, but perhaps not a crash of the machine.
 """
 
 import itertools
@@ -17,25 +16,24 @@ from typing import IO
 from urllib.parse import quote, unquote
 
 _WRITING = ".writing"
-"""Beside the buckets, whose names never begin so: what is not whole yet."""
+"""Folder, beside the buckets, of files that are not complete yet. No bucket has such a name."""
 _MARK = "%"
-"""Behind the name of an object that a folder has as well; quoting leaves none there."""
+"""Suffix of an object's file if a folder has the same name; quoted keys never end in it."""
 _GOES_ON = "%-"
-"""Behind a piece of a name that is longer than a file's may be."""
+"""Suffix of a piece of a name that is too long for one file name."""
 _LONGEST = 200
 SMALL = 1 << 20
-"""Bytes of what is kept in memory besides."""
+"""Most bytes of an object that is also kept in memory."""
 _PLAIN = " !@#$&'()*+,;=:[]{}^"
-"""Letters that stay as they are, besides those that quoting never touches."""
+"""Characters that are not quoted, besides those that quoting never touches."""
 
 
 class Content:
-    """What an object holds, read from its file whenever it is asked for; moto takes it for a file.
+    """The contents of an object, read from its file on demand; moto takes it for a file.
 
-    A small one also stays in memory once it is known: such objects are replaced while others read
-    them, who get what was there when they asked. Reading a large one fails, as from a closed file,
-    once the file is gone or another one has its name: S3 answers with an error, and clients ask
-    again.
+    Small contents also stay in memory once read: such objects are replaced while others read them,
+    and readers get what was there when they asked. Reading a large one fails, as from a closed
+    file, once the file is gone or replaced. S3 then answers with an error, and clients ask again.
     """
 
     def __init__(self, path: Path, data: bytes | None = None) -> None:
@@ -44,7 +42,7 @@ class Content:
         found = path.stat()
         self.size, self.written_at = found.st_size, found.st_mtime
         self._identity = _identity(found)
-        self._reader = threading.local()  # several requests may read the object at a time
+        self._reader = threading.local()  # several requests may read the object at once
 
     def seek(self, position: int) -> int:
         self._reader.at = position
@@ -65,7 +63,7 @@ class Content:
         return data
 
     def close(self) -> None:
-        """What never got its name is nobody's."""
+        """Delete a file that never got its name."""
         if self.path.parent.name == _WRITING:
             self.path.unlink(missing_ok=True)
 
@@ -85,9 +83,9 @@ class KeptBuckets:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.lock = threading.RLock()
-        """Held by whoever changes an object and its file."""
+        """Held while an object and its file are changed."""
         self._numbers = itertools.count()
-        shutil.rmtree(root / _WRITING, ignore_errors=True)  # of a cloud that was killed
+        shutil.rmtree(root / _WRITING, ignore_errors=True)  # left by a cloud that was killed
         (root / _WRITING).mkdir(parents=True)
 
     def names(self) -> tuple[str, ...]:
@@ -100,7 +98,7 @@ class KeptBuckets:
         shutil.rmtree(self.root / bucket, ignore_errors=True)
 
     def objects(self, bucket: str) -> Iterator[tuple[str, Content]]:
-        """Every object's key, and what it holds."""
+        """Yield every object's key and contents."""
         its = self.root / bucket
         for folder, _, files in os.walk(its):
             for file in files:
@@ -108,7 +106,7 @@ class KeptBuckets:
                 yield key_of(path.relative_to(its)), Content(path)
 
     def write(self, data: bytes) -> Content:
-        """Whole, and without a name yet."""
+        """Write a complete file, without a name yet."""
         path = self.root / _WRITING / str(next(self._numbers))
         try:
             path.write_bytes(data)
@@ -118,7 +116,7 @@ class KeptBuckets:
         return Content(path, bytes(data))
 
     def place(self, bucket: str, key: str, content: Content) -> None:
-        """The object is this one from now on."""
+        """Give the file its object's name; it replaces the object."""
         with self.lock:
             path = self.root / bucket / path_of(key)
             self._make_folder(path.parent, self.root / bucket)
@@ -128,14 +126,14 @@ class KeptBuckets:
             content.path = path
 
     def remove(self, bucket: str, key: str) -> None:
-        """The object's file, and folders in which nothing is left."""
+        """Remove the object's file, and folders that are empty then."""
         with self.lock:
             path = self.root / bucket / path_of(key)
             for each in (path, _marked(path)):
                 with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     each.unlink()
             folder = path.parent
-            with suppress(OSError):  # it holds something, or is not there
+            with suppress(OSError):  # it is not empty, or does not exist
                 while folder != self.root / bucket:
                     folder.rmdir()
                     folder = folder.parent
@@ -151,13 +149,13 @@ class KeptBuckets:
 
 
 def names(root: Path) -> tuple[str, ...]:
-    """Of the buckets that lie in the folder."""
+    """Return the names of the buckets in the folder."""
     found = root.iterdir() if root.is_dir() else ()
     return tuple(sorted(path.name for path in found if path.name[0] != "." and path.is_dir()))
 
 
 def path_of(key: str) -> Path:
-    """Where the object's file lies in its bucket, unless a folder has that name."""
+    """Return the path of an object's file in its bucket, unless a folder has that name."""
     pieces: list[str] = []
     for part in key.split("/"):
         text = quote(part, safe=_PLAIN) or _MARK
@@ -171,7 +169,7 @@ def path_of(key: str) -> Path:
 
 
 def key_of(path: Path) -> str:
-    """The reverse."""
+    """Return the key of a file: the reverse of `path_of`."""
     parts, begun = [], ""
     for piece in path.parts:
         if piece.endswith(_GOES_ON):

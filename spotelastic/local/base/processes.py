@@ -1,9 +1,9 @@
-"""The processes of instances, found and ended through /proc.
+"""Finds and kills the processes of the local cloud's instances, through /proc.
 
-An instance's processes carry `SPOTELASTIC_INSTANCE` (and their cloud's `SPOTELASTIC_CLOUD`) in the
-environment that they were started with, which descendants inherit and do not shed by starting a
-session or by outliving their parents. What was started with another environment counts for as
-long as it has such an ancestor. Needs no privileges: everything runs as one user.
+An instance's processes carry `SPOTELASTIC_INSTANCE` and `SPOTELASTIC_CLOUD` in their initial
+environment. Descendants inherit it, and do not lose it with a new session or a dead parent. A
+process started with another environment counts as long as it has such an ancestor. No privileges
+are needed: everything runs as one user.
 """
 
 import os
@@ -19,21 +19,23 @@ INSTANCE = "SPOTELASTIC_INSTANCE"
 CLOUD = "SPOTELASTIC_CLOUD"
 
 _FIRST = ("se-agent", "se-controller")
-"""Ended before all others, so that nothing reports on a machine that is half gone."""
-_PATIENCE = 5.0  # seconds until processes that were killed are looked for again
+"""Roles that are ended before all others, so that none reports on a half-dead instance."""
+_PATIENCE = 5.0  # seconds until killed processes are looked for again
 
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
+    """A process of an instance."""
+
     pid: int
     role: str
-    """The name that it gave itself (/proc/PID/comm)."""
+    """The name that the process gave itself (/proc/PID/comm)."""
     instance: str
     cloud: str
 
 
 def marked(cloud: str, instance: str = "") -> list[LocalProcess]:
-    """The living processes of a cloud, or of one of its instances."""
+    """Return the living processes of a cloud, or of one of its instances."""
     return [
         process
         for process in _marked()
@@ -42,7 +44,7 @@ def marked(cloud: str, instance: str = "") -> list[LocalProcess]:
 
 
 def end(find: Callable[[], Sequence[LocalProcess]]) -> None:
-    """Freezes and kills whatever `find` finds, until it finds nothing."""
+    """Freeze and kill the processes that `find` returns, until it returns none."""
     while found := find():
         found = sorted(found, key=lambda process: process.role not in _FIRST)
         deaths = [death for process in found if (death := _watch(process.pid)) is not None]
@@ -57,9 +59,10 @@ def end(find: Callable[[], Sequence[LocalProcess]]) -> None:
 
 
 def started_at(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 if it is not there or a zombie.
+    """Return when a process started, in clock ticks since boot; 0 if it does not exist or is a
+    zombie.
 
-    With the pid it names one process for good: pids are used again.
+    Together with the pid this identifies a process for good: pids are reused.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -80,7 +83,7 @@ class _Entry:
 
 
 def _marked() -> Iterator[LocalProcess]:
-    """Those with a mark, and those without whose parent, or parent's parent, has one."""
+    """Yield the processes with a mark, and those without one whose ancestor has one."""
     table = {entry.pid: entry for entry in _entries()}
     for entry in table.values():
         above: _Entry | None = entry
@@ -98,7 +101,7 @@ def _entries() -> Iterator[_Entry]:
         try:
             head, _, rest = Path(folder.path, "stat").read_text().rpartition(")")
             environment = Path(folder.path, "environ").read_bytes()
-        except OSError:  # gone, or of another user
+        except OSError:  # it is gone, or another user's
             continue
         state, parent = rest.split()[:2]
         if state not in "ZX":

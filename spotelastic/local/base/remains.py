@@ -1,4 +1,7 @@
-"""What a cloud has on the machine, and its removal: by itself, its hypervisor, or its successor."""
+"""Removes everything that a local cloud has on the machine: processes, shared memory, files.
+
+Called by the cloud itself, by its hypervisor, or by the next cloud.
+"""
 
 import json
 import os
@@ -13,6 +16,8 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class Remains:
+    """What a cloud has on the machine."""
+
     folder: str
     """Temporary folder: consoles, volumes, the cloud's log."""
     record: str
@@ -25,10 +30,11 @@ class Remains:
 
     @property
     def shm(self) -> Path:
+        """The cloud's folder in shared memory."""
         return _SHARED_MEMORY / f"spotelastic-{self.cloud}"
 
     def remove(self) -> None:
-        """Ends every process of every instance, then removes shared memory, folder and record."""
+        """End all processes of all instances, then remove shared memory, folder and record."""
         processes.end(lambda: processes.marked(self.cloud))
         shutil.rmtree(self.shm, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -45,6 +51,7 @@ class Remains:
 
 
 def write_atomically(path: Path, text: str) -> None:
+    """Replace a file as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)

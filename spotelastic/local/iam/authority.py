@@ -1,8 +1,8 @@
-"""Who calls what on which resources, and whether their policies permit it.
+"""Decides which local AWS calls a role or user may make, and records them for tests.
 
-A call with a role's credentials is judged by the role's policies, as on AWS, and one with the keys
-of an IAM user by that user's; any other key is the account's administrator. What was called is
-kept, so that tests can ask what each role has used, and what it was not permitted.
+A call with a role's credentials is judged by the role's policies, as on AWS, and one with an IAM
+user's keys by that user's. Any other key is the account's administrator. Tests ask what each role
+has used, and what it was denied.
 """
 
 import json
@@ -15,13 +15,13 @@ from spotelastic.local.iam import evaluation
 from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource
 
 _MADE = {"ec2:CreateVolume": "volume"}
-"""Calls that make something, of which no part is named."""
+"""Calls that create something without naming it."""
 _READ_BY_NAME = frozenset({"ec2:GetConsoleOutput"})
-"""Those of EC2 that are permitted for some of its resources and not for others."""
+"""EC2's read calls that are permitted per resource."""
 _PREFIXES = {"service-quotas": "servicequotas"}
-"""Of services that policies call otherwise than their API does."""
+"""Services whose prefix in policies differs from their API's name."""
 OPEN = frozenset({"sts:GetCallerIdentity"})
-"""What every caller may do."""
+"""Calls that every caller may make."""
 _EC2_KINDS = {
     "eni": "network-interface",
     "i": "instance",
@@ -37,14 +37,16 @@ _EC2_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
+    """A caller."""
+
     name: str
-    """Of the role or the user; "" for the administrator."""
+    """Name of the role or user; "" for the administrator."""
     policies: tuple[Policy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a role or a user asked for."""
+    """One call of a role or user."""
 
     principal: str
     access: AccessRequest
@@ -52,20 +54,20 @@ class Call:
 
 
 class Authority:
-    """Judges what is called, and keeps it, refusals too."""
+    """Judges calls and records them, denied ones included."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], Call] = {}
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The distinct ones: instances and the like are told once for each principal."""
+        """The distinct calls; different instances count as one."""
         return tuple(self._calls.values())
 
     def judge(
         self, principal: Principal, accesses: Iterable[AccessRequest]
     ) -> AccessRequest | None:
-        """The first access that is refused; None when all are permitted."""
+        """Return the first access that is denied; None if all are permitted."""
         if not principal.name:
             return None
         for access in accesses:
@@ -81,7 +83,7 @@ class Authority:
 
 
 def _without_instances(arn: str) -> str:
-    """Objects and instances come without end; one of a folder stands for all."""
+    """Shorten an ARN, so that objects of a folder and instances count as one."""
     head, _, last = arn.rpartition("/")
     return head or last
 
@@ -90,7 +92,7 @@ def _without_instances(arn: str) -> str:
 
 
 def principal_of(account: str, key: str) -> Principal:
-    """The owner of an access key, with all policies that hold for it."""
+    """Return the owner of an access key, with all policies that apply."""
     from moto.iam.models import iam_backends
     from moto.sts.models import sts_backends
 
@@ -98,7 +100,7 @@ def principal_of(account: str, key: str) -> Principal:
     session = sts_backends[account]["aws"].get_assumed_role_from_access_key(key)
     if session is not None:
         role = next((each for each in backend.roles.values() if each.arn == session.role_arn), None)
-        if role is None:  # it is gone, and may do nothing any more
+        if role is None:  # the role was deleted, and permits nothing any more
             return Principal(f"{session.role_arn} (deleted)")
         attached = role.managed_policies.values()
         return Principal(role.name, _documents([*role.policies.values(), *_managed(attached)]))
@@ -128,7 +130,7 @@ def _documents(texts: Iterable[Any]) -> tuple[Policy, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AwsRequest:
-    """One call, as far as permissions go; `given` are its parameters."""
+    """One call, as far as permissions depend on it; `given` are its parameters."""
 
     service: str
     operation: str
@@ -141,7 +143,8 @@ class AwsRequest:
 
 
 def accesses(request: AwsRequest) -> list[AccessRequest]:
-    """What the call needs permission for: its action on what it names, and roles that it passes."""
+    """Return what the call needs permission for: its action on its resources, and roles that it
+    passes."""
     where = {"aws:RequestedRegion": request.region}
     return [replace(each, context=where | dict(each.context)) for each in _accesses(request)]
 
@@ -167,7 +170,7 @@ def _accesses(request: AwsRequest) -> list[AccessRequest]:
 
 
 def _making(request: AwsRequest, action: str, made: Resource) -> list[AccessRequest]:
-    """What has no name yet is judged by the tags that it is to have; giving them is a call more."""
+    """Return the accesses of a call that creates something: judged by tags, plus the tagging."""
     tags = {
         f"aws:RequestTag/{tag['Key']}": str(tag["Value"])
         for specification in request.given.get("TagSpecifications", ())
@@ -184,7 +187,10 @@ def _making(request: AwsRequest, action: str, made: Resource) -> list[AccessRequ
 
 
 def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> AccessRequest:
-    """`owner` is the account whose bucket it is; "" where there is none."""
+    """Return the access of an S3 call.
+
+    `owner` is the bucket's account; "" if there is no bucket.
+    """
     action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
     arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
     context = {"s3:ResourceAccount": owner} if owner else {}
@@ -208,7 +214,7 @@ def _ec2(request: AwsRequest) -> list[Resource]:
 
 
 def _attached(backend: Any, attachment: str | None) -> list[str]:
-    """The interface of an attachment, and the instance: itself it is no resource."""
+    """Return the interface and the instance of an attachment, which itself is not a resource."""
     return [
         id
         for interface in backend.enis.values()
@@ -230,7 +236,7 @@ def _autoscaling(request: AwsRequest) -> list[Resource]:
     ]
     tags = {group.name: {tag["Key"]: tag["Value"] for tag in group.tags} for group in chosen}
     if name and not tags:
-        tags = {name: {}}  # one that is to be made
+        tags = {name: {}}  # a group that is to be created
     return [
         Resource(request.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{each}"), has)
         for each, has in tags.items()
@@ -243,7 +249,7 @@ def _cloudformation(request: AwsRequest) -> list[Resource]:
 
 
 def _iam(request: AwsRequest) -> list[Resource]:
-    if service := request.given.get("AWSServiceName"):  # whose role has a name of AWS's
+    if service := request.given.get("AWSServiceName"):  # AWS chooses the name of its role
         return [Resource(f"arn:aws:iam::{request.account}:role/aws-service-role/{service}/*")]
     kinds = {"RoleName": "role", "InstanceProfileName": "instance-profile", "UserName": "user"}
     named = [
@@ -254,7 +260,10 @@ def _iam(request: AwsRequest) -> list[Resource]:
 
 
 def _role_arns(account: str) -> dict[str, str]:
-    """By kind and name, with their paths: of a role that is missing IAM knows none."""
+    """Return role ARNs by kind and name.
+
+    They contain the path, which a missing role does not have.
+    """
     from moto.iam.models import iam_backends
 
     roles = list(iam_backends[account]["aws"].roles.values())
@@ -276,7 +285,7 @@ def _sqs(request: AwsRequest) -> list[Resource]:
 def _ssm(request: AwsRequest) -> list[Resource]:
     keys = ("Name", "Names", "Path")
     names = _texts([request.given[key] for key in keys if request.given.get(key)])
-    # Parameters that Amazon publishes are of no account.
+    # Parameters that Amazon publishes belong to no account.
     return [
         Resource(
             f"arn:aws:ssm:{request.region}::parameter{name}"

@@ -1,7 +1,7 @@
-"""Whether policies permit a call, as IAM decides it. Pure.
+"""Evaluates whether IAM policies permit a call, as AWS does (pure).
 
-A call is permitted when, for each resource that it touches, some statement allows it and none
-denies it. moto's own check knows no conditions, and of resources only S3's.
+A call is permitted if, for each resource that it touches, some statement allows it and none denies
+it. moto's own check does not know conditions, and knows resources only for S3.
 """
 
 import re
@@ -17,21 +17,24 @@ Policy = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
+    """A resource with its tags."""
+
     arn: str
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """One call: what it does, to what, and the circumstances that conditions may ask for."""
+    """One call: its action, its resources, and the context that conditions may test."""
 
     action: str
-    """service:Operation"""
+    """The action, as service:Operation."""
     resources: tuple[Resource, ...] = (Resource("*"),)
     context: Mapping[str, str] = field(default_factory=dict)
 
 
 def permits(policies: Iterable[Policy], access: AccessRequest) -> bool:
+    """Whether the policies permit the access on all its resources."""
     documents = list(policies)
     return all(
         verdict(documents, access.action, resource, access.context) is True
@@ -42,7 +45,7 @@ def permits(policies: Iterable[Policy], access: AccessRequest) -> bool:
 def verdict(
     policies: Iterable[Policy], action: str, resource: Resource, context: Mapping[str, str]
 ) -> bool | None:
-    """True: allowed, False: denied by a statement, None: nothing is said of it."""
+    """Return True for allowed, False for denied by a statement, None if no statement applies."""
     circumstances = {key.lower(): value for key, value in context.items()}
     circumstances |= {
         f"aws:resourcetag/{key}".lower(): value for key, value in resource.tags.items()
@@ -61,9 +64,9 @@ def verdict(
 
 def _concerns(statement: Mapping[str, Any], action: str, arn: str) -> bool:
     if "NotAction" in statement or "NotResource" in statement:
-        raise ValueError("the local cloud reads no NotAction and no NotResource")
+        raise ValueError("the local cloud does not support NotAction and NotResource")
     named = any(_like(each.lower(), action.lower()) for each in _several(statement["Action"]))
-    # A call that touches nothing in particular is permitted on "*" alone.
+    # A call without a specific resource is permitted only on "*".
     return named and any(_like(each, arn) for each in _several(statement.get("Resource", "*")))
 
 
@@ -103,7 +106,7 @@ _OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
     "StringLikeIfExists": lambda value, wanted: value is None or _alike(value, wanted),
     "StringNotEquals": lambda value, wanted: value is None or value not in wanted,
 }
-"""A condition that asks for what nobody said does not hold, as in IAM."""
+"""Operators of conditions. As in IAM, a condition on a missing key does not hold."""
 
 
 def _several(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How many instances of a type a zone has left, and what they cost."""
+"""Models the local cloud's spot market: capacity, prices and quotas by instance type and zone."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,33 +7,34 @@ from spotelastic.aws.compute import quotas
 from spotelastic.aws.compute.prices import shipped_table
 
 SPOT_SHARE = 0.3
-"""Spot prices are this share of on-demand until somebody sets one."""
+"""Spot price as a share of the on-demand price, unless one is set."""
 
 QUOTA = 100_000
-"""vCPUs of a family that the account may start, until somebody sets another number."""
+"""vCPUs of a family that the account may run, unless a quota is set."""
 
 _PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
-"""US dollars an hour, for types that are not in the shipped table."""
+"""US dollars an hour per vCPU and per GiB of GPU memory, for types without a shipped price."""
 
 
 @dataclass
 class SpotMarket:
-    """Capacity and prices by (instance type, zone). Without a limit there is no end of capacity."""
+    """Capacity and prices by (instance type, zone). Without a limit capacity is unlimited."""
 
     limits: dict[tuple[str, str], int] = field(default_factory=dict)
     prices: dict[tuple[str, str], float] = field(default_factory=dict)
     listed: dict[str, float] = field(default_factory=dict)
-    """On demand, where somebody has set one, by type."""
+    """On-demand prices that were set, by type."""
     quotas: dict[str, int] = field(default_factory=dict)
-    """By the code of the quota, in vCPUs."""
+    """Quotas that were set in vCPUs, by code."""
 
     _shipped: Mapping[str, float] = field(default_factory=lambda: shipped_table().usd_per_hour)
 
     def quota(self, code: str) -> int:
+        """Return a quota in vCPUs."""
         return self.quotas.get(code, QUOTA)
 
     def within_quota(self, type: str, spot: bool, running: Iterable[tuple[str, bool]]) -> bool:
-        """Whether one more of the type may run beside those that do, by (type, whether spot)."""
+        """Whether one more instance fits beside the running ones, given as (type, whether spot)."""
         its = quotas.family(type)
         if its is None:
             return True
@@ -42,7 +43,7 @@ class SpotMarket:
         return used <= self.quota(its.spot if spot else its.on_demand)
 
     def free(self, type: str, zone: str, used: int) -> float:
-        """How many more can be launched; infinity where no limit was set."""
+        """Return how many more can be launched; infinity if no limit was set."""
         limit = self.limits.get((type, zone))
         return float("inf") if limit is None else max(limit - used, 0)
 

@@ -1,15 +1,16 @@
-"""The hypervisor: a small process that runs the processes of instances and ends them.
+"""Runs and kills the processes of local instances, in a small process of its own.
 
-It has one thread and nothing of moto, so that it can fork safely, it adopts what instances orphan,
-and it outlives the cloud: when the cloud is gone, however it ended, its input ends, and the
-hypervisor removes everything that the cloud had on the machine. Instances in turn die with the
-hypervisor. Orders come as JSON lines on standard input, answers go to standard output:
+It has a single thread and no moto, so that it can fork safely. It adopts orphaned processes of
+instances, and outlives the cloud: when the cloud ends in any way, the hypervisor's input ends, and
+it removes everything the cloud had on the machine. Instances in turn die with the hypervisor.
+Commands arrive as JSON lines on standard input, answers go to standard output:
 
     {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm"}  -> {"booted": instance}
     {"do": "end", "instance", "shm"}                                   -> {"ended": instance}
 
-An instance whose first process exits with `SHUT_DOWN` has shut itself down, as it would on EC2 by
-its systemd unit; that is told unasked: {"shut_down": instance}. It is ended when that is ordered.
+An instance whose first process exits with `SHUT_DOWN` has shut itself down, as on EC2 by its
+systemd unit. This is reported without a command: {"shut_down": instance}. The instance is then
+ended by a command.
 """
 
 import json
@@ -26,16 +27,16 @@ from spotelastic.local.base import processes
 from spotelastic.local.base.remains import Remains
 
 SHUT_DOWN = 78
-"""The exit code that `infra/boot/boot.sh` has the unit shut the instance down for."""
+"""Exit code by which `infra/boot/boot.sh` asks for a shutdown of the instance."""
 
 
 class Hypervisor:
-    """Runs until its orders end."""
+    """Runs until its commands end."""
 
     def __init__(self, remains: Remains) -> None:
         self._remains = remains
         self._leaders: dict[int, tuple[str, str]] = {}
-        """Pid of an instance's first process -> (instance, console)."""
+        """By the pid of an instance's first process: (instance, console)."""
         self._input = b""
 
     def run(self) -> None:
@@ -55,7 +56,7 @@ class Hypervisor:
                         going = self._obey()
 
     def _obey(self) -> bool:
-        """Carries out the orders that have arrived; False when there will be no more."""
+        """Carry out the commands that have arrived; return False after the last one."""
         data = os.read(sys.stdin.fileno(), 65536)
         *lines, self._input = (self._input + data).split(b"\n")
         for line in lines:
@@ -82,7 +83,7 @@ class Hypervisor:
         shutil.rmtree(shm, ignore_errors=True)
 
     def _living(self, instance: str) -> list[processes.LocalProcess]:
-        """Its processes; a leader that has been forked but not yet replaced has no marker."""
+        """Return an instance's processes, including a first process that has no marker yet."""
         self._reap()
         found = processes.marked(self._remains.cloud, instance)
         known = {process.pid for process in found}
@@ -99,7 +100,10 @@ class Hypervisor:
                 self._note_exit(*leader, code)
 
     def _note_exit(self, instance: str, console: str, code: int) -> None:
-        """As on EC2, an instance outlives its first process: someone reading the console knows."""
+        """Report the exit of an instance's first process, on its console too.
+
+        As on EC2, the instance itself goes on.
+        """
         if code == SHUT_DOWN:
             _answer(shut_down=instance)
         if code != -signal.SIGKILL and Path(console).exists():
@@ -108,7 +112,7 @@ class Hypervisor:
 
 
 def _become_instance(order: dict[str, Any], hypervisor: int) -> None:
-    """In the forked child: turns into the instance's first process. Never returns."""
+    """In the forked child: become the instance's first process. Never returns."""
     try:
         os.setsid()
         die_with_parent(hypervisor)
@@ -136,7 +140,7 @@ def main() -> None:
     name_process("se-hypervisor")
     adopt_orphans()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its orders, and not before
+        signal.signal(number, signal.SIG_IGN)  # it ends with its commands, and not before
     remains.shm.mkdir(exist_ok=True)
     try:
         Hypervisor(remains).run()

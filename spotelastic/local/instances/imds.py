@@ -1,6 +1,6 @@
-"""The instance metadata service, version 2, of every instance, each on its own address.
+"""Serves the instance metadata service (IMDSv2) of every local instance, each on its own address.
 
-One asyncio thread serves all of them. What is in the documents is up to a `Documents`.
+One asyncio thread serves them all. A `Documents` provides the contents.
 """
 
 import asyncio
@@ -18,17 +18,19 @@ TOKEN_TTL = "x-aws-ec2-metadata-token-ttl-seconds"
 MAX_TTL = 21600
 
 _HEADER_LIMIT = 16384
-_IDLE = 60.0  # seconds that a silent connection is kept
+_IDLE = 60.0  # seconds after which an idle connection is closed
 
 Trouble = Literal["none", "expired", "unavailable", "hangs"]
-"""Of the service: every token that it gave has expired; it answers 503; it does not answer."""
+"""A fault of the service: all its tokens have expired; it answers 503; it does not answer."""
 
 T = TypeVar("T")
 
 
 class Documents(Protocol):
+    """Provides the documents of instances."""
+
     def read(self, instance: str, path: str) -> str | None:
-        """The text at `path` (as in `/latest/meta-data/ami-id`), or None. Must not block."""
+        """Return the text at `path` (as in `/latest/meta-data/ami-id`), or None. Must not block."""
         ...
 
 
@@ -37,12 +39,14 @@ class _Service:
     instance: str
     server: asyncio.Server
     tokens: dict[str, float] = field(default_factory=dict)
-    """Token -> when it expires (monotonic)."""
+    """By token: when it expires (monotonic seconds)."""
     connections: set[asyncio.StreamWriter] = field(default_factory=set)
     trouble: Trouble = "none"
 
 
 class MetadataServer:
+    """The metadata services of all instances."""
+
     def __init__(self, documents: Documents, port: int) -> None:
         self._documents = documents
         self._port = port
@@ -54,7 +58,7 @@ class MetadataServer:
         self._thread.start()
 
     def open(self, instance: str, address: str) -> None:
-        """Serves `instance` on `address`. Raises `OSError` where the address cannot be bound."""
+        """Serve `instance` on `address`. Raises `OSError` if the address cannot be bound."""
         self._run(self._open(instance, address))
 
     def close_address(self, address: str) -> None:
@@ -99,13 +103,13 @@ class MetadataServer:
         try:
             while request := await _read_request(reader):
                 if service.trouble == "hangs":
-                    await reader.read()  # until whoever asked gives up
+                    await reader.read()  # until the client gives up
                     return
                 status, body, extra = self._answer(service, *request)
                 writer.write(_response(status, body, extra))
                 await writer.drain()
         except (OSError, ValueError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # the instance went away, or does not speak HTTP
+            pass  # the instance has ended, or does not speak HTTP
         finally:
             service.connections.discard(writer)
             writer.close()
@@ -143,7 +147,7 @@ def _new_token(
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]] | None:
-    """Method, path without query, headers in lower case; None at the end of the connection."""
+    """Return method, path without query, headers in lower case; None at the connection's end."""
     async with asyncio.timeout(_IDLE):
         try:
             head = await reader.readuntil(b"\r\n\r\n")

@@ -1,8 +1,8 @@
-"""Instances as machines: switched on when EC2 launches them, switched off when it ends them.
+"""Emulates EC2 instances as groups of processes: launches, stops, interrupts and terminates them.
 
 States are EC2's own: pending -> running -> shutting-down -> terminated, or -> stopping -> stopped.
-A machine that is shutting down has lost all its processes before it is terminated. Everything here
-runs under the cloud's lock, except `read`, which the metadata service calls.
+An instance that is shutting down has lost all its processes before it is terminated. Everything
+here runs under the cloud's lock, except `read`, which the metadata service calls.
 """
 
 import base64
@@ -35,16 +35,16 @@ GONE = (SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED)
 
 _CREDENTIALS = timedelta(hours=6)
 _RENEW_BEFORE = timedelta(minutes=30)
-_SETTLE = 30.0  # seconds that ending the processes of a machine may take
+_SETTLE = 30.0  # seconds that ending the processes of an instance may take
 
 
 @dataclass(slots=True)
 class LocalInstance:
-    """An instance: `it` is moto's own object."""
+    """An instance; `it` is moto's object."""
 
     it: Any
     own_interfaces: tuple[str, ...]
-    """Made with the instance, and deleted with it."""
+    """Network interfaces that were created, and are deleted, with the instance."""
     notices: Notices = field(default_factory=Notices)
     target_state: str = ""
     credentials: RoleCredentials | None = None
@@ -87,7 +87,7 @@ class LocalInstances:
         self._machines: dict[str, LocalInstance] = {}
         self._imds = MetadataServer(self, imds_port)
         self.changed: Callable[[LocalInstance], None] = lambda machine: None
-        """Called with every machine whose state has changed."""
+        """Called with every instance whose state has changed."""
 
     def start(self) -> None:
         self._imds.start()
@@ -99,7 +99,7 @@ class LocalInstances:
         return self._machines.get(instance)
 
     def free(self, type: str, zone: str) -> float:
-        """How many more instances of the type fit into the zone."""
+        """Return how many more instances of the type fit into the zone."""
         used = sum(
             machine.it.instance_type == type
             and machine.it.availability_zone == zone
@@ -109,7 +109,7 @@ class LocalInstances:
         return self._market.free(type, zone, used)
 
     def within_quota(self, type: str, spot: bool) -> bool:
-        """Whether the account may have one more instance of the type."""
+        """Whether the account may run one more instance of the type."""
         running = [
             (str(machine.it.instance_type), machine.spot)
             for machine in self._machines.values()
@@ -120,26 +120,27 @@ class LocalInstances:
     # -- what EC2 does -----------------------------------------------------------------------
 
     def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:
-        """Switches a new instance on. Raises `OSError` where its address cannot be bound."""
+        """Start a new instance. Raises `OSError` if its address cannot be bound."""
         machine = LocalInstance(instance, tuple(own_interfaces))
         self._imds.open(machine.id, machine.address)
         self._machines[machine.id] = machine
         self._switch_on(machine)
 
     def start_again(self, instance: Any) -> None:
+        """Start a stopped instance."""
         machine = self._machines[instance.id]
         if machine.state == STOPPED:
             self._imds.open(machine.id, machine.address)
             self._switch_on(machine)
 
     def stop(self, instance: Any) -> None:
-        """Keeps volumes, interfaces and home folder."""
+        """Stop an instance, keeping volumes, interfaces and home folder."""
         machine = self._machines[instance.id]
         if machine.state in (PENDING, RUNNING):
             self._switch_off(machine, STOPPING)
 
     def terminate(self, instance: Any, code: str = "Client.UserInitiatedShutdown") -> None:
-        """Ends the machine; `code` is the state reason that EC2 shows."""
+        """Terminate an instance; `code` is the state reason that EC2 shows."""
         machine = self._machines[instance.id]
         if machine.state in (SHUTTING_DOWN, TERMINATED):
             return
@@ -151,7 +152,7 @@ class LocalInstances:
         self._switch_off(machine, SHUTTING_DOWN)
 
     def shut_down(self, instance: str) -> None:
-        """From within: what becomes of it then was said when it was launched."""
+        """Handle a shutdown from within, as the instance's launch options say."""
         machine = self._machines[instance]
         if machine.state not in (PENDING, RUNNING):
             return
@@ -161,7 +162,7 @@ class LocalInstances:
             self.stop(machine.it)
 
     def settle(self, instances: Iterable[Any]) -> None:
-        """Waits until machines that were terminated are gone, as deleting a stack does."""
+        """Wait until terminated instances are gone, as deleting a stack does."""
         for instance in instances:
             machine = self._machines[instance.id]
             if machine.off is not None:
@@ -171,13 +172,13 @@ class LocalInstances:
     # -- what befalls instances --------------------------------------------------------------
 
     def interrupt(self, machine: LocalInstance, seconds: float) -> None:
-        """The two-minute warning, with another number; then the machine is gone."""
+        """Give notice, with any number of seconds, and take the instance away after it."""
         machine.notices.interruption = end = wall() + seconds
         self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
         self._agenda.at(end, partial(self._take_away, machine, end))
 
     def withdraw(self, machine: LocalInstance) -> None:
-        """Takes the warning back."""
+        """Withdraw the notice."""
         machine.notices.interruption = 0.0
 
     def _take_away(self, machine: LocalInstance, end: float) -> None:
@@ -221,7 +222,7 @@ class LocalInstances:
             self._set_state(machine, TERMINATED)
 
     def _release(self, machine: LocalInstance) -> None:
-        """Volumes, interfaces and the role: what EC2 takes from a terminated instance."""
+        """Release volumes, interfaces and the role, as EC2 does after a termination."""
         instance, backend = machine.it, machine.it.ec2_backend
         instance.teardown_defaults()
         for interface in list(instance.nics.values()):
@@ -284,7 +285,7 @@ _REASONS = {
 
 
 def _tags(instance: Any) -> Mapping[str, str]:
-    """Those whose keys the metadata service can show: no slashes, no spaces."""
+    """Return the tags that the metadata service can show: keys without slashes and spaces."""
     tags = dict(instance.ec2_backend.tags.get(instance.id, {}))
     return {key: value for key, value in tags.items() if not set(key) & set("/ ")}
 
@@ -294,7 +295,7 @@ def _text(user_data: Any) -> str:
 
 
 def _credentials(machine: LocalInstance) -> RoleCredentials | None:
-    """Temporary credentials of the instance profile's role, renewed well before they expire."""
+    """Return temporary credentials of the instance profile's role, renewed before they expire."""
     now = datetime.now(UTC)
     if machine.credentials and machine.credentials.expires - now > _RENEW_BEFORE:
         return machine.credentials

@@ -1,4 +1,7 @@
-"""What an instance's metadata service says. Source: "Instance metadata categories" (EC2 guide)."""
+"""Builds the documents of an instance's metadata service, from facts about the instance.
+
+Source: "Instance metadata categories" (EC2 user guide).
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,16 +15,18 @@ USER_DATA = "/latest/user-data"
 
 @dataclass(slots=True)
 class Notices:
-    """What EC2 has announced to an instance; seconds since the epoch, 0 for nothing."""
+    """What EC2 has announced to an instance, in epoch seconds; 0 for nothing."""
 
     interruption: float = 0.0
-    """When it will be taken away."""
+    """When the instance will be taken away."""
     rebalance: float = 0.0
-    """When it was recommended to leave."""
+    """When a rebalance recommendation was issued."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleCredentials:
+    """Temporary credentials of a role."""
+
     role: str
     profile_arn: str
     key: str
@@ -59,22 +64,22 @@ class Facts:
     mac: str
     hostname: str
     life_cycle: str
-    """spot or on-demand."""
+    """"spot" or "on-demand"."""
     security_groups: tuple[str, ...] = ()
     subnet: str = ""
     vpc: str = ""
     launched: datetime = datetime.fromtimestamp(0, UTC)
     target_state: str = ""
-    """What its Auto Scaling group wants of it; empty outside a group."""
+    """The state that its Auto Scaling group wants; empty outside a group."""
     tags: Mapping[str, str] | None = None
-    """None where the instance's metadata options do not show them."""
+    """The tags; None if the instance's metadata options do not show them."""
     user_data: str = ""
     notices: Notices = field(default_factory=Notices)
     credentials: Callable[[], RoleCredentials | None] = lambda: None
 
 
 def read(facts: Facts, path: str) -> str | None:
-    """The document or the listing at `path`; None where there is none."""
+    """Return the document or listing at `path`; None if there is none."""
     if path == IDENTITY:
         return _identity(facts)
     if path == USER_DATA:
@@ -87,7 +92,7 @@ def read(facts: Facts, path: str) -> str | None:
 
 
 def _listing(documents: Mapping[str, str], folder: str) -> str | None:
-    """Children, one a line, folders with a slash; None where there are none."""
+    """Return the children of a folder, one per line, folders with a slash; None if it has none."""
     prefix = f"{folder}/" if folder else ""
     if folder.startswith("tags/instance"):
         children = {name.removeprefix(prefix) for name in documents if name.startswith(prefix)}
@@ -98,7 +103,7 @@ def _listing(documents: Mapping[str, str], folder: str) -> str | None:
 
 
 def _documents(facts: Facts) -> dict[str, str]:
-    """Paths below `META`."""
+    """Return all documents by their path below `META`."""
     interface = f"network/interfaces/macs/{facts.mac}"
     documents = {
         "ami-id": facts.image,
@@ -176,5 +181,5 @@ def _identity(facts: Facts) -> str:
 
 
 def iso(moment: datetime) -> str:
-    """As AWS writes times, with milliseconds where AWS has whole seconds."""
+    """Format a time as AWS does, with milliseconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

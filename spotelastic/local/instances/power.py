@@ -1,4 +1,4 @@
-"""The cloud's side of the hypervisor: orders go out, futures say when they are carried out."""
+"""Starts and ends local instances by commands to the hypervisor; futures report completion."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from spotelastic.local.base.remains import Remains
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where an instance has its things."""
+    """The folders and files of an instance."""
 
     home: Path
     console: Path
@@ -34,12 +34,12 @@ class Layout:
 
 
 class Power:
-    """Switches machines on and off. Futures resolve on a thread of its own."""
+    """Starts and ends instances. Futures resolve on a separate thread."""
 
     def __init__(
         self, remains: Remains, command: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        """`command` boots an instance; `environment` is what all instances are given."""
+        """`command` boots an instance; `environment` is given to all instances."""
         self._remains = remains
         self._command = list(command)
         self._environment = dict(environment)
@@ -55,9 +55,9 @@ class Power:
         )
         self._answers = Thread(target=self._listen, name="hypervisor", daemon=True)
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when the hypervisor dies unasked."""
+        """Called when the hypervisor dies unexpectedly."""
         self.on_shut_down: Callable[[str], None] = lambda instance: None
-        """Called with each instance that has shut itself down, which is not off yet."""
+        """Called with each instance that has shut itself down, but is not ended yet."""
 
     def start(self) -> None:
         self._answers.start()
@@ -66,6 +66,7 @@ class Power:
         return Layout.of(self._remains, instance)
 
     def on(self, instance: str, environment: Mapping[str, str]) -> Future[None]:
+        """Start an instance."""
         layout = self.layout(instance)
         for folder in (layout.home, layout.volumes):
             folder.mkdir(parents=True, exist_ok=True)
@@ -73,9 +74,9 @@ class Power:
         places = {
             "HOME": str(layout.home),
             "TMPDIR": str(layout.home),
-            # All have the same cores.
+            # All instances share the same cores.
             "OMP_NUM_THREADS": "1",
-            # All would take the same one, which NCCL refuses.
+            # All instances would use the same GPU, which NCCL refuses.
             "CUDA_VISIBLE_DEVICES": "",
             "SPOTELASTIC_SHM": str(layout.shm),
             "SPOTELASTIC_VOLUMES": str(layout.volumes),
@@ -92,11 +93,11 @@ class Power:
         )
 
     def off(self, instance: str) -> Future[None]:
-        """Ends the instance at once, as when the plug is pulled."""
+        """End the instance at once, like a power cut."""
         return self._order("ended", do="end", instance=instance, shm=str(self.layout(instance).shm))
 
     def close(self, timeout: float = 30.0) -> None:
-        """Ends all instances and removes what the cloud has on the machine."""
+        """End all instances and remove what the cloud has on the machine."""
         self.on_lost = lambda: None
         try:
             if self._process.stdin:

@@ -1,16 +1,17 @@
-"""Every change to moto 5.2.5, in one place. `install` applies them and logs each with its reason.
+"""Applies every change that the local cloud makes to moto 5.2.5, and logs each with its reason.
 
 permissions.py  IAM, for every call
-locks.py      one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
-ec2.py        launches, states, spot prices
-network.py    addresses, interfaces, volumes
-buckets.py    bucket policies
-objects.py    objects as files
-groups.py     Auto Scaling
-schedules.py  its scheduled actions
-stacks.py     CloudFormation
-accounts.py   quotas, service-linked roles
-resources.py  and what it makes for a stack
+locks.py        one lock for EC2, Auto Scaling, CloudFormation, EventBridge; one for S3 writes
+ec2.py          launches, states, spot prices
+network.py      addresses, interfaces, volumes
+buckets.py      bucket policies
+objects.py      objects as files
+groups.py       Auto Scaling groups
+schedules.py    scheduled actions of groups
+stacks.py       CloudFormation stacks
+resources.py    resources of stacks that moto lacks
+accounts.py     quotas, service-linked roles
+images.py       machine images
 """
 
 import logging
@@ -59,6 +60,7 @@ def install(
     buckets_folder: Path,
     stack_deleted: Callable[[], object],
 ) -> Patches:
+    """Apply all patches."""
     patches = Patches()
     permissions.install(patches, authority)
     locks.install(patches, lock)
@@ -72,7 +74,7 @@ def install(
     images.install(account, region)
     accounts.install(patches, market)
     for model in resources.MODELS:
-        _log.info("%s: moto does not make it", model.cloudformation_type())
+        _log.info("%s: moto lacks this resource", model.cloudformation_type())
     for patch in patches.applied:
         _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
     return patches

@@ -1,4 +1,4 @@
-"""What an account has before any cluster: quotas, roles, DryRun."""
+"""Patches moto's account-level services: EC2 quotas, service-linked roles, DryRun of CreateVpc."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,20 +13,18 @@ from spotelastic.local.moto_patches.patch import Patches
 
 
 def install(patches: Patches, market: SpotMarket) -> None:
-    @patches.method(
-        VPCs, "create_vpc", "moto makes one also when it is only asked whether it would"
-    )
+    @patches.method(VPCs, "create_vpc", "moto ignores DryRun")
     def create_vpc(original: Callable[..., Any], response: Any) -> Any:
         response.error_on_dryrun()
         return original(response)
 
     names = {**iam.SERVICE_NAME_CONVERSION, "spot": "EC2Spot"}
-    patches.addition(iam, "SERVICE_NAME_CONVERSION", "moto names the role of EC2 Spot otherwise")(
-        names
-    )
+    patches.addition(
+        iam, "SERVICE_NAME_CONVERSION", "moto gives the role of EC2 Spot another name"
+    )(names)
 
     @patches.method(
-        iam.IAMBackend, "create_service_linked_role", "moto calls one that is there by another code"
+        iam.IAMBackend, "create_service_linked_role", "moto has another error code if it exists"
     )
     def create_role(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -34,7 +32,7 @@ def install(patches: Patches, market: SpotMarket) -> None:
         except EntityAlreadyExists as error:
             raise InvalidInput("Service role name has been taken in this account") from error
 
-    @patches.method(ServiceQuotasBackend, "get_service_quota", "moto has none of EC2's")
+    @patches.method(ServiceQuotasBackend, "get_service_quota", "moto has no quotas of EC2")
     def get_service_quota(
         original: Callable[..., Any], backend: Any, service_code: str, quota_code: str
     ) -> Any:

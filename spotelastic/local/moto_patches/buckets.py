@@ -1,4 +1,4 @@
-"""S3: bucket policies with their conditions, and whose a bucket is."""
+"""Patches moto's S3 to evaluate bucket policies with conditions, and to check a bucket's owner."""
 
 import json
 from collections.abc import Callable
@@ -13,14 +13,15 @@ from spotelastic.local.iam import evaluation
 from spotelastic.local.moto_patches.patch import Patches
 
 CONTEXT = {"aws:SecureTransport": "true"}
-"""Nothing on this machine's loopback is encrypted, and nobody else reads it: it counts as TLS."""
+"""The context of all calls. Loopback traffic is not encrypted, but private to this machine: it
+counts as TLS."""
 
 
 def install(patches: Patches) -> None:
     @patches.method(
         ActionAuthenticatorMixin,
         "_authenticate_and_authorize_s3_action",
-        "moto asks nobody whose bucket it is expected to be",
+        "moto ignores the expected owner of a bucket",
     )
     def authorize_s3(
         original: Callable[..., Any],
@@ -51,6 +52,6 @@ def install(patches: Patches) -> None:
 
 
 def owner(bucket: str | None) -> str:
-    """The account whose bucket it is; "" where there is none."""
+    """Return the account that owns the bucket; "" if there is no such bucket."""
     _, account = s3_backends.bucket_accounts.get(str(bucket), ("", ""))
     return str(account)

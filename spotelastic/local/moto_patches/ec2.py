@@ -1,4 +1,5 @@
-"""EC2: launches from templates with spot, capacity and addresses; machines behind instances."""
+"""Patches moto's EC2: launch templates, spot, capacity, quotas, and real processes behind
+instances."""
 
 import base64
 import copy
@@ -24,11 +25,11 @@ from spotelastic.local.moto_patches.patch import Patches
 from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups
 
 CONSOLE_BYTES = 64 * 2**10
-"""As much of a console as EC2 keeps."""
+"""Bytes of a console that EC2 keeps."""
 LEAST_SCORE, MOST_SCORE = 1, 9
-"""Placement scores that EC2 gives out."""
+"""The lowest and highest placement scores that EC2 gives."""
 SCORED_TYPES = 3
-"""Under so many types EC2 gives a low score whatever there is."""
+"""With fewer types, EC2 always gives a low score."""
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
@@ -82,7 +83,7 @@ def _install_profiles(patches: Patches) -> None:
     @patches.method(
         IamInstanceProfileAssociationBackend,
         "associate_iam_instance_profile",
-        "RunInstances associates again what the launch has associated",
+        "RunInstances repeats the association that the launch has made",
     )
     def associate(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
         instance = kwargs.get("instance_id") or args[0]
@@ -110,13 +111,13 @@ def _install_user_data(patches: Patches) -> None:
 
 
 def template_data(backend: Any, template: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The data of the launch template version that a launch names; empty without one."""
+    """Return the data of the launch template version that a launch names; empty without one."""
     data = backend._get_template_from_args(template).data if template else {}
     return copy.deepcopy(dict(data))
 
 
 def _apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool:
-    """Fills in what the request leaves to its template. Returns whether to launch a spot instance.
+    """Fill in what the request leaves to its template; return whether to launch a spot instance.
 
     The request wins over the template, as documented for RunInstances.
     """
@@ -154,7 +155,7 @@ def _interfaces(specification: list[dict[str, Any]], subnet: str | None) -> list
     interfaces = copy.deepcopy(specification)
     for number, interface in enumerate(interfaces):
         interface.setdefault("DeviceIndex", 0)
-        if interface.get("NetworkCardIndex"):  # moto knows one card, and one interface an index
+        if interface.get("NetworkCardIndex"):  # moto knows one card, and one interface per index
             interface["DeviceIndex"] = number
         public = interface.get("AssociatePublicIpAddress")
         if public is not None:
@@ -165,7 +166,7 @@ def _interfaces(specification: list[dict[str, Any]], subnet: str | None) -> list
 
 
 def _subnet(backend: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Where the instance goes. Refuses subnets whose addresses this machine does not have."""
+    """Return the instance's subnet. Refuses subnets whose addresses this machine does not have."""
     interfaces = kwargs.get("nics") or []
     name = kwargs.get("subnet_id") or next(
         (item["SubnetId"] for item in interfaces if item.get("SubnetId")), None
@@ -186,7 +187,10 @@ def _subnet(backend: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> PlacementGroup | None:
-    """The group that the template names. Refuses one that there is not, and a second zone of it."""
+    """Return the placement group that the template names.
+
+    Refuses an unknown group, and a second zone in a group.
+    """
     name = template.get("Placement", {}).get("GroupName")
     if not name:
         return None
@@ -236,7 +240,7 @@ def _over_quota(spot: bool) -> EC2ClientError:
 
 
 def _install_states(patches: Patches, machines: LocalInstances) -> None:
-    reason = "moto changes a name; here a machine is switched, which takes its time"
+    reason = "moto only changes a state; here processes start and end, which takes time"
 
     @patches.method(Instance, "terminate", reason)
     def terminate(original: Callable[..., Any], instance: Any) -> Any:
@@ -278,11 +282,13 @@ def _install_states(patches: Patches, machines: LocalInstances) -> None:
 
 
 def _install_console(patches: Patches, power: Power) -> None:
-    @patches.method(General, "get_console_output", "moto's is one line, and the same for everybody")
+    @patches.method(
+        General, "get_console_output", "moto's console is one line, the same for all instances"
+    )
     def get_console_output(original: Callable[..., Any], response: Any) -> Any:
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
         path = power.layout(instance.id).console
-        # What is gone has no newest console, only the one that was taken down at its end.
+        # A terminated instance has no newest console, only the one recorded at its end.
         there = not (instance._state.name == TERMINATED and response._get_bool_param("Latest"))
         data = path.read_bytes()[-CONSOLE_BYTES:] if there and path.exists() else b""
         output = base64.b64encode(data).decode()
@@ -344,7 +350,7 @@ def _install_requirements(patches: Patches) -> None:
 
 
 def _meets(gpus: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    """Of requirements the local cloud knows those about accelerators."""
+    """Whether a type meets the requirements on accelerators; others are not supported."""
     count = sum(gpu["Count"] for gpu in gpus.get("Gpus", ()))
     makers = {gpu["Manufacturer"].lower() for gpu in gpus.get("Gpus", ())}
     return (
@@ -360,7 +366,7 @@ def _within(value: float, limits: Mapping[str, Any]) -> bool:
 
 
 def _score(free: float, target: int) -> int:
-    """Whether so many would very likely be launched."""
+    """Return how likely so many instances would be launched."""
     share = min(1.0, free / max(target, 1))
     return max(LEAST_SCORE, int(MOST_SCORE * share))
 

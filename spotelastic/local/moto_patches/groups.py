@@ -1,4 +1,5 @@
-"""Auto Scaling: calls change what a group wants; `AutoScaling` makes it happen."""
+"""Patches moto's Auto Scaling calls: they change what a group wants, and `AutoScaling` makes it
+happen."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +18,7 @@ _ACTIVITIES_PER_PAGE = 100
 
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
-    patches.addition(models, "InstanceState", "members need more than moto's have")(
+    patches.addition(models, "InstanceState", "members need more attributes than moto's")(
         LocalGroupMember
     )
     _install_life(patches, scaling)
@@ -32,7 +33,7 @@ def _install_life(patches: Patches, scaling: AutoScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "create_auto_scaling_group",
-        "moto ignores the hooks that come with a group, and takes a name twice",
+        "moto ignores a new group's hooks, and accepts a name twice",
     )
     def create(original: Callable[..., Any], response: Any) -> Any:
         backend, name = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
@@ -69,7 +70,7 @@ def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
         scaling.wake()
 
     @patches.method(
-        AutoScalingBackend, "set_desired_capacity", "moto takes any number, outside the limits too"
+        AutoScalingBackend, "set_desired_capacity", "moto accepts numbers outside the limits"
     )
     def set_desired_checked(
         original: Callable[..., Any], backend: Any, name: str, capacity: int
@@ -163,7 +164,7 @@ def _install_members(patches: Patches, scaling: AutoScaling) -> None:
             scaling.wake()
             return result
 
-        patches.method(AutoScalingBackend, name, "what is resumed or attached has to act")(awake)
+        patches.method(AutoScalingBackend, name, "resumed and attached groups have to act")(awake)
 
     patches.addition(
         models.InstanceState, "launch_template", "moto shows the default version for every member"
@@ -204,7 +205,7 @@ def _install_hooks(patches: Patches, scaling: AutoScaling) -> None:
         return EmptyResult()
 
     @patches.method(
-        AutoScalingBackend, "delete_lifecycle_hook", "instances that wait for it wait no longer"
+        AutoScalingBackend, "delete_lifecycle_hook", "instances must stop waiting for it"
     )
     def delete(original: Callable[..., Any], backend: Any, group: str, name: str) -> None:
         original(backend, group, name)
@@ -228,7 +229,7 @@ def _install_hooks(patches: Patches, scaling: AutoScaling) -> None:
 
 
 def put_hook(backend: Any, group: str, given: Mapping[str, Any]) -> Any:
-    """Makes or changes a hook from its API properties."""
+    """Create or change a life-cycle hook from its API properties."""
     _group(backend, group)
     name, key = given["LifecycleHookName"], f"{group}_{given['LifecycleHookName']}"
     known: Any = backend.lifecycle_hooks.get(key)

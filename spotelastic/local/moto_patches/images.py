@@ -1,4 +1,4 @@
-"""Public parameters that name machine images: moto has those of Amazon Linux only."""
+"""Adds the public parameters that name Deep Learning images, which moto lacks."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ _FLAVOURS = (
 
 
 def install(account: str, region: str) -> None:
-    """Deep Learning AMIs: on this machine they are the same as any other image."""
+    """Add the parameters of Deep Learning AMIs, with the same image as any other."""
     parameters = ssm_backends[account][region]._parameters
-    make: Any = Parameter  # its abstract methods are CloudFormation's
+    make: Any = Parameter  # its abstract methods are for CloudFormation only
     image = parameters[_LINUX][-1].value
     for flavour in _FLAVOURS:
         name = _DEEP_LEARNING.format(flavour)

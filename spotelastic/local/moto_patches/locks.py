@@ -1,4 +1,4 @@
-"""moto is not thread-safe: calls that change what others read run one at a time."""
+"""Serializes moto's calls that change shared state: moto is not thread-safe."""
 
 from collections.abc import Callable
 from threading import Lock, RLock
@@ -18,7 +18,7 @@ def install(patches: Patches, lock: RLock) -> None:
         _hold(patches, service, "call_action", lock, "2 of 480 concurrent terminations failed")
     writes = Lock()
     for name in ("put_object", "delete_object"):
-        reason = "If-Match and If-None-Match are only worth something when they are atomic"
+        reason = "If-Match and If-None-Match must be atomic"
         _hold(patches, S3Response, name, writes, reason)
 
 

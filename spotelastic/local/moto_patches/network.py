@@ -1,4 +1,4 @@
-"""Addresses, interfaces and volumes: unique, exclusive, and given back."""
+"""Patches moto's addresses, network interfaces and volumes: unique, exclusive, and released."""
 
 import ipaddress
 import shutil
@@ -17,11 +17,11 @@ from spotelastic.local.instances.machines import PENDING, RUNNING, STOPPED
 from spotelastic.local.instances.power import Power
 from spotelastic.local.moto_patches.patch import Patches
 
-_RESERVED = 4  # the first addresses of a subnet are AWS's; the last one is too
+_RESERVED = 4  # AWS reserves the first four addresses of a subnet, and the last one
 
 
 def install(patches: Patches, power: Power, volumes: Path) -> None:
-    """`volumes` is where the contents of volumes are kept, one folder each."""
+    """`volumes` is where the contents of volumes are stored, one folder each."""
     _install_addresses(patches)
     _install_interfaces(patches)
     _install_dependencies(patches)
@@ -32,7 +32,7 @@ def _install_addresses(patches: Patches) -> None:
     @patches.method(
         Subnet,
         "get_available_subnet_ip",
-        "moto gives out addresses of interfaces, and those just given back first",
+        "moto hands out addresses in use, and reuses released ones at once",
     )
     def get_available_subnet_ip(original: Callable[..., Any], subnet: Any, instance: Any) -> str:
         return _free_address(subnet)
@@ -44,7 +44,7 @@ def _install_addresses(patches: Patches) -> None:
     @patches.method(
         NetworkInterfaceBackend,
         "create_network_interface",
-        "moto draws addresses at random and gives a fixed one to many",
+        "moto draws addresses at random, and gives a fixed one to several interfaces",
     )
     def create_network_interface(
         original: Callable[..., Any],
@@ -63,13 +63,13 @@ def _install_addresses(patches: Patches) -> None:
             private_ip_address = _free_address(subnet)
         return original(backend, subnet, private_ip_address, *args, **kwargs)
 
-    patches.addition(nat_gateways, "random_private_ip", "moto takes an address of another network")(
+    patches.addition(nat_gateways, "random_private_ip", "moto uses another network's address")(
         lambda: None
     )
 
 
 def _free_address(subnet: Any) -> str:
-    """The next address after the last one given, so that an address rests before its next use."""
+    """Return the next address after the last one given, so that none is reused soon."""
     taken = _taken(subnet.ec2_backend)
     first, size = int(subnet.cidr.network_address), subnet.cidr.num_addresses
     usable = size - _RESERVED - 1
@@ -96,7 +96,7 @@ def _check_address(subnet: Any, address: str) -> None:
 
 
 def _taken(backend: Any) -> set[str]:
-    """Of all VPCs: on this machine they share the loopback interface."""
+    """Return the used addresses of all VPCs, which share the loopback interface here."""
     return {
         item["PrivateIpAddress"]
         for interface in backend.enis.values()
@@ -136,7 +136,7 @@ def _install_interfaces(patches: Patches) -> None:
         return original(backend, eni_id, instance_id, index)
 
     @patches.method(
-        NetworkInterfaceBackend, "delete_network_interface", "moto deletes what is attached"
+        NetworkInterfaceBackend, "delete_network_interface", "moto deletes attached interfaces"
     )
     def delete(original: Callable[..., Any], backend: Any, eni_id: str) -> None:
         if backend.get_network_interface(eni_id).attachment_id:
@@ -167,7 +167,7 @@ def _install_dependencies(patches: Patches) -> None:
 
 def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:
     @patches.method(
-        EBSBackend, "attach_volume", "moto attaches one volume to many instances, and no folder"
+        EBSBackend, "attach_volume", "moto attaches a volume to many instances, without contents"
     )
     def attach(
         original: Callable[..., Any],
@@ -201,7 +201,7 @@ def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:
         link.symlink_to(data)
         return attachment
 
-    @patches.method(EBSBackend, "detach_volume", "the instance's folder has to go with it")
+    @patches.method(EBSBackend, "detach_volume", "the folder in the instance has to go too")
     def detach(
         original: Callable[..., Any], backend: Any, volume_id: str, instance_id: Any, device: Any
     ) -> Any:
@@ -211,7 +211,7 @@ def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:
         (power.layout(instance_id).volumes / volume_id).unlink(missing_ok=True)
         return detached
 
-    @patches.method(EBSBackend, "delete_volume", "the contents have to go with it")
+    @patches.method(EBSBackend, "delete_volume", "the contents have to go too")
     def delete(original: Callable[..., Any], backend: Any, volume_id: str) -> Any:
         deleted = original(backend, volume_id)
         shutil.rmtree(volumes / volume_id, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""S3: what objects hold lies in files that outlive the cloud, and is there for the next one."""
+"""Patches moto's S3 to keep objects in files, which the next local cloud finds again."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,10 +13,11 @@ PARTITION = "aws"
 
 
 def install(patches: Patches, buckets: KeptBuckets, account: str, region: str) -> None:
-    """Of this account; what tests put into others' buckets goes with the cloud.
+    """Patch the buckets of this account. What tests put into other accounts' buckets ends with the
+    cloud.
 
-    Of a bucket with versions the newest is kept. Policies, tags and versioning are not: `up` makes
-    the shared bucket's anew.
+    Of a versioned bucket only the newest versions are kept. Policies, tags and versioning are not:
+    `up` sets them again.
     """
     _load(buckets, account, region)
     _install_content(patches, buckets, account)
@@ -57,7 +58,7 @@ def _install_content(patches: Patches, buckets: KeptBuckets, account: str) -> No
 
 
 def _install_changes(patches: Patches, buckets: KeptBuckets, account: str) -> None:
-    reason = "what moto keeps goes with its process"
+    reason = "moto's objects end with its process"
 
     @patches.method(S3Backend, "create_bucket", reason)
     def create_bucket(
@@ -110,7 +111,7 @@ def _install_changes(patches: Patches, buckets: KeptBuckets, account: str) -> No
 
 
 def _write_through(buckets: KeptBuckets, bucket: FakeBucket, key: FakeKey) -> None:
-    """Unless it has been replaced, or deleted, meanwhile."""
+    """Give the object its file, unless it has been replaced or deleted since."""
     content: Any = key._value_buffer
     if not isinstance(content, Content):
         content = buckets.write(key.value)

@@ -1,4 +1,4 @@
-"""How moto is changed: one method at a time, each with the reason, on record."""
+"""Applies and undoes changes to moto, one method at a time, each recorded with its reason."""
 
 import functools
 from collections.abc import Callable
@@ -10,6 +10,8 @@ Method = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Patch:
+    """One change that was applied."""
+
     owner: str
     name: str
     reason: str
@@ -17,16 +19,15 @@ class Patch:
 
 @dataclass
 class Patches:
-    """Applies patches until they are undone, or the process ends; `applied` lists them."""
+    """Applies patches until they are undone or the process ends; `applied` lists them."""
 
     applied: list[Patch] = field(default_factory=list)
     _before: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def method(self, owner: type, name: str, reason: str) -> Callable[[Method], Method]:
-        """Wraps a method that exists: the function is called with the original before `self`.
+        """Wrap a method that exists: the function gets the original before `self`.
 
-        A class method's original is bound, so that the function is called with it and the
-        arguments alone.
+        A class method's original is bound: the function gets it and the arguments alone.
         """
 
         def apply(function: Method) -> Method:
@@ -44,7 +45,7 @@ class Patches:
         return apply
 
     def addition(self, owner: Any, name: str, reason: str) -> Callable[[Any], Any]:
-        """Sets an attribute of a class or a module, whatever was there."""
+        """Set an attribute of a class or module, whether it exists or not."""
 
         def apply(value: Any) -> Any:
             self._record(owner, name, reason)
@@ -60,7 +61,7 @@ class Patches:
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
 
     def undo(self) -> None:
-        """Everything is as it was before the first patch."""
+        """Restore everything as it was before the first patch."""
         while self._before:
             owner, name, value = self._before.pop()
             if value is _ABSENT:

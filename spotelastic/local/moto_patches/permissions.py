@@ -1,4 +1,7 @@
-"""IAM for every call: moto's own check is off by default, and knows no conditions."""
+"""Patches moto to check IAM permissions, with conditions, on every call.
+
+moto's own check is off by default, and does not know conditions.
+"""
 
 import json
 import warnings
@@ -44,15 +47,15 @@ _PARAMETERS = (
     "logGroupName",
     "logStreamName",
 )
-"""Those that name what a call is about, or the tags that it is to have."""
+"""Parameters that name what a call acts on, or the tags of what it creates."""
 
 
 class AccessDenied(ServiceException):
-    """Ours by its module: moto takes the service of an error from there."""
+    """A denied call. It is defined here because moto takes an error's service from its module."""
 
 
 def install(patches: Patches, authority: Authority) -> None:
-    # Its models of most services know no refusal; moto says so each time.
+    # moto's models of most services do not list this error, and it warns each time.
     warnings.filterwarnings("ignore", message=r"Exception\(Refused\)")
     _install_calls(patches, authority)
     _install_s3(patches, authority)
@@ -60,7 +63,7 @@ def install(patches: Patches, authority: Authority) -> None:
 
 
 def _install_calls(patches: Patches, authority: Authority) -> None:
-    @patches.method(BaseResponse, "call_action", "whoever calls, moto lets it pass")
+    @patches.method(BaseResponse, "call_action", "moto permits every call")
     def call_action(original: Callable[..., Any], response: Any) -> Any:
         principal = principal_of(response.current_account, response.access_key)
         if principal.name:
@@ -86,7 +89,9 @@ def _install_calls(patches: Patches, authority: Authority) -> None:
 
 def _install_s3(patches: Patches, authority: Authority) -> None:
     @patches.method(
-        ActionAuthenticatorMixin, "_authenticate_and_authorize_s3_action", "S3 does not pass there"
+        ActionAuthenticatorMixin,
+        "_authenticate_and_authorize_s3_action",
+        "S3's calls do not pass there",
     )
     def authorize_s3(
         original: Callable[..., Any],
@@ -98,7 +103,7 @@ def _install_s3(patches: Patches, authority: Authority) -> None:
         prefix = (response.querystring.get("prefix") or [""])[0]
         action = str(response.data.get("Action") or response._get_action())
         keys = [key_name or ""]
-        if action == "DeleteObject" and not key_name:  # many at once, and each is asked for
+        if action == "DeleteObject" and not key_name:  # many objects, each to be permitted
             keys = _listed(response)
         whose = owner(bucket_name)
         wanted = [s3_access(action, bucket_name or "*", key, prefix, whose) for key in keys]
@@ -107,7 +112,7 @@ def _install_s3(patches: Patches, authority: Authority) -> None:
             and response.method in ("GET", "HEAD")
             and _missing(response, bucket_name, key_name)
         ):
-            # That it is not there is told only to who may list.
+            # Only a caller that may list is told that the object does not exist.
             wanted.append(s3_access("ListBucket", str(bucket_name), "", "", whose))
         if authority.judge(principal, wanted) is not None:
             if bucket_name:
@@ -119,7 +124,7 @@ def _install_roles(patches: Patches) -> None:
     @patches.method(
         Role,
         "create_from_cloudformation_json",
-        "moto keeps a stack's policies as Python shows them",
+        "moto stores a stack's policies as Python objects",
     )
     def create_role(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         role = original(*args, **kwargs)
@@ -131,7 +136,7 @@ def _install_roles(patches: Patches) -> None:
 
 
 def _listed(response: Any) -> list[str]:
-    """The keys in the body of a DeleteObjects."""
+    """Return the keys in the body of a DeleteObjects."""
     nodes = fromstring(response.body).iter()
     return [node.text or "" for node in nodes if node.tag.rpartition("}")[2] == "Key"]
 

@@ -1,4 +1,8 @@
-"""Resources of a stack that moto does not make. It finds these classes by their base."""
+"""Adds CloudFormation resources that moto lacks: hooks, queue policies, egress rules, placement
+groups.
+
+moto finds these classes by their base class.
+"""
 
 import json
 from typing import Any
@@ -13,9 +17,9 @@ from spotelastic.local.moto_patches.groups import put_hook
 
 
 class _Plain:
-    """Known by its name, and without attributes; one that a template may name says how.
+    """A resource without attributes, identified by its name.
 
-    Beside moto's base and not above ours: moto looks for its direct heirs only.
+    A separate base beside moto's, because moto looks only for direct subclasses of its own.
     """
 
     name: str
@@ -34,7 +38,7 @@ class _Plain:
 
 
 class HookResource(_Plain, CloudFormationModel):
-    """AWS::AutoScaling::LifecycleHook"""
+    """An AWS::AutoScaling::LifecycleHook."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -68,7 +72,7 @@ class HookResource(_Plain, CloudFormationModel):
 
 
 class QueuePolicyResource(_Plain, CloudFormationModel):
-    """AWS::SQS::QueuePolicy"""
+    """An AWS::SQS::QueuePolicy."""
 
     def __init__(self, name: str, queues: list[Any]) -> None:
         self.name = name
@@ -103,7 +107,7 @@ class QueuePolicyResource(_Plain, CloudFormationModel):
 
 
 class EgressResource(_Plain, CloudFormationModel):
-    """AWS::EC2::SecurityGroupEgress, towards another group; it goes with its own group."""
+    """An AWS::EC2::SecurityGroupEgress to another group; it is deleted with its own group."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -136,7 +140,7 @@ class EgressResource(_Plain, CloudFormationModel):
 
 
 class PlacementGroup(_Plain, CloudFormationModel):
-    """AWS::EC2::PlacementGroup, of the strategy "cluster": its instances are in one zone."""
+    """An AWS::EC2::PlacementGroup with the strategy "cluster": its instances are in one zone."""
 
     def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
         self.name = name
@@ -148,7 +152,7 @@ class PlacementGroup(_Plain, CloudFormationModel):
 
     @property
     def zones(self) -> set[str]:
-        """Of the instances that are in it."""
+        """Zones of the instances in the group."""
         living = [each for each in self._instances if each._state.name != "terminated"]
         return {each.placement.zone for each in living}
 
@@ -178,7 +182,7 @@ class PlacementGroup(_Plain, CloudFormationModel):
 
 
 def placement_groups(backend: Any) -> dict[str, PlacementGroup]:
-    """Of EC2's back end, by name."""
+    """Return EC2's placement groups, by name."""
     groups: dict[str, PlacementGroup] = vars(backend).setdefault("placement_groups", {})
     return groups
 

@@ -1,4 +1,4 @@
-"""Scheduled actions of Auto Scaling groups: carried out when they are due."""
+"""Patches moto to carry out scheduled actions of Auto Scaling groups when they are due."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,14 +18,14 @@ def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
     @patches.method(
         AutoScalingBackend,
         "put_scheduled_update_group_action",
-        "moto keeps one action of a name for all groups, and carries none out",
+        "moto keeps one action per name for all groups, and carries none out",
     )
     def put(original: Callable[..., Any], backend: Any, **given: Any) -> Any:
         group, name, start = given["name"], given["scheduled_action_name"], given["start_time"]
         if group not in backend.autoscaling_groups:
             raise ValidationError(f"AutoScalingGroup name not found - {group}")
         if given["recurrence"] or start is None:
-            raise ValidationError("The local cloud carries out actions with one start time only")
+            raise ValidationError("The local cloud supports actions with one start time only")
         moment = _moment(start)
         if moment <= wall():
             raise ValidationError("Given start time is in the past")
@@ -35,7 +35,9 @@ def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
         agenda.at(moment, partial(_carry_out, backend, scaling, action))
         return action
 
-    @patches.method(AutoScalingBackend, "delete_scheduled_action", "it is kept by group and name")
+    @patches.method(
+        AutoScalingBackend, "delete_scheduled_action", "actions are kept by group and name"
+    )
     def delete(
         original: Callable[..., Any],
         backend: Any,
@@ -48,7 +50,7 @@ def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
 
 
 def _carry_out(backend: Any, scaling: AutoScaling, action: Any) -> None:
-    """What was put again meanwhile, or deleted, is not due any more."""
+    """Carry out an action, unless it was replaced or deleted since."""
     key = (action.auto_scaling_group_name, action.scheduled_action_name)
     if backend.scheduled_actions.get(key) is not action:
         return

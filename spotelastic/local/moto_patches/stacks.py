@@ -1,4 +1,5 @@
-"""CloudFormation: resources that moto accepts and does not make, and stacks that can be deleted."""
+"""Patches moto's CloudFormation: complete resources, updates without loss, and stacks that can be
+deleted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,13 +45,13 @@ def _install_parameters(patches: Patches) -> None:
         ]
 
     patches.addition(
-        Stack, "parameter_list", "moto shows a list as Python prints it, and hides by value"
+        Stack, "parameter_list", "moto shows lists as Python prints them, and hides by value"
     )(property(parameter_list))
     patches.addition(
-        Stack, "stack_resources", "moto lists those whose condition does not hold, as None"
+        Stack, "stack_resources", "moto lists resources with a false condition as None"
     )(property(lambda stack: [each for each in stack.resource_map.values() if each is not None]))
 
-    @patches.method(LogGroup, "get_cfn_attribute", "an ARN of AWS's names what is in the group")
+    @patches.method(LogGroup, "get_cfn_attribute", "AWS's ARN covers the streams in the group")
     def attribute(original: Callable[..., Any], group: Any, name: str) -> Any:
         return f"{original(group, name)}:*" if name == "Arn" else original(group, name)
 
@@ -78,7 +79,7 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
     @patches.method(
         FakeAutoScalingGroup,
         "update_from_cloudformation_json",
-        "moto deletes the group and makes a new one, whatever changed",
+        "moto deletes the group and creates a new one, whatever changed",
     )
     def update(
         original: Callable[..., Any],
@@ -107,7 +108,7 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
         return original_resource
 
     @patches.method(
-        FakeAutoScalingGroup, "delete", "what a group's instances use is deleted right after it"
+        FakeAutoScalingGroup, "delete", "a stack deletes what the instances use right after it"
     )
     def delete(original: Callable[..., Any], group: Any, account: str, region: str) -> None:
         if group.name in group.autoscaling_backend.autoscaling_groups:
@@ -127,7 +128,7 @@ def _install_updates(patches: Patches) -> None:
     patches.addition(
         parsing,
         "parse_and_update_resource",
-        "moto forgets a resource that an update touches and that it cannot update",
+        "moto forgets resources that it cannot update",
     )(update)
 
 
@@ -159,9 +160,9 @@ def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
         ) -> None:
             gone(resource, ec2_backends[account][region] if account else resource.ec2_backend)
 
-        patches.addition(model, "delete", "moto keeps it when its stack is deleted")(delete)
+        patches.addition(model, "delete", "moto keeps it after its stack is deleted")(delete)
 
-    @patches.method(Stack, "create_resources", "moto leaves what a failed creation has made")
+    @patches.method(Stack, "create_resources", "moto leaves resources of a failed creation")
     def create_resources(original: Callable[..., Any], stack: Any) -> None:
         try:
             original(stack)
@@ -205,14 +206,14 @@ def _detach_gateway(resource: Any, backend: Any) -> None:
 
 
 def _delete_endpoint(resource: Any, backend: Any) -> None:
-    """Resources go in any order: the route tables that it stands in may be gone already."""
+    """Delete an endpoint. Resources go in any order: its route tables may already be gone."""
     tables = [table for table in resource.route_table_ids if table in backend.route_tables]
     resource.route_table_ids = tables
     backend.delete_vpc_endpoints([resource.id])
 
 
 def _delete_volume(resource: Any, backend: Any) -> None:
-    """One that somebody else has deleted is gone as it should be."""
+    """Delete a volume, unless something else has deleted it."""
     if resource.id in backend.volumes:
         backend.delete_volume(resource.id)
 
@@ -247,4 +248,4 @@ _DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
     VPCEndPoint: _delete_endpoint,
     VPCGatewayAttachment: _detach_gateway,
 }
-"""What deleting a resource of a stack does to EC2; what raises is tried again after the others."""
+"""How EC2 deletes a stack's resource; what raises is tried again after the others."""
