@@ -12,24 +12,21 @@ The same script runs under `spotelastic up` and `spotelastic run`, under torchru
 
 import os
 import time
-from collections import deque
 from collections.abc import MutableMapping
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
-import torch.distributed as dist
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
-from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, StorageRefused
+from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Schedule
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH, open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
@@ -37,9 +34,10 @@ from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import WorkerSession, open_session
 from spotelastic.training.save.overlap import Copying
-from spotelastic.training.save.saver import LayoutChanged, Saver
+from spotelastic.training.save.save_plan import SavePlan, has_left_group
+from spotelastic.training.save.saver import LayoutChanged
 from spotelastic.training.state import randomness
-from spotelastic.training.state.state import State, StateView
+from spotelastic.training.state.state import State
 from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 COMMIT_WITHIN = 120.0
@@ -102,14 +100,7 @@ class Checkpointer:
         self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
-        self._view: StateView | None = None
-        self._saver: Saver | None = None
-        self._plans = 0
-        self._compared: deque[str] = deque()
-        """Store keys of the last hashes of values, in the order of the saves."""
-        self._planned_at = 0
-        """The step of the last plan."""
-        self._has_room = True
+        self._plan: SavePlan | None = None
         self._restored = False
         self._process = 0
         """Id of the process that has entered. A process forked from it must not use the client."""
@@ -152,6 +143,7 @@ class Checkpointer:
             self._session.close(False)
             raise SpotelasticError(str(error)) from error
         self._losses = Losses(self._client.page)
+        self._plan = SavePlan(self._state, self._session, self._client, self._added)
         self._client.page.enter(0)
         return self
 
@@ -162,26 +154,25 @@ class Checkpointer:
         traceback: TracebackType | None,
     ) -> None:
         if os.getpid() != self._process:
-            return  # a forked child ends: saves, slots and daemon are its parent's
+            return  # this is the end of a forked child: saves, slots and daemon are its parent's
         Checkpointer._open = None
-        # This is the end of a forked child: saves, slots and daemon are its parent's.
-        session, client, losses = self._session, self._client, self._losses
-        assert session is not None and client is not None and losses is not None
+        session, client, plan = self._entered()
+        losses = self._losses
+        assert losses is not None
         well = kind is None or (isinstance(error, SystemExit) and not error.code)
         finished = False
         try:
             self._settle(client)
             if well:
                 try:
-                    self._finish(session, client)
+                    self._finish(session, client, plan)
                     finished = True
                 finally:
                     losses.finish()
         finally:
             if self._hook is not None:
                 self._hook.remove()
-            if self._saver is not None:
-                self._saver.close()
+            plan.close()
             client.leave(clean=kind is None)
             session.close(finished)
 
@@ -191,7 +182,7 @@ class Checkpointer:
             "sent to another: keep it out of data sets and of what is pickled"
         )
 
-    @gc_pause.not_searched_for()
+    @gc_pause.no_collections()
     def restore(self, step: int | None = None) -> int:
         """Load the newest state of the run, and return its step; 0 on a fresh run.
 
@@ -203,8 +194,8 @@ class Checkpointer:
         differs) or if `step` was never committed. Raises `SpotelasticError` if nothing can be
         restored; the state may then be filled in part.
         """
-        session, client = self._entered()
-        if self._last_step and self._saver is not None:
+        session, client, plan = self._entered()
+        if self._last_step and plan.is_made:
             raise UsageError(
                 "restore() comes before the first step(): to go back, start the run again with "
                 "restore(step=...)"
@@ -230,7 +221,7 @@ class Checkpointer:
         element, is shown in the status and the loss curve. At a step that all ranks have agreed on,
         because a node is about to come or go, the call waits.
         """
-        session, client = self._entered()
+        session, client, plan = self._entered()
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
@@ -243,16 +234,15 @@ class Checkpointer:
         self._last_step = step
         if self._copying is not None and self._copying.is_over:
             self._settle(client)
-        if self._saver is None:
-            self._plan(session, client)
+        if not plan.is_made:
+            self._make_plan(plan)
         schedule = client.page.schedule
         unsaved = step != self._saved_step
         commit = at_target or (unsaved and _falls_on(step, schedule.checkpoint_every))
         if commit or (unsaved and _falls_on(step, schedule.snapshot_every)):
-            # Of a run that begins, the first is committed: nothing else would outlive its nodes.
-            first = session.resume.kind == "fresh" and not self._last_committing
             # The first save of a fresh run is committed: nothing else would survive the loss of its
             # nodes.
+            first = session.resume.kind == "fresh" and not self._last_committing
             commit = commit or (first and schedule.checkpoint_every > 0)
             patience = AGREED_PATIENCE if at_target else PATIENCE
             saved = self._save(
@@ -272,12 +262,12 @@ class Checkpointer:
         All ranks call it after the same step. It waits for the copy, not for the upload; `wait()`
         does that. Returns False if there was no room for another save; training goes on.
         """
-        session, client = self._entered()
+        _, client, plan = self._entered()
         if not self._last_step:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
         self._settle(client)
-        if self._saver is None:
-            self._plan(session, client)
+        if not plan.is_made:
+            self._make_plan(plan)
         if self._last_committing != self._last_step and not self._save(
             self._last_step, AGREED_PATIENCE, due=True
         ):
@@ -287,7 +277,7 @@ class Checkpointer:
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
         """Wait until each due save is committed. Returns False after `timeout` seconds."""
-        _, client = self._entered()
+        _, client, _ = self._entered()
         self._settle(client)
         return client.flush(timeout)
 
@@ -298,7 +288,7 @@ class Checkpointer:
         Use it to postpone what takes long, such as an evaluation. Ranks may see it at different
         steps, so never use it for a decision that all ranks have to make alike.
         """
-        _, client = self._entered()
+        _, client, _ = self._entered()
         return client.page.target > self._last_step or client.page.deadline > 0
 
     # -- saving -----------------------------------------------------------------------------------
@@ -321,17 +311,16 @@ class Checkpointer:
         one for which a plan has just been made. Older saves make room for an `urgent` one. With
         `overlaps`, training need not wait for all of the copy.
         """
-        session, client = self._entered()
-        assert self._saver is not None and self._view is not None
+        session, client, plan = self._entered()
         begun = time.perf_counter()
         self._settle(client)
-        self._saver.wait()  # as the copy would: a rank's host may be steps ahead of its device
-        if self._replan_is_due(session, step):
-            # The copy would wait as well: a rank's host may be steps ahead of its device.
-            self._plan(session, client)
-        if not self._has_room and not self._prepare(client):
+        # The copy would wait as well: a rank's host may be steps ahead of its device.
+        plan.saver.wait()
+        if plan.is_asked_for(step):
+            self._make_plan(plan)
+        if not plan.find_room():
             return False
-        if self._planned_at == step:
+        if plan.made_at == step:
             patience = AGREED_PATIENCE
         slot = client.open_slot(patience, urgent=urgent)
         if slot is None:
@@ -339,13 +328,11 @@ class Checkpointer:
                 client.complain(f"rank {session.ranks.rank}: no free slot for step {step}")
             return False
         try:
-            if not self._view.current():
-                self._view = self._whole_view(session)
-                self._saver.follow(self._view)
+            plan.follow()
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
-                self._compare_values(session, step)
-            self._copying = self._saver.begin(
+                plan.compare_values(step)
+            self._copying = plan.saver.begin(
                 slot,
                 step,
                 due=due,
@@ -353,8 +340,8 @@ class Checkpointer:
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
-            if session.ranks.group is None and not planned:  # There is no other rank to agree with.
-                self._plan(session, client)
+            if session.ranks.group is None and not planned:  # there is no other rank to agree with
+                self._make_plan(plan)
                 return self._save(
                     step,
                     patience,
@@ -364,7 +351,8 @@ class Checkpointer:
                     urgent=urgent,
                     overlaps=overlaps,
                 )
-            self._ask_for_a_plan(session, client, step, change)
+            if plan.ask_again(step, change):
+                self._make_plan(plan)
             return False
         self.stall = time.perf_counter() - begun
         self._saved_step = step
@@ -403,116 +391,40 @@ class Checkpointer:
             "from now on training waits for each copy"
         )
 
-    def _compare_values(self, session: WorkerSession, step: int) -> None:
-        """Check that values which changed since the plan are still the same on all ranks.
-
-        The first rank that saves a step leaves its hash in the store, and the others compare
-        theirs. Raises `LayoutChanged` where they differ. All ranks then plan again at the next
-        save, which names the difference.
-        """
-        assert self._saver is not None
-        if session.ranks.group is None or _has_left(session):
-            return
-        store, prefix = _default_store(), f"{self._plan_key(session)}-values-"
-        own = self._saver.hash_of_values()
-        if store.compare_set(f"{prefix}{step}", "", own).decode() != own:
-            raise LayoutChanged("values are not the same on all ranks")
-        if session.ranks.rank == 0:
-            self._compared.append(f"{prefix}{step}")
-            if len(self._compared) > 2:  # Ranks are never two saves apart.
-                store.delete_key(self._compared.popleft())
-
-    @gc_pause.not_searched_for()
-    def _plan(self, session: WorkerSession, client: WorkerClient) -> None:
-        """Agree on a layout with all ranks, at the same step."""
-        self._view = self._whole_view(session)
-        if self._overlaps and self._view.optimized and self._hook is None:
+    def _make_plan(self, plan: SavePlan) -> None:
+        """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
+        plan.make(self._last_step)
+        if self._overlaps and plan.has_optimized and self._hook is None:
             # The hook is called, not traced, where a step is compiled. What that imports,
             # optimizers import.
             hook = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
             self._hook = register_optimizer_step_pre_hook(hook)
-        if self._saver is not None:
-            self._saver.close()
-        self._saver = Saver(session.ranks, self._view, session.round)
-        if not self._plans and self._saver.differing and session.ranks.rank == 0:
-            client.complain(
-                f"buffers are not the same on all ranks ({self._saver.differing[0]}): "
-                "the first rank's are saved, and restored on all"
-            )
-        self._plans += 1
-        self._planned_at = self._last_step
-        self._prepare(client)
 
-    def _prepare(self, client: WorkerClient) -> bool:
-        """Ask for slots, and return whether there are any.
-
-        A run that never had any is refused. One that has outgrown its memory trains on.
-        """
-        assert self._saver is not None
-        had_room, self._has_room = self._has_room, False
-        try:
-            client.prepare(self._saver.nbytes, self._saver.look_at)
-        except (ArenaFull, StorageRefused) as error:
-            if self._plans == 1:
-                raise EnvironmentFailure(str(error)) from error
-            if had_room:
-                client.complain(f"nothing is saved until there is room: {error}")
-            return False
-        self._has_room = True
-        return True
-
-    def _whole_view(self, session: WorkerSession) -> StateView:
-        view = self._state.view()
-        own = (
+    def _added(self) -> list[ValueEntry]:
+        """Return the values that are saved besides the script's state."""
+        assert self._session is not None
+        rank = self._session.ranks.rank
+        return [
             _own_entry("step", lambda: self._last_step),
             _own_entry("seed", torch.initial_seed),
             _own_entry(BRANCH, lambda: self._branch),
-            _own_entry(f"rng-{session.ranks.rank}", randomness.capture, session.ranks.rank),
-        )
-        return replace(view, entries=(*view.entries, *own))
+            _own_entry(f"rng-{rank}", randomness.capture, rank),
+        ]
 
-    def _ask_for_a_plan(
-        self, session: WorkerSession, client: WorkerClient, step: int, change: LayoutChanged
-    ) -> None:
-        """Ask all ranks to plan again at the next save, which all of them reach."""
-        if _has_left(session):
-            client.complain(f"step {step} was not saved: {change}")
-            return
-        client.complain(f"step {step} was not saved: {change}; the next save will succeed")
-        if session.ranks.group is None:
-            self._plan(session, client)
-        else:
-            _default_store().set(self._plan_key(session), str(step))
-
-    def _replan_is_due(self, session: WorkerSession, step: int) -> bool:
-        """Return whether a rank asked for a new plan at an earlier step.
-
-        Steps depend on each other through training's own collectives. So what was asked for before
-        this step is visible to all ranks now. A rank that has left the process group does not plan
-        any more.
-        """
-        if session.ranks.group is None or _has_left(session):
-            return False
-        store, key = _default_store(), self._plan_key(session)
-        return bool(store.check([key])) and int(store.get(key)) < step
-
-    def _plan_key(self, session: WorkerSession) -> str:
-        return f"spotelastic/{session.round}/plan-{self._plans}"
-
-    def _finish(self, session: WorkerSession, client: WorkerClient) -> None:
+    def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:
         """Save and commit the last step, which is what the run was for, before the script ends."""
         if self._last_step and not self._told_step:
             last_step.tell_nothing_was_left(session, self._last_step)
-        if self._saver is None:
+        if not plan.is_made:
             # The last step may have been restored from memory, and never been committed.
-            if _has_left(session) or self._last_committing == self._last_step:
+            if has_left_group(session) or self._last_committing == self._last_step:
                 return
-            self._plan(session, client)
+            self._make_plan(plan)
         saved = self._last_committing == self._last_step or self._save(
             self._last_step, AGREED_PATIENCE, due=True, urgent=True
         )
-        if not _has_left(session) and not all(session.ranks.gather(saved)):
-            self._plan(session, client)
+        if not has_left_group(session) and not all(session.ranks.gather(saved)):
+            self._make_plan(plan)
             saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
         last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
 
@@ -528,8 +440,9 @@ class Checkpointer:
         else:
             randomness.derive(restored.own_value("seed"), restored.step, rank)
 
-    def _entered(self) -> tuple[WorkerSession, WorkerClient]:
-        if self._session is None or self._client is None:
+    def _entered(self) -> tuple[WorkerSession, WorkerClient, SavePlan]:
+        """Return what the Checkpointer works with. Raises `UsageError` outside of its context."""
+        if self._session is None or self._client is None or self._plan is None:
             raise UsageError(
                 "use the Checkpointer as a context: with se.Checkpointer(state) as ..."
             )
@@ -538,7 +451,7 @@ class Checkpointer:
                 f"process {os.getpid()} was forked from process {self._process}, which opened the "
                 "Checkpointer: only that one restores and saves"
             )
-        return self._session, self._client
+        return self._session, self._client, self._plan
 
 
 def _falls_on(step: int, every: int) -> bool:
@@ -550,14 +463,5 @@ def _branch_of(restored: RestoreSource) -> int:
     return NO_BRANCH if branch is None else branch
 
 
-def _has_left(session: WorkerSession) -> bool:
-    """Return whether the script has destroyed its process group before leaving the Checkpointer."""
-    return session.ranks.group is not None and not dist.is_initialized()
-
-
 def _own_entry(name: str, get: Any, rank: int = SHARED) -> ValueEntry:
     return ValueEntry(f"{OWN}.{name}", (OWN, name), get, rank)
-
-
-def _default_store() -> Any:
-    return dist.distributed_c10d._get_default_store()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def not_searched_for() -> Iterator[None]:
+def no_collections() -> Iterator[None]:
     """Run a block, or a function that is decorated with it, without the collector."""
     was_on = gc.isenabled()
     gc.disable()
