@@ -135,7 +135,7 @@ def test_a_save_that_fails_is_told_at_the_next_step(
         checkpoint._copying.settle()
         checkpoint.step(2)
         assert "something" not in (told := capfd.readouterr().err)
-        assert "is not what it was at that step" in told
+        assert "is not what the state was at that step" in told
         expected = large_model.tensors(state)
     assert large_model.are_equal(committed(tmp_path, 2, state), expected)
 
