@@ -1,30 +1,32 @@
-"""Checkpoints beside `torch.distributed.checkpoint`: stall, saving, restoring, memory, CPU.
+"""Benchmarks checkpoints against `torch.distributed.checkpoint`: stalls, saving, restoring, memory,
+CPU.
 
-Servers, daemons and peers all run on this machine; each figure is the best of several, ours and
-theirs, because what disturbs a measurement only ever makes it slower. That also holds for memory
-that a virtual machine has not touched for a while, which its host hands out at a few hundred MB/s:
-of several newcomers that are filled by their peers the first one measures that, and a server that
-takes a state into memory finds memory that has just been in use. A stall is measured once the
-server has come to rest from the save before, beside a copy of the same bytes: how fast memory is
-changes from second to second here. A restore from slots stands beside the same copy made
-by the kernel alone, without a checkpoint: what a process pays for pages that it has not mapped yet.
-A peer that is not installed, or does not run on a server, is said to be missing.
+Servers, daemons and the compared libraries all run on this machine. Each figure is the best of
+several, for both sides, because disturbances only ever make a measurement slower. Memory that a
+virtual machine has not touched for a while is an example: its host hands it out at a few hundred
+MB/s. So of several newcomers that are filled by other nodes the first one measures the host, and a
+server that keeps a state in memory gets memory that has just been in use.
 
-Three servers, because one that shares the machine is part of what is measured:
+A stall is measured once the server has finished the save before, beside a copy of the same bytes,
+as the speed of memory changes from second to second here. A restore from slots is compared with the
+same copy made by the kernel alone: the price of pages that a process has not mapped yet. A library
+that is not installed, or does not work on a server, is reported as missing.
 
-- moto's S3 keeps conditional writes and counts what it serves; it is Python, and slow;
-- `rclone serve s3` is faster, and ignores conditions;
-- `sink` throws away what comes in, which costs next to nothing: as with S3 itself, the client is
-  what takes time. Nothing can be restored from it. Training beside an upload is measured with it.
+There are three servers, because one that shares the machine is part of what is measured:
 
-What a server can take and give at most, with a client that does nothing else, stands in the table,
-and for a save what is left of it after one copy, which is part of the time until committed. Where
-that is less than a bar asks for, it is out of reach, and the table says so.
+* moto's S3 keeps conditional writes and counts what it serves; it is Python, and slow
+* `rclone serve s3` is faster, and ignores conditions
+* `sink` discards what it receives, at almost no cost: as with S3 itself, the client takes the time;
+  nothing can be restored from it, and training beside an upload is measured with it
 
-Stalls are those of a state that an optimizer changes, which is copied beside forward and backward:
-what is left is the call, and what the optimizer's step after it waits. *A step with a save* tells
-how much longer that step takes in all, and *a save that is waited for* what one costs that nothing
-goes on beside. `dcp.async_save` copies in the call; its stall is told in copies, too.
+The table also shows what a server can receive and send at most, with an idle client. For a save it
+shows what is left of that after one copy, which is part of the time until committed. If that is
+less than a bar requires, the bar is marked as out of reach.
+
+Stalls are those of a state that an optimizer changes, which is copied beside forward and backward.
+What remains is the call, and the time that the optimizer's step after it waits. *A step with a
+save* is how much longer that step takes in all. *A save that is waited for* is what one costs with
+nothing beside it. `dcp.async_save` copies within the call; its stall is given in copies, too.
 """
 
 import argparse
@@ -57,7 +59,7 @@ T = TypeVar("T")
 Start = Callable[[], contextlib.AbstractContextManager[Server]]
 
 RANKS = 4
-"""Of the node that restores from S3."""
+"""Ranks of the node that restores from S3."""
 PATIENCE = 900.0
 PARTS = ("daemon", "training", "memory", "save", "restore", "shards")
 SERVERS: dict[str, Start] = {
@@ -68,17 +70,20 @@ SERVERS: dict[str, Start] = {
 OVERLAPPED = 6
 """Saves beside training in one process."""
 FIRSTS = 2
-"""Processes whose first save is measured, ours and theirs."""
+"""Processes whose first save is measured, for each side."""
 RESTORES = 2
-"""From a store, ours and theirs."""
+"""Restores from a store, for each side."""
 FULL = 1 << 30
-"""Bytes of a state from which on the records of its shards (650 bytes each, which every node reads)
-do not count: of 256 MiB in 4,000 tensors over four nodes they are 4 %."""
+"""Bytes of a state from which on the records of its shards do not count.
+
+These take 650 bytes each, and every node reads them: 4 % of 256 MiB in 4,000 tensors over four
+nodes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `met` is None where there is nothing to be met."""
+    """One line of the table. `met` is None if there is no bar."""
 
     what: str
     ours: str
@@ -86,16 +91,16 @@ class Row:
     bar: str = ""
     met: bool | None = None
     reachable: bool = True
-    """By a copy of the state, or as fast as the server goes."""
+    """Whether the bar can be met, given one copy of the state and the server's speed."""
 
 
 def alone(work: Callable[..., T], *arguments: Any) -> T:
-    """In a process of its own."""
+    """Run `work` in a separate process."""
     return _together(work, [arguments])[0]
 
 
 def ranks(work: Callable[..., T], *arguments: Any, world: int = RANKS) -> list[T]:
-    """In as many processes as there are ranks."""
+    """Run `work` in as many processes as there are ranks."""
     (port,) = free_ports(1)
     return _together(work, [(rank, world, port, *arguments) for rank in range(world)])
 
@@ -110,7 +115,7 @@ def _together(work: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A peer that is not measured."""
+    """A library that is not measured."""
 
     why: str
 
@@ -119,7 +124,7 @@ class Absent:
 
 
 def attempt(measure: Callable[..., T], *arguments: Any) -> T | Absent:
-    """Of a peer, which may not be installed, not run on a server, or not fit into the memory."""
+    """Measure a library that may not be installed, not work on a server, or not fit into memory."""
     try:
         return measure(*arguments)
     except Exception as error:
@@ -138,19 +143,22 @@ def environment(server: Server) -> Iterator[None]:
 
 
 def served(start: Start, work: Callable[..., T], *arguments: Any) -> T:
-    """In a process of its own, with a server of its own: one that the kernel has killed for want of
-    memory, or whose memory is in pieces, is nobody else's trouble."""
+    """Run `work` in a separate process, with a server of its own.
+
+    A process that the kernel kills for memory, or leaves with fragmented memory, then affects no
+    other.
+    """
     with start() as server, environment(server):
         return alone(work, server, *arguments)
 
 
 def rate(shape: Shape, seconds: float) -> float:
-    """MB/s."""
+    """Return MB/s."""
     return shape.nbytes / 1e6 / seconds
 
 
 def saving(start: Start, shape: Shape, times: int, peer_saves: int) -> Iterator[Row]:
-    """Stall, and time until committed, against DCP on the same kind of server."""
+    """Measure stall and time until committed, against DCP on the same kind of server."""
     sent = served(start, send, shape, times)
     ours = served(start, save_ours, shape, times)
     yield from stalls(start, shape, ours, peer_saves)
@@ -178,7 +186,7 @@ def saving(start: Start, shape: Shape, times: int, peer_saves: int) -> Iterator[
 def stalls(start: Start, shape: Shape, ours: Saves, peer_saves: int) -> Iterator[Row]:
     mine = served(start, overlapped.stalls, shape, OVERLAPPED)
     firsts = [mine] + [served(start, overlapped.stalls, shape, 2) for _ in range(FIRSTS - 1)]
-    # A first save is the first of its process: the later ones are measured in one of them.
+    # A first save is the first of its process; the later ones are measured in one of these.
     theirs = [
         attempt(served, start, peers.save_async, shape, saves)
         for saves in (peer_saves, *[1] * (FIRSTS - 1))
@@ -208,7 +216,7 @@ def _beside(name: str, stall: float, copy: float) -> str:
 
 
 def restoring(start: Start, shape: Shape) -> Iterator[Row]:
-    """Replicated state, several ranks of one node."""
+    """Measure the restore of a replicated state by several ranks of one node."""
     ceiling = served(start, receive, shape)
     yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
     with start() as server, environment(server):
@@ -226,8 +234,10 @@ def restoring(start: Start, shape: Shape) -> Iterator[Row]:
 
 
 def _restores(server: Server, shape: Shape) -> tuple[float, float | None]:
-    """Seconds, and how many times the state was read, where the server counts that. One rank saves
-    it: four states and their slots would not fit where four states do."""
+    """Return seconds, and how many times the state was read if the server counts that.
+
+    One rank saves it: four states and their slots would not fit where four states do.
+    """
     with node(server.url("ours"), slots=1) as here:
         here.begin("r1", epoch=here.claim().epoch)
         ranks(world.rank_saves, shape, world=1)
@@ -246,7 +256,7 @@ def _restores(server: Server, shape: Shape) -> tuple[float, float | None]:
 
 
 def _stock_loads(start: Start, shape: Shape) -> float:
-    """Seconds."""
+    """Return seconds."""
     with start() as server, environment(server):
         url = server.url("stock")
         ranks(world.rank_saves_stock, url, shape)
@@ -254,8 +264,11 @@ def _stock_loads(start: Start, shape: Shape) -> float:
 
 
 def sharding(start: Start, shape: Shape) -> Iterator[Row]:
-    """What nodes read of a state that is sharded over them, one rank each. Where it was sharded
-    otherwise before, whole blocks are read of which a part is needed: all of a small tensor."""
+    """Measure what nodes read of a state that is sharded over them, one rank each.
+
+    If it was sharded differently before, whole blocks are read although only a part is needed: all
+    of a small tensor.
+    """
     for before, after in ((4, 4), (2, 4)):
         with start() as server, environment(server):
             seconds, read = _resharded(server, shape, before, after)
@@ -271,7 +284,7 @@ def sharding(start: Start, shape: Shape) -> Iterator[Row]:
 
 
 def _resharded(server: Server, shape: Shape, before: int, after: int) -> tuple[float, int | None]:
-    """Seconds, and bytes read, where the server counts them."""
+    """Return seconds, and bytes read if the server counts them."""
     with _nodes(server, before) as members:
         epoch = members[0].claim().epoch
         here = [member.begin("r1", before, epoch=epoch) for member in members]
@@ -326,7 +339,7 @@ def daemon() -> Iterator[Row]:
 
 
 def training(shape: Shape) -> Iterator[Row]:
-    """One core trains, the daemon and the server have the others."""
+    """Measure training on one core, with daemon and server on the others."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(cores)[1:])
     try:
@@ -344,7 +357,7 @@ def training(shape: Shape) -> Iterator[Row]:
 
 
 def growth(saves: int) -> Iterator[Row]:
-    """Whether the daemon's memory grows from save to save."""
+    """Measure whether the daemon's memory grows from save to save."""
     shape = Shape(16 << 20, 60)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as storage:
         early, late = alone(memory_over, storage, shape, saves)
@@ -353,7 +366,7 @@ def growth(saves: int) -> Iterator[Row]:
 
 
 def show(title: str, rows: Iterator[Row]) -> Counter[str]:
-    """How often which verdict was given."""
+    """Print the table; return how often each verdict was given."""
     print(f"\n{title}", flush=True)
     verdicts = Counter[str]()
     try:
@@ -376,7 +389,7 @@ def _brief(error: Exception) -> str:
 
 
 def _two_or_more(text: str) -> int:
-    """The first does not count."""
+    """Parse a number of at least two: the first one does not count."""
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text}: two are the least, as the first does not count")
     return int(text)

@@ -1,11 +1,12 @@
-"""Whether a cluster does what `spotelastic replay` says that it would: the same spot market, once
-with real processes on the local cloud and once played in virtual time.
+"""Compares `spotelastic replay` with reality: the same spot market, once with real processes, once
+simulated.
 
-A job of one to three nodes meets in six minutes what every tenth node of a public trace met in
-three hours: eleven times one goes or comes. How long a node boots, how long training stands still
-until new workers step and how long a step takes are measured in the run itself (means: few nodes
-boot); they are what `--boot`, `--start-time` and `--step-time` tell a replay. Goodput is judged by
-the same function, once from what the training script itself noted and once from what was played.
+The real one is a job of one to three nodes on the local cloud. In six minutes it meets what every
+tenth node of a public trace met in three hours: eleven times a node goes or comes. The run itself
+measures how long a node boots, how long training pauses until new workers step, and how long a step
+takes (means, as few nodes boot). These are what `--boot`, `--start-time` and `--step-time` tell a
+replay. Goodput is judged by one function, once from the training script's notes and once from the
+replay.
 """
 
 import argparse
@@ -43,25 +44,25 @@ LEAST, MOST = 1, 3
 STEP, NOTICE, SAVES_EVERY = 0.25, 12.0, 20
 TRACE = Path(__file__).parent / "traces" / "bamboo-p3.csv"
 FIRST, EVERY = 2, 10
-"""Which of its nodes: never more than three of them are there at a time, and always one."""
+"""Which nodes of the trace are used: at most three at a time, and always one."""
 SINCE, HOURS, SPEED = 180.0, 3.0, 30.0
-"""From when on, in seconds of the trace, for how long, and how many times faster."""
+"""The part of the trace: from which second on, for how many hours, and how much faster."""
 BAR = 5.0
-"""Points of goodput between the two."""
+"""Allowed difference in goodput, in percentage points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of the market: so many nodes get their notice, and so many appear."""
+    """A change of the market: this many nodes get their notice, and this many appear."""
 
     after: float
-    """Seconds after all train."""
+    """Seconds after all nodes train."""
     taken: int
     appear: int
 
 
 def plan() -> list[Change]:
-    """The part of the trace that is carried out; the last one is its end."""
+    """Return the part of the trace that is carried out; its last change is the end."""
     nodes = read(TRACE).spans[FIRST::EVERY]
     until = SINCE + HOURS * 3600.0
     moments = sorted({at for node in nodes for at in (node.start, node.end) if SINCE < at <= until})
@@ -78,14 +79,14 @@ def plan() -> list[Change]:
 
 @dataclass
 class Market:
-    """The local cloud's spot market: it has as many nodes as the trace has."""
+    """The local cloud's spot market, with as many nodes as the trace has."""
 
     cluster: Cluster
     faults: FaultClient
     zones: tuple[str, ...]
     capacity: int = 0
     spans: dict[str, Span] = field(default_factory=dict)
-    """By instance, as they were had; seconds since the epoch."""
+    """When each instance existed, in epoch seconds."""
 
     def running(self) -> list[autoscaling.Instance]:
         found = autoscaling.machines(self.cluster.aws, NAME, "worker")
@@ -99,15 +100,17 @@ class Market:
         return running
 
     def offer(self, count: int, elsewhere: int) -> None:
-        """So many nodes, all in one zone but for those that are elsewhere: how many a whole region
-        has cannot be said."""
+        """Offer this many nodes, all in one zone except those that are `elsewhere`.
+
+        The capacity of a whole region cannot be set.
+        """
         self.capacity = count
         for zone in self.zones:
             here = zone == self.zones[0]
             self.faults.set_capacity(TYPE, zone, max(0, count - elsewhere) if here else 0)
 
     def change(self, change: Change) -> None:
-        """Nodes that are to go and were never had go unnoticed."""
+        """Apply a change; nodes that are to go but were never had are ignored."""
         staying = [m for m in self.look() if self.spans[m.id].end == float("inf")]
         goes = max(0, change.taken - max(0, self.capacity - len(staying)))
         left = staying[goes:]
@@ -123,14 +126,14 @@ class Market:
 
 @contextlib.contextmanager
 def job(folder: Path) -> Iterator[CloudInfo]:
-    """A local cloud of its own that trains `jobs/paced.py`; it ends with the block."""
+    """Yield a local cloud that trains `jobs/paced.py`."""
     work, steps = folder / "work", folder / "steps"
     work.mkdir()
     steps.mkdir()
     (work / "train.py").write_bytes(SCRIPT.read_bytes())
     os.environ["SPOTELASTIC_HOME"] = str(folder / "home")
     flags = ["--min", LEAST, "--max", MOST, "--name", NAME, "--instance-types", TYPE]
-    flags += ["--zones", "spread"]  # a trace does not tell zones
+    flags += ["--zones", "spread"]  # a trace names no zones
     flags += ["--snapshot-every", SAVES_EVERY, "--checkpoint-every", SAVES_EVERY]
     command = [sys.executable, "-m", "spotelastic", "up", "--local", *map(str, flags), "train.py"]
     with (folder / "up.log").open("wb") as log:
@@ -159,7 +162,7 @@ class Line:
 
 
 def lines(folder: Path) -> list[list[Line]]:
-    """What each incarnation of rank 0 has noted, in the order in which they began."""
+    """Return what each incarnation of rank 0 has noted, in the order in which they began."""
     found = []
     for file in folder.glob("*.steps"):
         rows = [
@@ -170,7 +173,7 @@ def lines(folder: Path) -> list[list[Line]]:
 
 
 class Boots:
-    """How long nodes take from their launch until they are registered."""
+    """Measures how long nodes take from launch to registration."""
 
     def __init__(self, market: Market) -> None:
         self._market = market
@@ -188,7 +191,7 @@ class Boots:
 
 
 def follow(market: Market, boots: Boots, began: float) -> float:
-    """Carries out the plan; returns when it ended."""
+    """Carry out the plan; return when it ended."""
     for change in plan():
         while (left := began + change.after - time.time()) > 0:
             boots.look()
@@ -203,7 +206,7 @@ def follow(market: Market, boots: Boots, began: float) -> float:
 def compare(
     noted: list[list[Line]], market: Market, boots: list[float], began: float, ended: float
 ) -> tuple[ReplayOutcome, ReplayOutcome]:
-    """As it was, and as it is replayed."""
+    """Print the real run and the replay side by side."""
     gaps = [
         after.at - before.at
         for each in noted
@@ -216,7 +219,7 @@ def compare(
         LEAST, MOST, step=step, state=1e5, notice=NOTICE, machines=machines,
         schedule=Schedule(SAVES_EVERY, SAVES_EVERY),
     )  # fmt: skip
-    # The first nodes are there from the beginning, and train once they have booted.
+    # The first nodes exist from the beginning, and train once they have booted.
     zero = began - machines.boot - machines.start
     spans = tuple(
         Span(span.node, max(0.0, span.start - zero) if span.start > began else 0.0, span.end - zero)

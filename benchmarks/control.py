@@ -1,16 +1,16 @@
-"""The controller's speed, what it asks of AWS, and what its decisions make of spot traces.
+"""Benchmarks the controller: its speed, its calls to AWS, and its decisions on spot traces.
 
-- decide: one decision about 1,000 nodes, with ten notices among the messages;
-- all know: a notice is posted to one of 64 simulated agents (`light/agent.py`, real etcd of three
-  members) as if its poll of the metadata service had just seen it; until the last of the others
-  sees the change that it leads to;
-- replaced: a node of 100 gets its notice on the local cloud; until the controller, which hears of
-  it by the queue alone, has asked for a replacement;
-- succeeded: the leading controller is killed while it deals with a notice; until the other one
-  leads and has published what it sees. Instances that were launched twice would be counted;
-- calls: what an idle cluster of 100 nodes asks of AWS in a minute, by two controllers and the seats
-  of three etcd members; counted, and each node's look once an hour at its certificate added;
-- traces: public spot traces played in virtual time, as `spotelastic replay` does.
+* decide: one decision about 1,000 nodes, with ten notices among the messages
+* all know: a notice reaches one of 64 simulated agents (`light/agent.py`, real etcd with three
+  members) as if its poll of the metadata service had just seen it; measured until the last other
+  agent sees the resulting proposal
+* replaced: a node of 100 gets its notice on the local cloud; measured until the controller, which
+  learns of it only through the queue, has requested a replacement
+* succeeded: the leading controller is killed while it handles a notice; measured until the other
+  one leads and has published its observation; instances launched twice would be counted
+* calls: what an idle cluster of 100 nodes asks of AWS in a minute, by two controllers and three
+  etcd members; counted, plus each node's hourly look at its certificate
+* traces: public spot traces played in virtual time, as `spotelastic replay` does
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Row:
     unit: str
     bar: float
     least: bool = False
-    """The bar is what it must reach, not what it must stay below."""
+    """Whether the bar is the least value that must be reached, not the most that is allowed."""
 
     def __str__(self) -> str:
         met = self.value >= self.bar if self.least else self.value <= self.bar
@@ -131,7 +131,7 @@ def deciding() -> Iterator[Row]:
 
 
 class Told:
-    """When each agent saw the first proposal of a round, and how many hold each round."""
+    """Records when each agent saw the first proposal of a round, and how many hold each round."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -155,7 +155,7 @@ class Told:
 
 
 class Watching(LightAgent):
-    """Tells when it knows of a proposal, which is what a notice comes to for all."""
+    """An agent that reports when it knows of a proposal, which a notice leads to."""
 
     told: Told
     heard: str = ""
@@ -166,8 +166,11 @@ class Watching(LightAgent):
             self.told.propose(self._node.id, self._seen.proposal.round)
 
     def _act(self) -> None:
-        """What others do with a proposal takes nothing from this agent's machine: here, where all
-        share one, they begin when everybody has heard."""
+        """Delay the agent's own reaction until all have heard.
+
+        On instances of their own, what others do would take nothing from this agent's cores. Here
+        all share one machine.
+        """
         proposal = self._seen.proposal
         round_ = "" if proposal is None else proposal.round
         new, self.heard = round_ not in ("", self.heard), round_
@@ -184,7 +187,7 @@ def telling() -> Iterator[Row]:
         for store in stores:
             stack.callback(store.close)
         crew = stack.enter_context(contextlib.closing(Crew(16)))
-        # So many on two cores would be late, and would have rounds of their own.
+        # This many agents on two cores would be late, and would cause rounds of their own.
         settings = Settings(AGENTS // 2, AGENTS, workers=8, lease=10.0, seen_within=10.0)
         told = Told()
         agents: list[tuple[str, Watching]] = []
@@ -204,7 +207,7 @@ def telling() -> Iterator[Row]:
 
 
 def _notice(agents: list[tuple[str, Watching]], told: Told, crew: Crew) -> float:
-    """Seconds from a notice for the last agent until the others know; it goes."""
+    """Return seconds from a notice for the last agent until the others know; that agent leaves."""
     victim, agent = agents.pop()
     others = {name for name, _ in agents}
     known, number, now = len(told.proposals), max(told.held), unbroken()
@@ -238,7 +241,7 @@ def controlling() -> Iterator[Row]:
         stack.callback(controllers.close)
         leader = until(lambda: _published_leader(its), "a leader")
         until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
-        _rested(controllers)  # What its beginning costs is not what an idle one does.
+        _rested(controllers)  # The calls of its start are not those of an idle controller.
         calls = _calls(controllers) + (NODES + len(MEMBERS)) * 60.0 / REFRESH
         yield Row(f"calls of AWS, {NODES} idle nodes, a minute", calls, "", 30)
         yield from _replacing(its)
@@ -271,19 +274,21 @@ def _succeeding(
     until(lambda: _leaves(its, victim), "the noticed node is replaced")
     until(lambda: its.staying() == NODES, "its place is filled")
     its.register(store)
-    _rested(controllers)  # Before that a second replacement could still be launched.
+    _rested(controllers)  # Until then a second replacement could still be launched.
     yield Row("leader killed -> another has reconciled", seconds, "s", LEASE + 2.0)
     yield Row("instances launched twice meanwhile", its.launched() - launched - 1, "", 0)
 
 
 def _rested(controllers: Controllers) -> None:
-    """Until the leader asks for nothing any more: while something is to be done it asks every
-    `LoopPace.busy` seconds."""
+    """Wait until the leader asks for nothing any more.
+
+    While there is something to do, it asks every `LoopPace.busy` seconds.
+    """
     rest(lambda: int(controllers.calls.value), 2 * LoopPace().busy, "a leader that rests")
 
 
 def _calls(controllers: Controllers) -> float:
-    """In a minute: several looks, which come at equal distances."""
+    """Return the calls in a minute: several looks, at equal distances."""
     before = controllers.calls.value
     time.sleep(60.0)
     return float(controllers.calls.value - before)

@@ -1,7 +1,7 @@
-"""Saving from a GPU: how fast tensors come into a slot, and what goes on meanwhile.
+"""Benchmarks saves from a GPU: how fast tensors reach a slot, and what training loses meanwhile.
 
-The limit is a copy of the same bytes into memory that torch has page-locked itself; a slot is
-shared memory that the worker locks. Without a GPU this says so and does nothing.
+The limit is a copy of the same bytes into memory that torch has page-locked itself. A slot is
+shared memory that the worker page-locks. Without a GPU the benchmark says so and does nothing.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import spotelastic as se
 
 
 def best(work: Callable[[], object], times: int = 5) -> float:
-    """Seconds, the device idle before and after."""
+    """Return the best seconds; the device is idle before and after."""
     took = []
     for _ in range(times):
         torch.cuda.synchronize()
@@ -30,14 +30,14 @@ def best(work: Callable[[], object], times: int = 5) -> float:
 
 
 def copied(sources: State, *, pinned: bool) -> float:
-    """Into memory that is there and warm."""
+    """Return seconds of a copy into existing, warm memory."""
     tensors = list(sources.values())
     targets = [torch.empty(t.shape, dtype=t.dtype, pin_memory=pinned).fill_(0) for t in tensors]
     return best(lambda: torch._foreach_copy_(targets, tensors, non_blocking=True))
 
 
 def saved(state: State, steps: int = 6) -> tuple[float, float]:
-    """Seconds that a save into each slot for the first time, and later, keeps training waiting."""
+    """Return the seconds that a save delays training: the first into each slot, and later ones."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as storage, node(storage) as here:
         here.begin("r1")
         with se.Checkpointer(state) as checkpoint:
@@ -51,7 +51,7 @@ def saved(state: State, steps: int = 6) -> tuple[float, float]:
 
 
 def computed(state: State, device: torch.device) -> tuple[float, float]:
-    """Seconds of a piece of work alone, and beside a copy on another stream."""
+    """Return the seconds of some work alone, and beside a copy on another stream."""
     weights = torch.rand(4096, 4096, device=device)
     tensors = list(state.values())
     targets = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]

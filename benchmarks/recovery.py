@@ -1,17 +1,19 @@
-"""How long training stands still: `spotelastic run` and torchrun (c10d) side by side.
+"""Benchmarks how long training pauses after interruptions: `spotelastic run` beside torchrun
+(c10d).
 
-All agents are on this machine, gloo on loopback; the job (`jobs/allreduce.py`) imports torch and
-does nothing but all-reduces. The events:
+All agents are on this machine, with gloo on loopback. The job (`jobs/allreduce.py`) imports torch
+and does nothing but all-reduces. The events:
 
-- crash: a worker is killed; from the kill to the first all-reduce of all;
-- loss: everything on the last node is killed; from the kill to the first all-reduce of the rest;
-- vanish: the same with the first node, frozen rather than killed: connections stay open, as when a
-  machine is gone, and it is the one that holds rank 0 and the round's store (ours only: torchrun's
-  survivors wait for gloo, which takes half an hour);
-- arrival: a node joins; the gap between two all-reduces of the workers that were there;
-- leave: a node gets SIGTERM; that same gap.
+* crash: a worker is killed; from the kill to the first all-reduce of all
+* loss: everything on the last node is killed; from the kill to the first all-reduce of the rest
+* vanish: the same with the first node, frozen rather than killed: connections stay open, as with a
+  lost machine; it is the node of rank 0 and of the round store (spotelastic only: torchrun's
+  survivors wait for gloo, which takes half an hour)
+* arrival: a node joins; the gap between two all-reduces of the workers that were there
+* leave: a node gets SIGTERM; the same gap
 
-Times are the workers' own, on the machine's monotonic clock. Ours are medians of all trials.
+Times are the workers' own, on the machine's monotonic clock. Those of spotelastic are medians of
+all trials.
 """
 
 import argparse
@@ -46,8 +48,10 @@ LEASE = 2.0
 PATIENCE = {"crash": 30.0, "loss": 90.0, "vanish": 30.0, "arrival": 60.0, "leave": 90.0}
 """Seconds after which an event counts as never recovered from."""
 CRASH_ATTEMPTS = 2
-"""torchrun's crash is tried again when training never goes on: at times its workers find stale keys
-of the round before, again and again."""
+"""Attempts at torchrun's crash, if training never goes on.
+
+At times its workers find stale keys of the round before, again and again.
+"""
 SETTLED = 100
 """All-reduces of every node before each event."""
 
@@ -57,8 +61,8 @@ SETTLED = 100
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One event: when it happened, when the last old and the first new all-reduces were done, and
-    the new workers' first lines."""
+    """One event: its time, the last old and the first new all-reduces, and the new workers' first
+    lines."""
 
     at: float
     last: float
@@ -135,7 +139,8 @@ def leave(job: Job) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An event, what counts of a sample, and the most that may be: seconds, part of torchrun's."""
+    """An event, the value of a sample that counts, and its bars: seconds, and a share of
+    torchrun's."""
 
     label: str
     happen: Callable[[Job], Sample]
@@ -152,8 +157,11 @@ EVENTS = {
     "leave": Kind("node leaves (SIGTERM): pause", leave, lambda s: s.pause, 0.7),
 }
 CYCLE = ("crash", "loss", "arrival", "vanish", "arrival", "leave", "arrival")
-"""Of ours: every trial goes through all of it. Events of torchrun's have jobs of their own, but for
-the arrival, because a job that is not full at its start waits half a minute."""
+"""Events of spotelastic's trials: each trial goes through all of them.
+
+Most events of torchrun get their own job. The arrival does not, because a job that is not full at
+its start waits half a minute.
+"""
 PEER_CYCLES = (("crash",), ("loss", "arrival"), ("leave",))
 
 Samples = dict[str, list[Sample]]
@@ -163,7 +171,7 @@ Samples = dict[str, list[Sample]]
 
 
 class Rounds:
-    """When each phase of each round became known on this machine."""
+    """Records when each phase of each round became known on this machine."""
 
     def __init__(self, endpoint: str, run: str) -> None:
         self._keys = Keys(run)
@@ -173,8 +181,8 @@ class Rounds:
         self._store.watch(self._keys.round, self._deliver)
 
     def between(self, start: float, end: float) -> tuple[float, float]:
-        """Of the round that trained at `end`: when it was first proposed after `start`, and when
-        it had started."""
+        """Return when the round that trained at `end` was first proposed after `start`, and when it
+        had started."""
         with self._lock:
             inside = [(at, phase) for at, phase in self._phases if start <= at <= end]
         proposed = next((at for at, phase in inside if phase == "proposed"), start)
@@ -196,7 +204,7 @@ STAGES = ("until proposed", "until started", "fork", "import torch", "join group
 
 
 def stages(sample: Sample, rounds: Rounds) -> list[float]:
-    """Seconds of each of STAGES; the slowest node counts."""
+    """Return the seconds of each of STAGES; the slowest node counts."""
     proposed, started = rounds.between(sample.at, sample.first)
     marks = [sample.at, proposed, started]
     for index in range(4):
@@ -206,11 +214,11 @@ def stages(sample: Sample, rounds: Rounds) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """An agent whose workers train and to which nothing happens."""
+    """An agent whose workers train undisturbed."""
 
     megabytes: float
     percent: float
-    """Of one core."""
+    """CPU time, in percent of one core."""
 
 
 def idle(pid: int, seconds: float) -> Idle:
@@ -250,7 +258,7 @@ def measure_ours(
 def measure_torchrun(
     folder: Path, size: int, trials: int, cycles: Sequence[Sequence[str]]
 ) -> tuple[Samples, Counter[str]]:
-    """What was measured, and how often training never went on."""
+    """Return what was measured, and how often training never went on."""
     samples: Samples = {event: [] for event in EVENTS}
     never: Counter[str] = Counter()
     jobs = itertools.count()
@@ -281,7 +289,7 @@ def say(who: str, event: str, samples: Samples) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `bars`: each most or least value as told, and whether it was met."""
+    """One line of the table. `bars`: each bar's text, and whether it was met."""
 
     label: str
     ours: str

@@ -1,20 +1,20 @@
-"""A thousand agents on one etcd of three members: how long until all hold a round, and how much
-etcd has to deliver for it.
+"""Benchmarks a thousand agents on one etcd of three members: time until all hold a round, and
+etcd's load.
 
-The agents are simulated (`light/agent.py`: real decisions, leases, watches and keys; no machines
-and no workers) in a few processes beside the etcd that they use, all on this machine. What all are
-sent alike is parsed once per process, because a thousand machines parse at once; the last line says
-what that costs each of them. The events:
+The agents are simulated (`light/agent.py`: real decisions, leases, watches and keys; no instances
+and no workers), in a few processes beside their etcd, all on this machine. What is sent to all
+alike is parsed once per process, because a thousand nodes would parse at once. The last line shows
+what parsing costs each of them. The events:
 
-- join: all agents start at once, fixed size; until the last one has seen that round 1 with it has
-  started. Processes and their connections are there before;
-- leave: one gets SIGTERM, all agree on a save and go on without it in round 2;
-- loss: one vanishes and its lease has run out; round 3.
+* join: all agents start at once, with a fixed size; until the last one has seen that round 1 with
+  it has started; processes and connections exist before
+* leave: one gets SIGTERM, all agree on a save and go on without it in round 2
+* loss: one vanishes, and its lease has run out; round 3
 
-Events are changes that etcd delivered to the watches of all agents together; keys are all writes
-that etcd carried out for the run. Both must grow as the number of nodes does. Bytes cannot: every
-node gets the round, and the round names every node. The time is the best of several, because what
-disturbs a measurement only ever makes it longer.
+"Events" are changes that etcd delivered to the watches of all agents together; "keys" are all
+writes that etcd carried out for the run. Both must grow no faster than the number of nodes. Bytes
+cannot: every node gets the round, and the round names every node. The time is the best of several,
+because disturbances only ever make it longer.
 """
 
 import argparse
@@ -52,9 +52,9 @@ LIMIT = 5.0
 LIMIT_AT = 1000
 PROCESSES = 2
 THREADS = 32
-"""Of each process: so many calls are under way at once."""
+"""Threads of each process, and so the calls in progress at once."""
 QUIET = 1.0
-"""Seconds without a write, after which nothing is under way any more."""
+"""Seconds without a write after which nothing is in progress any more."""
 
 
 # -- what the agents' processes do ---------------------------------------------------------------
@@ -87,11 +87,11 @@ class Await:
 class Standing:
     missing: int
     last_at: float
-    """On the monotonic clock, which all processes share."""
+    """When the last agent held the round, on the monotonic clock that all processes share."""
     events: int
     nbytes: int
     cpu: float
-    """Seconds of this process since it started."""
+    """CPU seconds of this process since it started."""
 
 
 class Host:
@@ -162,7 +162,7 @@ def serve(
     pipe: Connection, endpoints: Sequence[str], indices: Sequence[int], settings: Settings
 ) -> None:
     """Carry out commands until None comes."""
-    gc.disable()  # It would look through the memory of all agents whenever one of them allocates.
+    gc.disable()  # it would scan the memory of all agents whenever one of them allocates
     parse_once()
     host = Host(endpoints, indices, settings)
     pipe.send(None)
@@ -182,7 +182,7 @@ def serve(
 
 
 class Crowd:
-    """All agents, over the processes that they are in."""
+    """All agents, in their processes."""
 
     def __init__(self, endpoints: Sequence[str], size: int, settings: Settings) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -279,7 +279,7 @@ def measure(size: int) -> dict[str, Measured]:
 
         measured = {"join": event(1, Start(), frozenset())}
         store.put(Keys(RUN).settings, encode(replace(settings, min_nodes=size // 2)))
-        # What one event still brings is not the next one's.
+        # What follows from one event must not count for the next.
         rest(lambda: written.keys, QUIET, "agents that rest after the start")
         leaver, victim = size // 2, size // 3
         measured["leave"] = event(2, Leave(leaver), frozenset({leaver}))
@@ -289,7 +289,7 @@ def measure(size: int) -> dict[str, Measured]:
 
 
 def parsing(size: int) -> float:
-    """Seconds that a node takes to read a round of so many."""
+    """Return the seconds that a node takes to read a round of `size` nodes."""
     nodes = [light_node(index) for index in range(size)]
     members = tuple(
         Member(node.id, new_id(), slot, node.address, node.zone, 8)
@@ -305,7 +305,7 @@ def parsing(size: int) -> float:
 
 
 def cpu(members: Sequence[EtcdMember]) -> float:
-    """Seconds that all members have used."""
+    """Return the CPU seconds that all members have used."""
     total = 0
     for member in members:
         fields = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Jobs of several agents on this machine, under `spotelastic run` and under torchrun."""
+"""Runs jobs of several agents on this machine, under `spotelastic run` and under torchrun."""
 
 import contextlib
 import itertools
@@ -70,12 +70,12 @@ class Job:
         return self.lines(node)[-1].pid
 
     def signal_all(self, node: str, sig: int) -> None:
-        """Everything that runs on the node, the agent first."""
+        """Send a signal to everything that runs on the node, the agent first."""
         mark = f"RECOVERY_NODE={self.folder}/{node}\0".encode()
         agent = self.agents[node].pid
         pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         for pid in sorted(pids, key=lambda pid: pid != agent):
-            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
                 if mark in Path(f"/proc/{pid}/environ").read_bytes():
                     os.kill(pid, sig)
 
@@ -84,7 +84,7 @@ class Job:
         self.agents.pop(node).wait()
 
     def settle(self, steps: int) -> None:
-        """Waits until every node has done so many further all-reduces."""
+        """Wait until every node has done this many further all-reduces."""
         done = {node: len(self.lines(node)) for node in self.agents}
 
         def settled() -> bool:
@@ -93,7 +93,8 @@ class Job:
         until(settled, "training that goes on", within=START_WITHIN, every=0.2)
 
     def resume(self, nodes: Sequence[str], known: set[int], patience: float) -> dict[str, Line]:
-        """Waits until all these nodes do all-reduces in workers not `known`; each one's first."""
+        """Wait until these nodes do all-reduces in workers that are not `known`; return each one's
+        first."""
 
         def first() -> dict[str, Line]:
             found = {}
@@ -104,7 +105,7 @@ class Job:
                         break
             return found if len(found) == len(nodes) else {}
 
-        # The workers' own times count, so that this looks seldom.
+        # The times are the workers' own, so looking rarely does not matter.
         return until(first, f"a world of {len(nodes)}", within=patience)
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ def torchruns(folder: Path, size: int) -> Iterator[Job]:
     run = uuid.uuid4().hex
 
     def command(node: str) -> list[str]:
-        # The node that holds torchrun's state stays: without it nothing can go on.
+        # The node that holds torchrun's state stays: without it training cannot go on.
         hosts = str(int(node == "node0"))
         return [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{size}"),

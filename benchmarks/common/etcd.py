@@ -1,4 +1,4 @@
-"""An etcd of a benchmark's own."""
+"""Starts etcd members for a benchmark."""
 
 import contextlib
 import tempfile
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def etcd(count: int) -> Iterator[list[EtcdMember]]:
-    """Members with what a cluster's own have: default timers, every write on disk."""
+    """Yield members configured as a cluster's own: default timers, every write on disk."""
     names = "abc"[:count]
     ports = free_ports(2 * count, HOST)
     peers = {name: f"{HOST}:{port}" for name, port in zip(names, ports[count:], strict=True)}

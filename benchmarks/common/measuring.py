@@ -1,4 +1,5 @@
-"""What every benchmark does beside measuring: it says where, waits with an end, leaves nothing."""
+"""Provides what every benchmark needs: a description of the machine, waits with deadlines,
+clean-up."""
 
 import mmap
 import os
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 PATIENCE = 120.0
 LOOKS, LOOK = 40, 0.25
-"""How often, and for how many seconds, it is looked whether the machine is idle."""
+"""How often it is checked whether the machine is idle, and the seconds of each check."""
 T = TypeVar("T")
 
 
@@ -20,7 +21,7 @@ class Stuck(Exception):
 
 
 def conduct(main: Callable[[], None]) -> None:
-    """Calls a benchmark's `main`. Asked to end, it ends first what it has started."""
+    """Run a benchmark's `main`. On a signal, what it has started is ended first."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         main()
@@ -31,12 +32,12 @@ def conduct(main: Callable[[], None]) -> None:
 
 
 def where() -> str:
-    """What it runs on, and what else does."""
+    """Return what the benchmark runs on, and what else runs there."""
     return f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}"
 
 
 def until(probe: Callable[[], T], what: str, *, within: float = PATIENCE, every: float = 0.05) -> T:
-    """The first true answer of what can only be polled."""
+    """Poll until the first true answer, and return it."""
     deadline = time.monotonic() + within
     while not (answer := probe()):
         if time.monotonic() > deadline:
@@ -46,8 +47,10 @@ def until(probe: Callable[[], T], what: str, *, within: float = PATIENCE, every:
 
 
 def machine_at_rest() -> None:
-    """Until its cores have been idle for a moment, or for as long as is worth waiting: servers that
-    share it go on working for a while after they have answered."""
+    """Wait until the cores are idle for a moment, within limits.
+
+    Servers that share the machine go on working for a while after they have answered.
+    """
     for _ in range(LOOKS):
         busy = _busy_ticks()
         time.sleep(LOOK)
@@ -56,9 +59,12 @@ def machine_at_rest() -> None:
 
 
 def memory_at_hand(nbytes: int) -> None:
-    """For a server that is about to keep so much in memory. The host of a virtual machine may take
-    free memory back within seconds and hand it out again page by page, at a few hundred MB/s: that
-    would be measured, not the client. What has just been used is used first."""
+    """Touch memory for a server that is about to keep that many bytes.
+
+    The host of a virtual machine may take free memory back within seconds, and hand it out again
+    page by page at a few hundred MB/s. That would be measured in place of the client. Memory that
+    was just in use is reused first.
+    """
     if not nbytes:
         return
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +79,7 @@ def _busy_ticks() -> int:
 
 
 def rest(count: Callable[[], int], quiet: float, what: str) -> None:
-    """Until a count has stood still for `quiet` seconds."""
+    """Wait until a count has not changed for `quiet` seconds."""
     seen, since = count(), time.monotonic()
 
     def stands() -> bool:

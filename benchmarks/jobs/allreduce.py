@@ -1,8 +1,8 @@
-"""The smallest training loop: one all-reduce every 10 ms, and when each was done.
+"""The smallest training loop: one all-reduce every 10 ms, with the time of each.
 
-Argument: a folder. Each worker appends lines to `<folder>/<NODE>.steps`:
-`<what> <monotonic seconds> <pid> <world size>`, where what is born (Python has reached the script),
-imported, joined (the process group), and step (an all-reduce is done).
+Argument: a folder. Each worker appends lines to `<folder>/<NODE>.steps`: `<what> <monotonic
+seconds> <pid> <world size>`. `what` is born (Python has reached the script), imported, joined (the
+process group), or step (an all-reduce is done).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Restores out of memory: of the node itself, and of other nodes."""
+"""Measures restores from memory: from the node's own slots, and from other nodes."""
 
 import contextlib
 import tempfile
@@ -17,15 +17,15 @@ import spotelastic as se
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """A restart in place, beside what it is made of: seconds."""
+    """A restart in place, beside its parts, in seconds."""
 
     copy: float
-    """One warm copy of the state,"""
+    """One warm copy of the state."""
     read: float
-    """one of the same bytes out of a file in shared memory, by as many threads as there are cores,
-    as the kernel does it,"""
+    """One copy of the same bytes from a file in shared memory, by the kernel, with a thread per
+    core."""
     mapped: float
-    """and one out of a fresh map of that file."""
+    """One copy of the same bytes from a fresh map of that file."""
     restore: float
 
 
@@ -45,13 +45,13 @@ def restore_from_slots(shape: Shape) -> InPlace:
 
 @dataclass(frozen=True, slots=True)
 class FromPeers:
-    """A newcomer that is filled by two nodes which hold the same."""
+    """A newcomer that is filled by two nodes which hold the same state."""
 
     seconds: float
     memory: int
-    """The most that it took meanwhile, shared and its daemon's own;"""
+    """The most memory that it took meanwhile: shared memory and its daemon's own."""
     slots: int
-    """and what slots it will need to train, two of each worker at least."""
+    """Memory of the slots that it will need to train, at least two per worker."""
     store_touched: bool
 
 
@@ -82,7 +82,7 @@ def restore_from_peers(shape: Shape) -> FromPeers:
 
 @contextlib.contextmanager
 def _peak(here: Node) -> Iterator[list[int]]:
-    """Samples of the memory that a node takes, beside its workers."""
+    """Sample the memory that a node takes, besides its workers."""
     samples, over = [0], threading.Event()
 
     def sample() -> None:
@@ -100,7 +100,7 @@ def _peak(here: Node) -> Iterator[list[int]]:
 
 
 def _seal(here: Node, round_: str, state: State) -> Snapshot:
-    """Step 2 in the node's slots; the worker dies then."""
+    """Seal step 2 in the node's slots; the worker then dies."""
     here.begin(round_)
     with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
         here.make_ready(checkpoint)

@@ -1,4 +1,4 @@
-"""A checkpoint daemon and what an agent would tell it."""
+"""Runs a checkpoint daemon for a benchmark, with the commands that an agent would send it."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ DEADLINE = 600.0
 
 
 class Node:
-    """With an arena of its own."""
+    """A node with its own arena."""
 
     def __init__(
         self, storage: str, name: str = "n0", slot: int = 0, workers: int = 1, slots: int = 3
@@ -49,7 +49,7 @@ class Node:
     def begin(
         self, round_: str, nodes: int = 1, resume: Resume | None = None, epoch: int = 0
     ) -> dict[str, str]:
-        """What a worker of the round finds in its environment; it is set here, too."""
+        """Begin a round; return, and set, the environment of a worker in it."""
         resume = resume or Resume()
         schedule = Schedule(1, 1)
         self.client.begin(
@@ -83,8 +83,7 @@ class Node:
         return self.client.claim("bench", timeout=30)
 
     def make_ready(self, checkpoint: se.Checkpointer) -> None:
-        """The first step saves nothing: it makes the layout known, and the slots come into memory
-        after it."""
+        """Make the layout known by a first step that saves nothing, and wait for the slots."""
         assert checkpoint._client is not None
         page = checkpoint._client.page
         schedule = page.schedule
@@ -103,13 +102,13 @@ class Node:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> int:
-        """Bytes of its own, without shared memory: the slots are counted elsewhere."""
+        """Bytes of the daemon's own memory, without shared memory: slots are counted separately."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         sizes = {line.split()[0]: int(line.split()[1]) << 10 for line in lines if "kB" in line}
         return sizes["RssAnon:"] + sizes["RssFile:"]
 
     def shared_memory(self) -> int:
-        """Bytes that its folder takes: slots, and copies that are being restored."""
+        """Bytes of the daemon's folder: slots, and copies that are being restored."""
         return sum(path.stat().st_blocks * 512 for path in Path(self._folder.name).rglob("*"))
 
     def close(self) -> None:
@@ -133,4 +132,4 @@ def from_store(commit: Commit) -> Resume:
 
 
 class Crash(Exception):
-    """Of a worker: nothing is saved on the way out."""
+    """A crash of a worker: nothing is saved on the way out."""

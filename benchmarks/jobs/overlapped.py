@@ -1,8 +1,8 @@
-"""Saves that go on while training does: what is left of their stall.
+"""Measures saves beside training: how much of their stall is left.
 
-The state is what a script has: parameters, and as many bytes that an optimizer keeps of them.
-Forward and backward are multiplications on one core, for as long as a few copies of the state take;
-another core is to spare.
+The state is a typical one: parameters, and as many bytes of optimizer state. Forward and backward
+are multiplications on one core, for as long as a few copies of the state take. Another core is
+free.
 """
 
 import contextlib
@@ -20,28 +20,27 @@ from jobs.states import Shape, WarmCopy
 import spotelastic as se
 
 COPIES = 5
-"""So many copies of the state take as long as forward and backward."""
+"""Copies of the state that take as long as forward and backward."""
 BETWEEN = 3
 """Steps from one save to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Seconds."""
+    """Stalls and their comparisons, in seconds."""
 
     copy: float
-    """A warm copy of the state after the first save,"""
+    """A warm copy of the state after the first save."""
     later: float
-    """and the best of those before the later ones."""
+    """The best of the warm copies before the later saves."""
     first: float
-    """Stall of the first save: in the call, and where the optimizer steps after it;"""
+    """Stall of the first save: in the call, and where the optimizer steps after it."""
     steady: float
-    """the same, the best of the later ones."""
+    """The best stall of the later saves."""
     lost: float
-    """By how much longer a step takes in which the copy goes on: its stall, and what the copy takes
-    from the cores and the memory that training works with."""
+    """By how much longer a step with a copy takes: its stall, and the share of cores and memory."""
     bare: float
-    """A step without."""
+    """A step without a save."""
 
 
 class Training:
@@ -80,7 +79,7 @@ class Training:
         torch.mm(self._weights, self._weights)
 
     def copied(self) -> float:
-        """By all cores."""
+        """Return a copy made by all cores."""
         torch.set_num_threads(torch.get_num_interop_threads())
         try:
             return self.warm.seconds()
@@ -111,7 +110,8 @@ def stalls(server: Server, shape: Shape, saves: int) -> Stalls:
 def _saves(
     server: Server, here: Node, checkpoint: se.Checkpointer, training: Training, saves: int
 ) -> Iterator[tuple[float, float, float, float]]:
-    """Of each save: its stall, a copy, the step that it went on in, and one without."""
+    """Return for each save: its stall, a copy, the step in which it went on, and one without a
+    save."""
     step = 1
     for _ in range(saves):
         bare = statistics.median(training.step() for _ in range(BETWEEN))

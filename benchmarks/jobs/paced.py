@@ -1,8 +1,8 @@
-"""A small training loop whose steps all take the same time, and when each was done.
+"""A small training loop whose steps all take the same time, with the time of each.
 
 Arguments: a folder, and the seconds of a step. Rank 0 appends lines to `<folder>/<pid>.steps`:
-`<what> <seconds since the epoch> <world size> <step>`, where what is born (the script begins) and
-step (that step is done).
+`<what> <epoch seconds> <world size> <step>`. `what` is born (the script begins) or step (that step
+is done).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The same with `torch.distributed.checkpoint`, through s3fs and s3torchconnector."""
+"""Saves with `torch.distributed.checkpoint`, through s3fs and s3torchconnector, for comparison."""
 
 import contextlib
 import os
@@ -33,8 +33,10 @@ def fsspec() -> Any:
 
 @contextlib.contextmanager
 def as_exception() -> Iterator[None]:
-    """`CheckpointException` is a BaseException, which would end the process; and what
-    s3torchconnector leaves behind prints a page when the interpreter ends."""
+    """Turn `CheckpointException`, a BaseException that would end the process, into an exception.
+
+    Also silences what s3torchconnector prints when the interpreter ends.
+    """
     try:
         yield
     except CheckpointException as error:
@@ -43,7 +45,7 @@ def as_exception() -> Iterator[None]:
 
 
 def save_theirs(server: Server, kind: str, shape: Shape, times: int) -> Saves:
-    """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
+    """Save with `dcp.save` through s3fs or s3torchconnector; the stall is the whole save."""
     state = shape.make()
     took = []
     for step in range(1, times + 1):
@@ -59,7 +61,7 @@ def save_theirs(server: Server, kind: str, shape: Shape, times: int) -> Saves:
 
 
 def save_async(server: Server, shape: Shape, times: int) -> Saves:
-    """`dcp.async_save` to the same place; each save is over before the next begins."""
+    """Save with `dcp.async_save` to the same target; each save ends before the next begins."""
     state = shape.make()
     copies, stalls, committed = [], [], []
     for step in range(1, times + 1):

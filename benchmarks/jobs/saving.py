@@ -1,4 +1,4 @@
-"""Saves of one process, with us: stalls, time until committed, memory, CPU."""
+"""Measures saves of one process with spotelastic: stalls, time until committed, memory, CPU."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,7 @@ def save_ours(server: Server, shape: Shape, times: int) -> Saves:
 
 
 def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
-    """The daemon's own memory after a tenth of the saves, and after all."""
+    """Return the daemon's own memory after a tenth of the saves, and after all."""
     state = shape.make()
     memory = []
     with node(storage) as here:
@@ -59,8 +59,10 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
 
 
 def send(server: Server, shape: Shape, times: int) -> float:
-    """Seconds that the server takes for so many bytes, in as many new objects as a save would make,
-    from a client that has nothing else to do."""
+    """Return the seconds that the server takes to receive that many bytes from an idle client.
+
+    They are sent as many new objects as a save would make.
+    """
     store = S3Store(
         BUCKET,
         prefix=_CEILING,
@@ -89,7 +91,7 @@ def send(server: Server, shape: Shape, times: int) -> float:
 
 
 def receive(server: Server, shape: Shape) -> float:
-    """Seconds that it takes to give them back, the first time."""
+    """Return the seconds that the server takes to send them back, the first time."""
     send(server, shape, times=1)
     store, most = S3Storage(server.url(_CEILING)), sources.STORE_RANGE
 
@@ -112,5 +114,5 @@ def receive(server: Server, shape: Shape) -> float:
 
 
 def _sizes(shape: Shape) -> list[int]:
-    """Of the objects, which are called 0/0, 0/1, 0/2, …"""
+    """Return the sizes of the objects, which are named 0/0, 0/1, 0/2, …"""
     return [min(shards.FILE, shape.nbytes - at) for at in range(0, shape.nbytes, shards.FILE)]

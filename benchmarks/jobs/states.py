@@ -1,4 +1,4 @@
-"""The states that are saved and restored, and what one copy of them takes."""
+"""Makes the states that benchmarks save and restore, and measures one copy of them."""
 
 import mmap
 import os
@@ -16,8 +16,8 @@ State = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A state: so many bytes in so many float32 tensors, of which every tenth is ten times larger
-    than the others."""
+    """A state: that many bytes in that many float32 tensors, of which every tenth is ten times
+    larger."""
 
     nbytes: int
     tensors: int
@@ -26,7 +26,7 @@ class Shape:
         return dict(self.made(seed))
 
     def made(self, seed: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-        """One after the other, where there is no memory for another state."""
+        """Make the tensors one by one, if there is no memory for another state."""
         generator = torch.Generator().manual_seed(seed)
         weights = [10 if number % 10 == 0 else 1 for number in range(self.tensors)]
         unit = self.nbytes // 4 // sum(weights)
@@ -36,17 +36,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """Of one process that saved several times, each until committed."""
+    """One process that saved several times, each time until committed."""
 
     copies: tuple[float, ...]
-    """A warm copy of the state in memory just before each save."""
+    """Seconds of a warm copy of the state in memory just before each save."""
     stalls: tuple[float, ...]
     committed: tuple[float, ...]
-    """Until the save could be loaded by anybody."""
+    """Seconds until each save could be loaded by any process."""
     cpu: float = 0.0
-    """The daemon's, per GiB saved."""
+    """CPU seconds of the daemon per GiB saved."""
     own_memory: int = 0
-    """The daemon's peak, without the slots."""
+    """Peak memory of the daemon, without the slots."""
 
     @property
     def copy(self) -> float:
@@ -58,13 +58,15 @@ class Saves:
 
     @property
     def until_committed(self) -> float:
-        """The best of the saves but the first."""
+        """Return the best of the saves except the first."""
         return min(self.committed[1:])
 
 
 class WarmCopy:
-    """Of a state, in memory that has been written before: in parts of a GiB, one over the other, as
-    there is not always room for all of a second one."""
+    """A copy of a state in memory that was written before.
+
+    It is made in parts of a GiB, one over the other, as a second state does not always fit.
+    """
 
     PART = 1 << 30
 
@@ -101,7 +103,7 @@ def _parts(state: State, most: int) -> list[list[torch.Tensor]]:
 
 
 def from_shared_memory(nbytes: int) -> tuple[float, float]:
-    """What the kernel takes for a copy out of a file in shared memory: read, and mapped."""
+    """Return the seconds of a copy from a file in shared memory: by read, and by mmap."""
     target = torch.zeros(nbytes, dtype=torch.uint8)
     memory, piece = memoryview(target.numpy()), 8 << 20
     reads, maps = [], []

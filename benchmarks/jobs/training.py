@@ -1,4 +1,4 @@
-"""Training on one core while another has an upload to do."""
+"""Measures training on one core while another core has an upload to do."""
 
 import contextlib
 import os
@@ -23,16 +23,18 @@ class Trained:
 
     alone: float
     beside: float
-    """While an upload is under way,"""
+    """Steps per second during an upload."""
     sent: float
-    """of so many bytes per second."""
+    """Bytes per second of that upload."""
     loop: float
-    """While the other cores do no more than count."""
+    """Steps per second while the other cores only count."""
 
 
 def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> Trained:
-    """The first core trains, the daemon runs on the others. The stalls of the saves themselves are
-    not counted."""
+    """Train on the first core while the daemon runs on the others.
+
+    The stalls of the saves themselves are not counted.
+    """
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     weights = torch.rand(384, 384)
@@ -66,7 +68,7 @@ def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> Trained:
 
 @contextlib.contextmanager
 def _counting(cores: list[int]) -> Iterator[None]:
-    """A process for each of these cores that keeps it busy with next to nothing."""
+    """Start a process per core that keeps it busy with almost nothing."""
     counts = "import os,sys\nos.sched_setaffinity(0,[int(sys.argv[1])])\nwhile True: pass"
     started = [subprocess.Popen([sys.executable, "-c", counts, str(core)]) for core in cores]
     try:

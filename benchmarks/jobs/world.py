@@ -1,4 +1,4 @@
-"""Several ranks that save or restore together, with us and with a peer."""
+"""Runs several ranks that save or restore together, with spotelastic and with DCP."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ def _meet(rank: int, world: int, port: int) -> None:
 
 
 def rank_saves(rank: int, world: int, port: int, shape: Shape) -> None:
-    """A rank that saves with us, and crashes once it is committed."""
+    """Run a rank that saves with spotelastic, and crashes once it is committed."""
     _meet(rank, world, port)
     with contextlib.suppress(Crash), se.Checkpointer(shape.make()) as checkpoint:
         checkpoint.step(1)
@@ -43,7 +43,7 @@ def rank_saves(rank: int, world: int, port: int, shape: Shape) -> None:
 
 
 def rank_restores(rank: int, world: int, port: int, shape: Shape) -> float:
-    """Seconds until all ranks have the state."""
+    """Return the seconds until all ranks have the state."""
     _meet(rank, world, port)
     state = shape.make(seed=1)
     seconds = _restored(state)
@@ -68,7 +68,7 @@ def _compare(state: State, expected: Iterable[tuple[str, torch.Tensor]]) -> None
 
 
 def _sharded(shape: Shape, world: int, seed: int) -> Iterator[tuple[str, DTensor]]:
-    """As FSDP shards it: every rank has a part of each tensor."""
+    """Shard a state as FSDP does: every rank has a part of each tensor."""
     mesh = init_device_mesh("cpu", (world,))
     for name, tensor in shape.made(seed):
         yield name, distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
@@ -77,7 +77,7 @@ def _sharded(shape: Shape, world: int, seed: int) -> Iterator[tuple[str, DTensor
 def rank_saves_shards(
     rank: int, world: int, port: int, shape: Shape, environments: list[dict[str, str]]
 ) -> None:
-    """One of several ranks, each on a node of its own."""
+    """Run one of several ranks, each on its own node."""
     _meet(rank, world, port)
     os.environ.update(environments[rank], LOCAL_RANK="0", SPOTELASTIC_LOCAL_RANK="0")
     state: dict[str, Any] = dict(_sharded(shape, world, seed=0))
@@ -93,7 +93,7 @@ def rank_saves_shards(
 def rank_restores_shards(
     rank: int, world: int, port: int, shape: Shape, environments: list[dict[str, str]]
 ) -> float:
-    """Seconds until all ranks have their parts."""
+    """Return the seconds until all ranks have their parts."""
     _meet(rank, world, port)
     os.environ.update(environments[rank], LOCAL_RANK="0", SPOTELASTIC_LOCAL_RANK="0")
     state: dict[str, Any] = dict(_sharded(shape, world, seed=1))
@@ -104,7 +104,7 @@ def rank_restores_shards(
 
 
 def rank_loads(rank: int, world: int, port: int, url: str, shape: Shape) -> float:
-    """`dcp.load` through s3fs by each of several ranks: seconds until all have the state."""
+    """Return the seconds until all ranks have the state with `dcp.load` through s3fs."""
     _meet(rank, world, port)
     state = shape.make(seed=1)
     reader = peers.fsspec().FsspecReader(url)

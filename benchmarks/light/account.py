@@ -1,7 +1,7 @@
-"""A local cloud with a worker group whose instances do nothing, and controllers that look after it.
+"""Sets up a local cloud with idle worker instances, and real controllers that look after them.
 
-The controllers are the product's own, each in a process of its own that counts its calls of AWS.
-Nodes register at once: the benchmark writes their keys.
+Each controller is the product's own, in its own process, which counts its calls to AWS. Nodes
+register at once: the benchmark writes their keys.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ TYPE = "g5.xlarge"
 IDLE = ("/bin/sh", "-c", "exec sleep 100000")
 BUCKET = "spotelastic-bench"
 AS_DEPLOYED = {"VisibilityTimeout": "5"}
-"""Of the queue of events, in `infra/cluster.yaml`."""
+"""Settings of the event queue, as in `infra/cluster.yaml`."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Account:
         return sum(place.state == "InService" for place in self.group().places)
 
     def launched(self) -> int:
-        """Worker instances that there ever were."""
+        """Number of worker instances that ever existed."""
         return len(autoscaling.machines(self.aws, NAME, "worker"))
 
     def register(self, store: EtcdStore) -> None:
-        """All instances of the group as nodes."""
+        """Register all instances of the group as nodes."""
         for place in self.group().places:
             node = Node(place.instance, f"{place.instance}-1", "", "", Fingerprint())
             store.put(Keys(NAME).live(place.instance), encode(node))
@@ -74,7 +74,7 @@ class Account:
 
 @contextlib.contextmanager
 def account(endpoint: str, size: int) -> Iterator[Account]:
-    """With a group of `size` spot instances; `endpoint` is etcd's."""
+    """Yield an account with a group of `size` spot instances; `endpoint` is etcd's."""
     with tempfile.TemporaryDirectory(prefix="spotelastic-control-") as home:
         os.environ["SPOTELASTIC_HOME"] = home
         info = cloud.start(detach=False, boot_command=IDLE)
@@ -109,7 +109,7 @@ def account(endpoint: str, size: int) -> Iterator[Account]:
 
 
 def _make_queue(aws: Aws, name: str) -> None:
-    """With all that EC2 and Auto Scaling say delivered to it."""
+    """Create a queue to which all events of EC2 and Auto Scaling are delivered."""
     import boto3
 
     url = aws.sqs.create_queue(QueueName=name, Attributes=AS_DEPLOYED)["QueueUrl"]
@@ -121,7 +121,7 @@ def _make_queue(aws: Aws, name: str) -> None:
 
 
 def _make_groups(aws: Aws, info: CloudInfo, its: Names, size: int) -> None:
-    """One of spot nodes, and the one of on-demand nodes, which is empty."""
+    """Create a group of spot nodes, and an empty one of on-demand nodes."""
     prefix = info.net.split(".0.0/")[0]
     vpc = aws.ec2.create_vpc(CidrBlock=info.net)["Vpc"]["VpcId"]
     subnet = aws.ec2.create_subnet(
@@ -175,8 +175,11 @@ def _make_group(aws: Aws, name: str, launch: str, subnet: str, size: int) -> Non
 
 
 class Controllers:
-    """One process each, by the instance that it says it is on; and one for the seats of etcd's
-    members, which look for newer generations."""
+    """One process per controller, by the instance it claims to run on, and one for the etcd
+    members.
+
+    The latter look for newer generations.
+    """
 
     def __init__(self, spec: JobSpec, region: str) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -207,12 +210,12 @@ class Controllers:
 def _control(config: ControllerConfig, calls: Any) -> None:
     _count(calls)
     with Path(os.devnull).open("w") as nowhere:
-        sys.stdout = sys.stderr = nowhere  # What it says would stand between the results.
+        sys.stdout = sys.stderr = nowhere  # its output would mix with the results
         run_controller(config)
 
 
 def _sit(spec: JobSpec, region: str, calls: Any) -> None:
-    """One seat per control node; they are served by the benchmark's etcd."""
+    """Run one member lifecycle per control node; the benchmark's etcd serves them."""
     _count(calls)
     objects, (endpoint,) = BucketObjects(Aws(region), BUCKET, NAME), spec.etcd
     for name in MEMBERS:
@@ -223,7 +226,7 @@ def _sit(spec: JobSpec, region: str, calls: Any) -> None:
 
 
 def _count(calls: Any) -> None:
-    """Every request to AWS, S3's included, and what is tried again."""
+    """Count every request to AWS, S3's included, and every retry."""
     from botocore.httpsession import URLLib3Session
 
     send = URLLib3Session.send

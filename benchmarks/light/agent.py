@@ -1,8 +1,8 @@
-"""A node agent without a machine: the real decisions on a real store, workers that only pretend.
+"""Simulates a node's agent cheaply: real decisions on a real store, with workers that only pretend.
 
-Real: `agent.decide`, `agent.observe`, `rendezvous.*`, `store.*`; a lease and a watch of its own in
-etcd, and every key that an agent writes while rounds change. Pretended: the zygote, the daemon, and
-workers, which are there at once and always at step `STEP`.
+Real: `agent.decide`, `agent.observe`, `rendezvous.*`, `store.*`, an own lease and watch in etcd,
+and every key that an agent writes while rounds change. Simulated: the zygote, the checkpoint
+daemon, and workers, which start at once and are always at step `STEP`.
 """
 
 import math
@@ -49,12 +49,15 @@ STEP_TIME = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The time has come at which the last decision wanted to look again."""
+    """The time at which the last decision wanted to look again."""
 
 
 class LightAgent:
-    """One node of a run. `on_round` is called once for each started round that it is a member of,
-    from one of the crew's threads."""
+    """One node of a run.
+
+    `on_round` is called once for each started round of which it is a member, from one of the crew's
+    threads.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class LightAgent:
         self._told = 0
 
     def start(self) -> None:
-        """Returns at once: the crew does the rest."""
+        """Return at once; the crew does the rest."""
         self._crew.soon(self._begin)
 
     def post(self, event: LocalEvent | StoreChanged | Due) -> None:
@@ -94,7 +97,7 @@ class LightAgent:
         self._crew.soon(self._turn)
 
     def vanish(self) -> None:
-        """As a machine that is gone, and whose lease has run out."""
+        """Disappear like a lost instance whose lease has run out."""
         self._ended = True
         self._store.revoke(self._lease)
 
@@ -111,7 +114,7 @@ class LightAgent:
             inbox, self._inbox = self._inbox, []
         for event in inbox:
             self._take(event)
-        # On machines of their own nobody hears the later because others already act.
+        # On separate nodes an agent would not hear later because others already act.
         self._crew.soon(self._act)
 
     def _act(self) -> None:
@@ -282,13 +285,15 @@ class LightAgent:
 
 
 def parse_once() -> None:
-    """What is delivered to all agents of this process is parsed by one of them for all: on machines
-    of their own each parses for itself, at the same time as the others."""
+    """Parse what is delivered to all agents of this process only once.
+
+    Separate nodes would each parse it, at the same time.
+    """
     view.decode = lru_cache(64)(decode)  # type: ignore[assignment]
 
 
 def light_node(index: int) -> Node:
-    """As a node on AWS looks in the store."""
+    """Return a node as it registers on AWS."""
     return Node(
         id=f"i-{index:017x}",
         incarnation="",

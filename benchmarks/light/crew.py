@@ -1,4 +1,4 @@
-"""A few threads that take the turns of many agents, and keep their leases."""
+"""Runs many simulated agents on a few threads, and renews their leases."""
 
 import heapq
 import itertools
@@ -12,7 +12,7 @@ from spotelastic.store.session import Keeper, Lost
 
 
 class Crew:
-    """Takes turns at once or later; the first error of any is raised by `check`."""
+    """Runs turns at once or later; `check` raises the first error of any."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads)
@@ -34,7 +34,7 @@ class Crew:
                 self._changed.notify()
 
     def keep(self, store: Store, lease: int, ttl: float, lost: Callable[[str], None]) -> None:
-        """Refresh the lease as a session does, until it is lost."""
+        """Renew a lease as a session does, until it is lost."""
         keeper = Keeper(store, lease, ttl, steady(), steady)
 
         def step() -> None:

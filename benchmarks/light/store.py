@@ -1,8 +1,8 @@
-"""A store whose watches share one stream, as a thousand machines share nothing.
+"""An etcd store whose watches share one stream, so that one process can hold hundreds of agents.
 
-etcd has the same to do for each of them: a first read, a watcher, its events. But a thread and a
-stream for each, which on machines of their own cost nothing, would be what a few processes with
-hundreds of agents are busy with. A stream that breaks is not taken up again.
+For etcd the work is the same: a first read, a watcher and its events for each. A thread and a
+stream each cost nothing on separate nodes, but would keep a few processes with hundreds of agents
+busy. A stream that breaks is not resumed.
 """
 
 import queue
@@ -29,7 +29,7 @@ class LightWatch:
         self._closed = False
 
     def begin(self, number: int) -> None:
-        """etcd has it now, under that number."""
+        """Note that etcd has created the watch, under that number."""
         self._number = number
         self.deliver([self.first])
         if self._closed:
@@ -81,7 +81,7 @@ class LightStore(EtcdStore):
         try:
             for response in self._stream:
                 number = response.watch_id
-                if response.created:  # They are answered in the order in which they were asked for.
+                if response.created:  # answers come in the order of the requests
                     watches[number] = self._asked.popleft()
                     watches[number].begin(number)
                 elif response.canceled:

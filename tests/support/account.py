@@ -1,7 +1,8 @@
-"""An AWS account within the test's process: the local cloud without its machines.
+"""Provides an AWS account inside the test's process: the local cloud without its instances'
+processes.
 
-Every call passes by boto3's own events, where a test counts it, lets it fail, or lets the process
-that made it "die" there. `remains.py` then searches all that the account holds.
+Every call passes boto3's own events. There a test can count it, let it fail, or let the calling
+process "die". `remains.py` then searches everything that the account holds.
 """
 
 import os

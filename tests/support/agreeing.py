@@ -1,6 +1,7 @@
-"""Ranks that agree: on a new layout, and on other random numbers. FOLDER, and which of the two.
+"""A worker script whose ranks agree on a new layout, or on other random numbers.
 
-Every rank writes what it has seen to a file of its own in FOLDER.
+Arguments: FOLDER, and which of the two. Every rank writes what it has seen to its own file in
+FOLDER.
 """
 
 import json

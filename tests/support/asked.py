@@ -1,4 +1,4 @@
-"""What `up` asks for where a test wants a cluster, and not much of it."""
+"""Makes a small cluster specification, as `up` would, for tests that need a cluster."""
 
 from typing import Any
 

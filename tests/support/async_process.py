@@ -1,4 +1,4 @@
-"""Saves twice into the folder that is given, with the process that dcp.async_save can have."""
+"""A script that saves twice into a folder with dcp.async_save's separate process."""
 
 import sys
 from pathlib import Path

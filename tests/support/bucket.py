@@ -1,4 +1,4 @@
-"""A cluster's objects, in memory."""
+"""A cluster's bucket objects, in memory."""
 
 from typing import IO
 

@@ -1,4 +1,4 @@
-"""Certificates for etcd members and clients on loopback, by an authority of the test's own."""
+"""Makes certificates for etcd members and clients on loopback, signed by a test authority."""
 
 import datetime
 import ipaddress

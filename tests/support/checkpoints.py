@@ -1,7 +1,7 @@
-"""Checkpoint daemons and torch-free workers, for tests of what happens when one of them dies.
+"""Runs checkpoint daemons and torch-free workers, for tests in which one of them dies.
 
-Run as a script it is one worker: `python -m support.checkpoints SOCKET ROUND` and
-rank, local rank, world size, workers per node, steps, and what it resumes from, if anything.
+Run as a script it is one worker: `python -m support.checkpoints SOCKET ROUND`, then rank, local
+rank, world size, workers per node, steps, and what it resumes from, if anything.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""`spotelastic ckpt`, in this process: starting one that imports torch takes seconds."""
+"""Runs `spotelastic ckpt` inside the test's process: a new one would import torch for seconds."""
 
 import io
 import sys

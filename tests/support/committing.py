@@ -1,4 +1,4 @@
-"""The commit protocol as two ranks' daemons carry it out, on a made-up state of two values."""
+"""Carries out the commit protocol as two ranks' daemons do, on an invented state of two values."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar

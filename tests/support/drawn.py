@@ -1,6 +1,6 @@
-"""States of every kind, as hypothesis draws them, and whether two of them are the same.
+"""Hypothesis strategies for training states of every kind, and a comparison of two states.
 
-`entries` draws what a state is made of; `built` makes it, of this content or of another.
+`entries` draws what a state consists of; `built` makes it, with this or other contents.
 """
 
 import collections

@@ -1,6 +1,6 @@
-"""Real etcd members on loopback for tests, and fixtures around them.
+"""Runs real etcd members on loopback for tests, as fixtures.
 
-A test folder takes what it needs into its own conftest: `from support.etcd import etcd_store`.
+A test folder imports what it needs into its conftest: `from support.etcd import etcd_store`.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Whether a job that was interrupted computed what one without interruptions does, step by step.
+"""Checks, step by step, that an interrupted job computed what an uninterrupted one does.
 
-The job is `support.train_exactly`; what it told is compared here.
+The job is `support.train_exactly`; its output is compared here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""An S3 server that misbehaves on demand: a proxy on loopback in front of a real one."""
+"""A proxy on loopback in front of a real S3 server, which misbehaves on demand."""
 
 import http.client
 import threading

@@ -1,6 +1,6 @@
-"""Groups of ranks forked from one process that has imported torch: what importing costs, once.
+"""Forks groups of ranks from one process that has imported torch, so that importing costs once.
 
-A script calls `run(world_size, function, *arguments)`; every rank is a process with torchrun's
+A script calls `run(world_size, function, *arguments)`. Every rank is a process with torchrun's
 variables and a gloo group. The parent must not have started threads.
 """
 

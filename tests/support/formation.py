@@ -1,7 +1,8 @@
-"""What CloudFormation calls in somebody's name for the resources of the stack, as AWS tells it.
+"""Lists the AWS calls that CloudFormation makes on the caller's behalf for the stack's resources.
 
-AWS's registry has for each type of resource the permissions that its handlers need; cfn-lint brings
-the registry along. They are for all that such a resource can be asked to be, hence `NOT_OURS`.
+AWS's registry lists, for each resource type, the permissions that its handlers need; cfn-lint
+includes the registry. It covers everything that such a resource could be asked for, hence
+`NOT_OURS`.
 """
 
 from collections.abc import Iterator

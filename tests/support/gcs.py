@@ -1,6 +1,6 @@
-"""Google Cloud Storage on loopback, as far as its XML interface is used for checkpoints.
+"""Emulates Google Cloud Storage on loopback, as far as checkpoints use its XML interface.
 
-It keeps generations and the conditions on them, multipart uploads, ranges, and pages of a listing.
+It supports generations and conditions on them, multipart uploads, ranges, and listings in pages.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""What must hold over the whole history of a run, checked from every change that etcd made.
+"""Checks the rules that must hold over the whole history of a run, from every change in etcd.
 
-`violations` is pure: it replays the changes in order and says, in words, each rule that one of them
-broke. `Recorder` collects them, losing none, from before the first node until after the last.
+`violations` is pure: it replays the changes in order and describes each broken rule. `Recorder`
+collects all changes, from before the first node until after the last.
 """
 
 import threading

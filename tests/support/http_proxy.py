@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback, as companies have one: all it is asked for comes from one server."""
+"""An HTTP proxy on loopback, as companies use, which answers every request from one server."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""Items of a checkpoint that are neither tensors nor anybody's own."""
+"""Checkpoint items that are neither tensors nor per-rank values."""
 
 from spotelastic_checkpoints.types import Item
 

@@ -1,4 +1,4 @@
-"""A model whose saves overlap training, and the same steps wherever it is made."""
+"""A model whose saves overlap training, with the same steps wherever it is made."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,8 @@
-"""One replicated and one FSDP model of some MiB, each rank on a node of its own: to count bytes.
+"""A worker script with one replicated and one FSDP model of some MiB, to count the bytes that are
+read.
 
-`python -m support.large_parts FOLDER STEP WORLD`: every rank restores STEP, checks it, and saves
-the next; its environment is in FOLDER.
+`python -m support.large_parts FOLDER STEP WORLD`: every rank, each on its own node, restores STEP,
+checks it, and saves the next. Its environment is in FOLDER.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`spotelastic run` as real processes, and a view of their run through its store."""
+"""Runs `spotelastic run` as real processes, and observes their run through its store."""
 
 import contextlib
 import functools

@@ -1,9 +1,7 @@
-"""A leading controller over an account, a bucket and queues that are fakes, in time that is told to
-pass.
+"""Drives a leading controller over fake account, bucket and queues, in time that the test controls.
 
 A test puts in what comes from outside (messages, commands, objects in the bucket, keys in etcd),
-lets the leader take turns, and reads what came of it: calls to AWS, accounts that were published,
-keys in etcd.
+lets the leader take turns, and reads the results: calls to AWS, published accounts, keys in etcd.
 """
 
 from collections.abc import Iterator, Sequence

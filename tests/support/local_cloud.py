@@ -1,4 +1,4 @@
-"""A local cloud for tests, with instances that do little, and what tests ask of it."""
+"""Starts a local cloud for tests, with instances that do little, and helpers to observe it."""
 
 import os
 import shutil

@@ -1,7 +1,8 @@
-"""FOLDER: a mesh of data and pipeline parallel ranks, 2 x 2, restored by as many and by 1 x 2.
+"""A worker script with a 2 x 2 mesh of data and pipeline parallel ranks, restored by 2 x 2 and by 1
+x 2.
 
-Rank = 2 * (which copy) + (which stage). A stage's names are on two ranks, alike; each rank has a
-value of its own.
+Argument: FOLDER. Rank = 2 * (which copy) + (which stage). A stage's names are on two ranks, alike;
+each rank also has a value of its own.
 """
 
 import sys

@@ -1,9 +1,10 @@
-"""Networks of a test's own: a namespace per host, and a router between them that can drop packets.
+"""Makes network namespaces for tests: one per host, and a router between them that can drop
+packets.
 
-Each host is `10.99.<n>.2`; everything between two of them passes through the router's namespace,
-where a policy rule discards silently what one sends to the other, as a broken switch would. What
-runs in a host's namespace is started inside `Host.entered()`. Nothing of this machine's own network
-is touched; names carry the pid of the test process, so that what an interrupted one left is found.
+Each host is `10.99.<n>.2`. Everything between two hosts passes through the router's namespace,
+where a policy rule silently drops what one sends to the other, like a broken switch. Processes of a
+host start inside `Host.entered()`. The machine's own network is not touched. Names contain the pid
+of the test process, so that leftovers of an interrupted one are found.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What a controller has observed of a cluster whose nodes all train, and what it decides then."""
+"""A controller's observation of a cluster whose nodes all train, and the decision on it."""
 
 from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.controller.decisions.capacity import sizes

@@ -1,4 +1,4 @@
-"""A state saved into one slot, and loaded from there, without a daemon."""
+"""Saves a state into one slot and loads it from there, without a daemon."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A network of the user's, of which a cluster has to leave everything as it was."""
+"""Creates a user's own VPC, and checks that a cluster leaves all of it unchanged."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""How long tests wait for what other processes do: generous, because it is not what they test."""
+"""Time limits for tests that wait for other processes: generous, because speed is not what they
+test."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""FOLDER STEP WORLD: ranks on nodes of their own, each with state of its own, from memory."""
+"""A worker script whose ranks, on separate nodes, restore per-rank values from memory.
+
+Arguments: FOLDER STEP WORLD.
+"""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""What policies permit: those that are handed out, and those of roles whose calls were recorded."""
+"""Reads what IAM policies permit: the documented ones, and those of roles whose calls were
+recorded."""
 
 import json
 from collections.abc import Iterable

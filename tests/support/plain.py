@@ -1,4 +1,4 @@
-"""A file system as many of fsspec's are: folders, writes in place, no conditions."""
+"""A plain fsspec file system: folders, writes in place, no conditional writes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Ports of a test's own, whatever runs beside it."""
+"""Chooses free ports for a test, even while other tests run."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""Calls that AWS refuses, for good or so many times."""
+"""Makes AWS calls fail, for good or a number of times."""
 
 from types import SimpleNamespace
 from typing import Any

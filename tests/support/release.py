@@ -1,8 +1,8 @@
-"""The release notes of a tag, on standard output.
+"""Prints the release notes of a tag.
 
     python tests/support/release.py v0.1.0
 
-Fails where the tag is not the version in `spotelastic/version.py`, or the changelog has no section
+Fails if the tag is not the version in `spotelastic/version.py`, or if the changelog has no section
 for it.
 """
 

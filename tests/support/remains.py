@@ -1,7 +1,7 @@
-"""What an account in this process still holds of a cluster: all of moto is searched, not a list.
+"""Searches an in-process AWS account for everything that still belongs to a cluster.
 
-Every attribute of every back end of every service is walked, and what mentions the cluster, in a
-name, an id or a tag, is told. So a new kind of resource is found without being added here.
+Every attribute of every back end of all moto services is searched, and what mentions the cluster in
+a name, an id or a tag is reported. So a new kind of resource is found without being added here.
 """
 
 from collections.abc import Iterator, Mapping

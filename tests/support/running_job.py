@@ -1,4 +1,4 @@
-"""A whole job on a local cloud of its own that tells every step it makes (`train_exactly`)."""
+"""Runs a job on its own local cloud, with a script that reports every step (`train_exactly`)."""
 
 import math
 from collections.abc import Iterator, Set

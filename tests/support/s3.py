@@ -1,4 +1,4 @@
-"""S3 servers for tests, and the environment that leads to them."""
+"""Starts S3 servers for tests, and provides the environment variables that point to them."""
 
 import os
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
-"""One state of every kind, trained, saved and restored by 4, 2, 3 and 1 ranks in turn.
+"""A worker script that trains a state of every kind, saved and restored by 4, 2, 3 and 1 ranks in
+turn.
 
-Every world checks what it restored against what the one before wrote down, has stock DCP read the
-same, trains a step, saves, and has stock DCP read that, too; and it writes with stock DCP what the
-next world reads with our reader.
+Every world checks what it restored against what the previous one wrote down, and has stock DCP read
+the same. It trains a step, saves, and has stock DCP read that, too. It also writes with stock DCP
+what the next world reads with spotelastic's reader.
 """
 
 import json

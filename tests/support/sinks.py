@@ -1,4 +1,4 @@
-"""A watch's sink that a test can wait on."""
+"""A sink for store watches that a test can wait on."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A disk that is soon full, or that may not be written to."""
+"""Mounts a small disk that is soon full, or that is read-only."""
 
 import subprocess
 from collections.abc import Iterator

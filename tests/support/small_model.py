@@ -1,4 +1,4 @@
-"""A model whose training draws from the global generator: small, and quick."""
+"""A small, fast model whose training draws from the global random generator."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-"""Smoke test of a release: installs what was built into an empty environment, and uses it there.
+"""Smoke test of a release: installs the built packages into an empty environment, and uses them
+there.
 
     python tests/support/smoke.py dist --torch "torch==2.13.0" [--constraints constraints.txt]
 

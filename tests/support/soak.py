@@ -1,8 +1,8 @@
-"""Runs the fault tests again and again: `python tests/support/soak.py TURNS PYTEST_OPTIONS…`.
+"""Runs the fault tests repeatedly: `python tests/support/soak.py TURNS PYTEST_OPTIONS…`.
 
-TURNS is how many, or which (6-10). Each turn gives the random tests seeds of their own, by
-SOAK_TURN. No turn stops the others; what failed is named at the end with its turn, and the exit
-code is 1.
+TURNS is how many turns, or which (6-10). Each turn gives the random tests its own seeds, by
+SOAK_TURN. A failed turn does not stop the others. Failures are listed at the end with their turn,
+and the exit code is then 1.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The points at which the fault tests kill a process, by who gets there."""
+"""Lists the points at which the fault tests kill a process, by the process that reaches them."""
 
 from spotelastic_checkpoints.crash_points import Stage
 

@@ -1,4 +1,4 @@
-"""What a store holds: every commit, each after a check that it is complete and can be restored."""
+"""Reads all commits of a checkpoint storage, and checks that each is complete and restorable."""
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits, folder, step_folders
 from spotelastic_checkpoints.errors import RestoreFailed

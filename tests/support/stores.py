@@ -1,4 +1,4 @@
-"""A store in memory that keeps the port's promises, and one that a test stands in front of."""
+"""A store in memory that keeps the port's promises, and a store whose calls a test intercepts."""
 
 import itertools
 import threading

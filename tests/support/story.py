@@ -1,4 +1,4 @@
-"""Histories of jobs, made by hand as the product would leave them."""
+"""Builds histories of jobs by hand, as the product would leave them."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The stack's template with the names of one cluster in it, as CloudFormation fills them in."""
+"""Fills the CloudFormation template with one cluster's names, as CloudFormation does."""
 
 import re
 from collections.abc import Mapping

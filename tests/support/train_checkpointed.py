@@ -1,6 +1,6 @@
-"""A small DDP training script for tests; every rank writes where it began and what it ended as.
+"""A small DDP training script for tests; every rank writes where it began and its final state.
 
-FOLDER STORAGE WORLD:STEPS... runs the worlds in turn, each up to so many steps.
+FOLDER STORAGE WORLD:STEPS... runs the worlds in turn, each up to that step.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""A job of which every step can be compared. Arguments: FOLDER STEP_TIME.
+"""A training script whose every step can be compared with an uninterrupted run.
 
-Each rank appends two lines per step to `<folder>/steps`, its samples before all meet and the loss
-of all after that, until the file `<folder>/stop` exists. What the steps are without any
-interruption goes to `<folder>/whole` then, by the same ranks.
+Arguments: FOLDER STEP_TIME. Each rank appends two lines per step to `<folder>/steps`: its samples
+before all ranks meet, and the loss of all after that. It goes on until the file `<folder>/stop`
+exists. Then the same ranks write the steps of an uninterrupted run to `<folder>/whole`.
 """
 
 import json

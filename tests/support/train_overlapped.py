@@ -1,7 +1,7 @@
-"""Trains the large model, with a save beside training at each step.
+"""A script that trains the large model, with a save beside training at each step.
 
-STEPS restores, ends with code 3 where the state is not exactly what a run without interruption
-holds, and goes on to that step; then it is gone, without a last save.
+Argument: STEPS. It restores, ends with code 3 if the state differs from that of an uninterrupted
+run, and trains up to that step. Then it exits without a last save.
 """
 
 import os

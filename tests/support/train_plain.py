@@ -1,7 +1,7 @@
-"""A training loop that knows torch only. Tells, once per life, when its first all-reduce is done.
+"""A training script that uses torch only, and records when its first all-reduce is done.
 
-Argument: a folder. Each worker appends one line to `<folder>/<node>.lives`; all end well together
-once the file `<folder>/stop` exists.
+Argument: a folder. Each worker appends one line to `<folder>/<node>.lives`. All workers end
+together once the file `<folder>/stop` exists.
 """
 
 import json

@@ -1,5 +1,8 @@
-"""FOLDER: two ranks train FSDP2, tensor parallel and DDP models with saves beside training, and
-compare what is committed with what they held."""
+"""A worker script that trains FSDP2, tensor parallel and DDP models on two ranks with saves beside
+training.
+
+Argument: FOLDER. It compares what is committed with what the ranks held.
+"""
 
 import sys
 from pathlib import Path

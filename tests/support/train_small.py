@@ -1,4 +1,4 @@
-"""A small training job for tests: every rank checks that all ranks hold the same state."""
+"""A small training script for tests: every rank checks that all ranks hold the same state."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""A cluster on a local cloud of its own: its control nodes are real, its workers do nothing, unless
-a test wants them."""
+"""Brings up a cluster on its own local cloud: real control nodes, and idle workers unless a test
+wants more."""
 
 import contextlib
 import shutil

@@ -1,9 +1,9 @@
-"""Does what a page of the documentation tells its reader to do, in the order of the page.
+"""Follows a page of the documentation: writes its files and runs its commands, in the page's order.
 
-- A code block with a title is a file that is written: ```python title="train.py"
-- A block of `sh` is run by a shell, with this environment's programs, in one folder for all.
-- A block of `text` right after it is what the commands print: each of its lines has to be among
-  what they printed. Numbers and blanks may be others; … stands for anything.
+* A code block with a title is a file that is written: ```python title="train.py"
+* A block of `sh` is run by a shell, with this environment's programs, in one folder for all.
+* A block of `text` right after it is the expected output: each of its lines must occur in what the
+  commands printed. Numbers and blanks may differ; … stands for anything.
 
 Comments right before a block, which a reader does not see:
 

@@ -1,4 +1,7 @@
-"""FOLDER: two ranks whose states are not alike, in several ways, one after the other."""
+"""A worker script with two ranks whose states differ, in several ways, one after the other.
+
+Argument: FOLDER.
+"""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One save of a made-up state, and a pipeline in this process that uploads it."""
+"""Makes one save of an invented state, and an upload pipeline inside the test's process."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What must hold of a run's storage, whatever happened to the run."""
+"""Checks what must hold in a run's storage, whatever happened to the run."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""The store as a node of a later version uses it: same protocol, more fields, other words.
+"""Uses the store as a node of a later version would: same protocol, more fields, unknown words.
 
-What such a node writes has fields, and words, that no code of this version knows. What it reads it
+Such a node writes fields and words that no code of this version knows. What it reads it
 understands: its own words, and those of this version.
 """
 

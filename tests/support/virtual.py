@@ -1,10 +1,12 @@
-"""Whole clusters in virtual time: the real decisions of agents and holder, on the store in memory,
-with simulated workers, daemons and clouds. Nothing here sleeps or starts a thread.
+"""Simulates whole clusters in virtual time: real decisions of agents and holder on a store in
+memory.
 
-What is simulated: a zygote that takes `WARM` seconds, workers that restore, step in lockstep once
-all of a round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed
-steps; an object store that commits a while later; agents that hardly get to run (`SimNode.lag`).
-What is real: `agent.decide`, `agent.observe`, `agent.watches`, `rendezvous.*`, and `store.memory`.
+Workers, daemons and clouds are simulated. Nothing here sleeps or starts a thread.
+
+Simulated: a zygote that takes `WARM` seconds; workers that restore, step in lockstep once all of a
+round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed steps; an
+object store that commits a while later; agents that hardly get to run (`SimNode.lag`). Real:
+`agent.decide`, `agent.observe`, `agent.watches`, `rendezvous.*`, and `store.memory`.
 """
 
 import heapq

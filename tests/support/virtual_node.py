@@ -1,4 +1,4 @@
-"""A node in virtual time: the real decisions of its agent, with simulated effects."""
+"""Simulates a node in virtual time: the real decisions of its agent, with simulated effects."""
 
 import contextlib
 import math

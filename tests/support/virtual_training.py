@@ -1,4 +1,4 @@
-"""Simulated workers of one round, in virtual time."""
+"""Simulates the workers of one round, in virtual time."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING

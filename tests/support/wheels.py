@@ -1,4 +1,4 @@
-"""Wheels that need no network: installed in an instant, from the folder they lie in."""
+"""Builds tiny wheels that pip installs at once, without a network, from a folder."""
 
 import base64
 import hashlib

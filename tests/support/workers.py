@@ -1,4 +1,4 @@
-"""A group of two workers, asked for in an account of moto's."""
+"""Creates a group of two workers in a moto account."""
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names

@@ -1,7 +1,8 @@
-"""A machine whose clock somebody sets: `time.time` is ahead by what the file $CLOCK_AHEAD says.
+"""Shifts the clock of a Python process: `time.time` is ahead by the seconds in the file
+$CLOCK_AHEAD.
 
-Python imports this at its start where this folder is on PYTHONPATH. gRPC hands deadlines by the
-clock to C code, which cannot be told; it goes on by the true one.
+Python imports this at its start if this folder is on PYTHONPATH. gRPC passes deadlines by the clock
+to C code, which goes on by the true clock.
 """
 
 import os
