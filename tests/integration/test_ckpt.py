@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import torch
 import xxhash
-from spotelastic_checkpoints.catalog import catalog, safetensors_export
+from spotelastic_checkpoints.catalog import safetensors_export
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
@@ -24,8 +24,8 @@ from spotelastic_checkpoints.format import encoding, layout, manifest
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.protocol_version import FORMAT
-from spotelastic_checkpoints.storage import outage_retry
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.storage.outage_retry import OutagePatience
 from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.types import Commit
 from support.ckpt import ckpt, fine, refused
@@ -339,8 +339,8 @@ def unsteady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Unsteady]:
         return opened[-1]
 
     monkeypatch.setattr("spotelastic_checkpoints.storage.open.open_storage", open_unsteady)
-    monkeypatch.setattr(outage_retry, "RETRY_FIRST", 0.001)
-    monkeypatch.setattr(outage_retry, "RETRY_MOST", 0.002)
+    soon = OutagePatience(within=30.0, first=0.001, most=0.002)
+    monkeypatch.setattr(ckpt_target, "PATIENCE", soon)
     return opened
 
 
@@ -368,8 +368,8 @@ def test_a_store_that_stays_away_ends_the_command_with_its_words(
         raise StorageUnavailable("503 SlowDown")
 
     monkeypatch.setattr(Unsteady, "times", away)
-    monkeypatch.setattr(ckpt_target, "WITHIN", 0.01)
-    monkeypatch.setattr(ckpt_target, "WORTH_A_WORD", 0.002)
+    at_once = OutagePatience(within=0.01, first=0.001, most=0.002, worth_a_word=0.002)
+    monkeypatch.setattr(ckpt_target, "PATIENCE", at_once)
     done = ckpt("ls", f"unsteady://{saved.name}")
     assert done.code != 0 and not done.out
     first, last = done.err.splitlines()
@@ -397,12 +397,9 @@ class Held(FolderStorage):
 
 
 @pytest.mark.parametrize("what", ["verify", "export"])
-def test_after_an_error_nothing_more_is_read(
-    what: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalog, "AT_ONCE", 2)
+def test_after_an_error_nothing_more_is_read(what: str, saved: Path, tmp_path: Path) -> None:
     storage = Held(saved)
-    there = Catalog(storage)
+    there = Catalog(storage, at_once=2)
     checkpoint = there.find(20)
     tensors = {t.name: t for t in checkpoint.tensors() if t.dtype != "value"}
     first = next(p for p in checkpoint.items if what == "verify" or p.item.is_tensor)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import messages
-from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
+from spotelastic_checkpoints.commit.upload_pipeline import AWAY_AFTER, Pipeline, Save
 from spotelastic_checkpoints.format import encoding, layout, shards
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena
@@ -52,6 +52,7 @@ def run(
     work: Callable[[Pipeline], None],
     moved_on: Callable[[Pipeline], None] = nothing,
     overwritten: Callable[[Pipeline], object] = nothing,
+    away_after: float = AWAY_AFTER,
 ) -> list[messages.DaemonEvent]:
     """What a pipeline tells until it has nothing more to do."""
     events: list[messages.DaemonEvent] = []
@@ -67,6 +68,7 @@ def run(
                 uploads,
                 lambda commit: None,
                 lambda: overwritten(pipeline),
+                away_after,
             )
             running = asyncio.create_task(pipeline.run())
             work(pipeline)

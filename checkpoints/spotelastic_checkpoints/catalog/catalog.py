@@ -122,8 +122,10 @@ class Checkpoint:
 class Catalog:
     """The checkpoints under one URL."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, at_once: int = AT_ONCE) -> None:
+        """`at_once` requests to the object store are in flight at the same time."""
         self.storage = storage
+        self.at_once = at_once
         self._commits = Commits(storage, "")
 
     def entries(self) -> list[StepEntry]:
@@ -141,7 +143,7 @@ class Catalog:
             written = datetime.fromtimestamp(at, UTC) if at else None
             return msgspec.structs.replace(self._entry(found, latest), written=written)
 
-        with _several() as pool:
+        with _several(self.at_once) as pool:
             return list(pool.map(entry, shown))
 
     def find(self, step: int | None, epoch: int | None = None) -> Checkpoint:
@@ -178,7 +180,7 @@ class Catalog:
         record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
         if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
             found.append(f"{metadata.NAME} does not agree with the manifests")
-        with _several() as pool:
+        with _several(self.at_once) as pool:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
             found += [complaint for job in jobs if (complaint := job.result())]
         return found
@@ -251,8 +253,8 @@ def assemble(
 ) -> None:
     """Copy all chunks of each named tensor into its target, which holds the tensor in C order.
 
-    At most `AT_ONCE` chunks are in memory at a time. `progress` is called with as many bytes in
-    total as the targets have.
+    At most `catalog.at_once` chunks are in memory at a time. `progress` is called with as many
+    bytes in total as the targets have.
     """
 
     def copy(placed: StoredItem) -> None:
@@ -261,7 +263,7 @@ def assemble(
         place(targets[item.fqn], raw, item)
         progress(_payload(item))
 
-    with _several() as pool:
+    with _several(catalog.at_once) as pool:
         wanted = (p for p in checkpoint.items if p.item.is_tensor and p.item.fqn in targets)
         for done in [pool.submit(copy, placed) for placed in wanted]:
             done.result()
@@ -305,9 +307,9 @@ def shared(checkpoint: Checkpoint) -> Iterator[StoredItem]:
 
 
 @contextmanager
-def _several() -> Iterator[ThreadPoolExecutor]:
+def _several(at_once: int) -> Iterator[ThreadPoolExecutor]:
     """Yield a pool of threads. On an error, cancel what has not begun and wait for nothing."""
-    pool = ThreadPoolExecutor(AT_ONCE)
+    pool = ThreadPoolExecutor(at_once)
     try:
         yield pool
     except BaseException:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -27,16 +28,28 @@ from spotelastic_checkpoints.storage.port import Storage
 
 KEY = "in-use"
 """Key of the object, in the storage's root."""
-LOOK_EVERY = 1.0
-"""Seconds between a tenant's looks for a question."""
-ANSWER_WITHIN = 8.0
-"""Seconds after which a tenant that did not answer a question is taken to be dead."""
-KNOWN_WITHIN = 3 * ANSWER_WITHIN
-"""Seconds that `Tenancy.settle` waits for a result once the storage has answered."""
-ASK_EVERY = 0.2
-"""Seconds between looks for the answer to a question."""
 RELEASE_WITHIN = 5.0
 """Seconds that `Tenancy.release` waits for the thread to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenancyPace:
+    """How often and how long jobs look for each other, in seconds."""
+
+    look_every: float = 1.0
+    """Seconds between a tenant's looks for a question."""
+    ask_every: float = 0.2
+    """Seconds between looks for the answer to a question."""
+    answer_within: float = 8.0
+    """Seconds after which a tenant that did not answer a question is taken to be dead."""
+
+    @property
+    def known_within(self) -> float:
+        """Seconds that `Tenancy.settle` waits for a result once the storage has answered."""
+        return 3 * self.answer_within
+
+
+PACE = TenancyPace()
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -145,6 +158,7 @@ class Tenancy:
         *,
         displaced: Callable[[Tenant], None],
         others_live: Callable[[], bool] = lambda: False,
+        pace: TenancyPace = PACE,
     ) -> None:
         """Start the thread.
 
@@ -152,6 +166,7 @@ class Tenancy:
         `displaced` is called in the thread when another job turns out to have the storage.
         """
         self._open = open_root
+        self._pace = pace
         self._root: Storage | None = None
         self._mine, self._others_live, self._displaced = mine, others_live, displaced
         self._job = ""
@@ -176,7 +191,7 @@ class Tenancy:
         `InUse` or `StorageRefused`.
         """
         if self._heard.wait(within):
-            self._known.wait(KNOWN_WITHIN)
+            self._known.wait(self._pace.known_within)
         with self._lock:
             self._went_on = True
             if self._error is not None:
@@ -210,7 +225,7 @@ class Tenancy:
             except (InUse, StorageRefused) as error:
                 if self._ends(error):
                     return
-            self._end.wait(LOOK_EVERY)
+            self._end.wait(self._pace.look_every)
         if self._over and self._job:
             with suppress(CheckpointsError):
                 self._leave()
@@ -268,8 +283,8 @@ class Tenancy:
             msgspec.structs.replace(tenant, question=question), etag
         ):
             return
-        give_up = time.monotonic() + ANSWER_WITHIN
-        while not self._end.wait(ASK_EVERY):
+        give_up = time.monotonic() + self._pace.answer_within
+        while not self._end.wait(self._pace.ask_every):
             late = time.monotonic() >= give_up
             now, _ = self._read()
             if now is None or now.job != tenant.job or now.over:

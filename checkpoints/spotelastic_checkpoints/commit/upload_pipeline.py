@@ -176,14 +176,17 @@ class Pipeline:
         uploads: Executor,
         committed: Callable[[Commit], None],
         overwritten: Callable[[], None],
+        away_after: float = AWAY_AFTER,
     ) -> None:
         """Create an idle pipeline; `run` does the work.
 
         Blocking calls run in `executor`. Files are uploaded in `uploads`, whose number of threads
         is the number of files in flight. `committed` is called for each commit that this node
         makes, `moved_on` whenever a save stops needing its slots, and `overwritten` when a save has
-        lost its slot and no newer one waits.
+        lost its slot and no newer one waits. The store counts as away when nothing has gone up for
+        `away_after` seconds.
         """
+        self._away_after = away_after
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
@@ -379,7 +382,7 @@ class Pipeline:
                     if self._wanted is not None:
                         return
                 backoff = backoff.failed()
-                away = time.monotonic() - got_on > AWAY_AFTER
+                away = time.monotonic() - got_on > self._away_after
                 await self._rest(backoff.pause(random.uniform), away=away)
                 continue
             except SupersededByNewerEpoch:

@@ -58,6 +58,8 @@ class PeerCredentials:
     """Secret of the cluster."""
     tls: PeerTls | None = None
     """Certificates; None where daemons speak without TLS."""
+    within: float = WITHIN
+    """Seconds for the whole handshake."""
 
 
 def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.socket:
@@ -66,10 +68,10 @@ def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
     Raises `PeerRefused`, or another `OSError` where the connection failed, and closes the
     connection.
     """
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + credentials.within
     with _told(credentials.tls), ExitStack() as undo:
         undo.callback(connection.close)
-        connection.settimeout(WITHIN)
+        connection.settimeout(credentials.within)
         if credentials.tls is None:
             _expect_hello(connection, deadline)
             channel = connection
@@ -97,10 +99,10 @@ def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
     Raises `PeerRefused`, or another `OSError` where the connection failed, and closes the
     connection.
     """
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + credentials.within
     with _told(credentials.tls), ExitStack() as undo:
         undo.callback(connection.close)
-        connection.settimeout(WITHIN)
+        connection.settimeout(credentials.within)
         if credentials.tls is None:
             connection.sendall(HELLO)
             channel = connection

@@ -21,8 +21,17 @@ LATE = 2.0
 class FetchQueue:
     """The requests of one restore, thread-safe."""
 
-    def __init__(self, lanes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-        """`lanes` are the numbers of lanes of the sources; `clock` returns the time in seconds."""
+    def __init__(
+        self,
+        lanes: Sequence[int],
+        clock: Callable[[], float] = time.monotonic,
+        late: float = LATE,
+    ) -> None:
+        """`lanes` are the numbers of lanes of the sources; `clock` returns the time in seconds.
+
+        A request that is not done after `late` seconds is given to another source as well.
+        """
+        self._late = late
         self._changed = threading.Condition()
         self._clock = clock
         self._idle = list(lanes)
@@ -117,7 +126,7 @@ class FetchQueue:
             if not others:
                 return None
             oldest = min(others, key=lambda request: self._begun[request])
-            left = self._begun[oldest] + LATE - self._clock()
+            left = self._begun[oldest] + self._late - self._clock()
             if left <= 0:
                 return self._give(oldest, source)
             self._changed.wait(left)

@@ -30,7 +30,7 @@ from spotelastic_checkpoints.format.layout import ALIGNMENT
 from spotelastic_checkpoints.memory.extents import Extents, Lease
 from spotelastic_checkpoints.memory.free_memory import mib, room
 from spotelastic_checkpoints.restore import fetch_units
-from spotelastic_checkpoints.restore.fetch_queue import FetchQueue
+from spotelastic_checkpoints.restore.fetch_queue import LATE, FetchQueue
 from spotelastic_checkpoints.restore.fetch_units import FetchRequest, FetchUnit, LocatedItem
 from spotelastic_checkpoints.storage.hanging import forget_frames
 from spotelastic_checkpoints.types import Moved, Range
@@ -105,8 +105,12 @@ class Fetcher:
         items: Sequence[LocatedItem],
         sources: Sequence[RangeSource],
         readers: int = 1,
+        late: float = LATE,
     ) -> None:
-        """Create the file. Raises `ArenaFull` where there is no room for it."""
+        """Create the file. Raises `ArenaFull` where there is no room for it.
+
+        What a source has not sent after `late` seconds is asked of another one as well.
+        """
         self.path = path
         self._items = items
         self._sources = sources
@@ -130,7 +134,7 @@ class Fetcher:
         self._connected: dict[int, list[Reader]] = defaultdict(list)
         """For each source, the connections that no lane uses."""
         self._working: list[Reader] = []
-        self._work = FetchQueue([source.lanes for source in sources])
+        self._work = FetchQueue([source.lanes for source in sources], late=late)
         self._pool = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="fetch")
         end = items[-1].item.offset + items[-1].item.length if items else 0
         try:

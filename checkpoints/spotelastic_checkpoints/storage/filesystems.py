@@ -16,7 +16,7 @@ import xxhash
 from fsspec.spec import AbstractBufferedFile
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage.hanging import Hanging
+from spotelastic_checkpoints.storage.hanging import COPIES, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
@@ -52,6 +52,7 @@ class FsspecStorage:
         options: Mapping[str, Any] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         whole: int = WHOLE,
+        copies: Copies = COPIES,
     ) -> None:
         """`options` are fsspec's storage options; `whole` is the size of the largest object that
         goes up in one request."""
@@ -62,7 +63,7 @@ class FsspecStorage:
         self._creates = scheme in CREATING
         self.weaker = _weaker(scheme, self._creates)
         self._options = dict(options or {})
-        self._hanging = Hanging()
+        self._hanging = Hanging(copies=copies)
         self._idle: list[Any] = []
         """File systems that nobody is at: one is for one thread, unless it is asynchronous."""
         self._one_writer = threading.Lock()

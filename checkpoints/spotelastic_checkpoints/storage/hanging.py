@@ -26,7 +26,9 @@ T = TypeVar("T")
 class Copies:
     """Room for copies of what is written, those of calls that were left behind among them."""
 
-    def __init__(self, most: int = COPIED) -> None:
+    def __init__(self, most: int = COPIED, small: int = SMALL) -> None:
+        """There is room for `most` bytes; copies of `small` bytes or less need none."""
+        self._small = small
         self._most = self._free = most
         self._changed = threading.Condition()
         self._turn = threading.Lock()
@@ -35,7 +37,7 @@ class Copies:
         """What is to be called once the copy is gone. One that is larger than all of the room has
         it to itself, and a `SMALL` one takes none. Raises `TimeoutError` where there is none at
         the deadline."""
-        if nbytes <= SMALL:
+        if nbytes <= self._small:
             return _nothing
         deadline, nbytes = time.monotonic() + seconds, min(nbytes, self._most)
         # One waits at a time: a large one would wait for as long as small ones come.
@@ -56,13 +58,14 @@ class Copies:
             self._changed.notify_all()
 
 
-copies = Copies()
+COPIES = Copies()
 
 
 class Hanging:
     """Runs calls that may hang."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, copies: Copies = COPIES) -> None:
+        self._copies = copies
         self._room = threading.BoundedSemaphore(most)
         self._most = most
 
@@ -76,14 +79,14 @@ class Hanging:
         """`within`, for a call that looks at a copy of `data`. The copy may wait for its room as
         long as the call for its answer."""
         with ExitStack() as held:
-            held.callback(copies.room(len(data), seconds))
+            held.callback(self._copies.room(len(data), seconds))
             return self._within(seconds, partial(call, bytes(data)), held)
 
     def with_room(self, seconds: float, nbytes: int, call: Callable[[], T]) -> T:
         """`within`, for a call that holds `nbytes` of copies at most. They may wait for their room
         as long as the call for its answer."""
         with ExitStack() as held:
-            held.callback(copies.room(nbytes, seconds))
+            held.callback(self._copies.room(nbytes, seconds))
             return self._within(seconds, call, held)
 
     def _within(self, seconds: float, call: Callable[[], T], held: ExitStack) -> T:

@@ -8,6 +8,7 @@ was the store.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spotelastic_checkpoints.backoff import Backoff
@@ -15,10 +16,22 @@ from spotelastic_checkpoints.errors import StorageUnavailable
 
 T = TypeVar("T")
 
-WITHIN = 300.0
-"""Seconds for which the store may be away during a restore."""
-RETRY_FIRST, RETRY_MOST = 0.2, 5.0
-"""Shortest and longest back-off, in seconds. An outage is reported once the longest is reached."""
+
+@dataclass(frozen=True, slots=True)
+class OutagePatience:
+    """How long a store may be away, and how often it is asked meanwhile, in seconds."""
+
+    within: float = 300.0
+    """Seconds to wait at most."""
+    first: float = 0.2
+    """The shortest back-off."""
+    most: float = 5.0
+    """The longest back-off."""
+    worth_a_word: float = 5.0
+    """The back-off from which an outage is reported."""
+
+
+RESTORE_PATIENCE = OutagePatience()
 
 
 class OutageRetry:
@@ -28,33 +41,28 @@ class OutageRetry:
         self,
         tell: Callable[[str], None],
         who: str = "a restore",
-        within: float | None = None,
-        worth_a_word: float | None = None,
+        patience: OutagePatience = RESTORE_PATIENCE,
     ) -> None:
-        """`tell` is called with a message, once per outage.
-
-        `who` names the waiting work in the message. `within` are the seconds to wait at most, and
-        `worth_a_word` is the back-off (s) from which an outage is reported.
-        """
+        """`tell` is called with a message, once per outage; `who` names the waiting work in it."""
         self._tell = tell
         self._who = who
-        self._within = within
-        self._worth_a_word = worth_a_word
+        self._patience = patience
         self._lock = threading.Lock()
         self._told = False
         self._over = threading.Event()
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return the result of `call`. Raises `StorageUnavailable` when the store stays away."""
-        within = WITHIN if self._within is None else self._within
-        deadline, backoff = time.monotonic() + within, Backoff(RETRY_FIRST, RETRY_MOST)
+        patience = self._patience
+        deadline = time.monotonic() + patience.within
+        backoff = Backoff(patience.first, patience.most)
         while True:
             try:
                 return call()
             except StorageUnavailable as error:
                 backoff = backoff.failed()
                 wait = backoff.bound
-                if wait >= (self._worth_a_word or RETRY_MOST):
+                if wait >= patience.worth_a_word:
                     self._complain(error)
                 if time.monotonic() + wait > deadline or self._over.wait(wait):
                     raise

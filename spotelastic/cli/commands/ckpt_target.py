@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from spotelastic_checkpoints.storage.outage_retry import OutagePatience, OutageRetry
 
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
     from spotelastic_checkpoints.storage.port import Storage
     from spotelastic_checkpoints.types import Commit
 
-WITHIN = 30.0
-"""Seconds that the storage may be unreachable while a command runs."""
 S3 = "s3://"
-WORTH_A_WORD = 1.0
-"""Shortest wait between two attempts, in seconds, that is reported to the user."""
+PATIENCE = OutagePatience(within=30.0, worth_a_word=1.0)
+"""How long the storage may be unreachable while a command runs."""
 
 
 @dataclass(slots=True)
@@ -90,7 +89,6 @@ def storage(url: str) -> Iterator["Storage"]:
     directly.
     """
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
-    from spotelastic_checkpoints.storage.outage_retry import OutageRetry
     from spotelastic_checkpoints.storage.retrying import RetryingStorage
 
     from spotelastic.client.target import CloudTarget
@@ -100,7 +98,7 @@ def storage(url: str) -> Iterator["Storage"]:
         with suppress(UsageError):
             CloudTarget.find(True)
     tell = partial(typer.echo, err=True)
-    patience = OutageRetry(tell, "this command", WITHIN, WORTH_A_WORD)
+    patience = OutageRetry(tell, "this command", PATIENCE)
     with _explained():
         there: Storage
         if folder_of(url) is not None:

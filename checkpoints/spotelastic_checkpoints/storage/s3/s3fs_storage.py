@@ -17,8 +17,8 @@ import s3fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import hanging
 from spotelastic_checkpoints.storage.answers import refuses
+from spotelastic_checkpoints.storage.hanging import COPIES, Copies, forget_frames
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
@@ -45,10 +45,12 @@ class S3fsStorage:
         options: Mapping[str, Any] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         whole: int = WHOLE,
+        copies: Copies = COPIES,
     ) -> None:
         """`options` are those of s3fs; retries and deadlines stay ours."""
         self._limits = limits
         self._whole = whole
+        self._copies = copies
         self.url = url.rstrip("/")
         self._bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
@@ -225,7 +227,7 @@ class S3fsStorage:
         """For copies of so many bytes. It is left for `_run`, and given back if that takes none."""
         with ExitStack() as held:
             try:
-                held.callback(hanging.copies.room(nbytes, self._limit(parts)))
+                held.callback(self._copies.room(nbytes, self._limit(parts)))
             except TimeoutError as error:
                 raise self._explained(what, error) from error
             yield held
@@ -244,7 +246,7 @@ class S3fsStorage:
                 try:
                     return await work
                 except BaseException as error:
-                    hanging.forget_frames(error)
+                    forget_frames(error)
                     raise
 
         try:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints import messages
-from spotelastic_checkpoints.commit import upload_pipeline as pipelines
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
 from spotelastic_checkpoints.errors import StorageUnavailable, SupersededByNewerEpoch
 from spotelastic_checkpoints.format import manifest
@@ -347,9 +346,8 @@ def sealed_over(save: Save, step: int) -> Save:
 
 
 def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(
-    save: Save, monkeypatch: pytest.MonkeyPatch
+    save: Save,
 ) -> None:
-    monkeypatch.setattr(pipelines, "AWAY_AFTER", 0.0)
     commits = Away()
     later: list[Save] = []
 
@@ -364,7 +362,7 @@ def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(
         assert not pipeline.want(save)
         assert pipeline.want(later[0])
 
-    told = run(commits, lambda pipeline: pipeline.want(save), moved_on, overwritten)
+    told = run(commits, lambda pipeline: pipeline.want(save), moved_on, overwritten, away_after=0.0)
     assert commits.steps == [2]
     assert [type(event) for event in told] == [messages.SaveFailed, messages.Committed], (
         "the outage, once"

@@ -10,12 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 from spotelastic_checkpoints.commit import tenancy
-from spotelastic_checkpoints.commit.tenancy import KEY, InUse, Tenancy, Tenant, tenant_here
+from spotelastic_checkpoints.commit.tenancy import (
+    KEY,
+    InUse,
+    Tenancy,
+    TenancyPace,
+    Tenant,
+    tenant_here,
+)
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from support.etcd import wait_until
 from support.patience import PATIENT
 from support.s3 import s3_endpoint, use_s3
+from support.stores import Interposed
 
 __all__ = ["s3_endpoint"]
 Start = Callable[..., Tenancy]
@@ -41,7 +49,8 @@ def start() -> Iterator[Start]:
             if name in more:
                 mine = msgspec.structs.replace(mine, **{name: more.pop(name)})
         more.setdefault("displaced", lambda tenant: None)
-        started.append(Tenancy(lambda: open_storage(url), mine, **more))  # type: ignore[arg-type]
+        opened = more.pop("opened", lambda: open_storage(url))
+        started.append(Tenancy(opened, mine, **more))  # type: ignore[arg-type]
         return started[-1]
 
     yield begin
@@ -65,30 +74,37 @@ def test_a_job_that_lives_answers_and_one_that_has_ended_gives_way(url: str, sta
     assert written(open_storage(url)).command == "b.py"
 
 
-def test_one_that_is_silent_gives_way_and_ends_when_it_comes_back(
-    url: str, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tenancy, "ANSWER_WITHIN", 0.5)
-    monkeypatch.setattr(tenancy, "LOOK_EVERY", 3600.0)  # of the first, which is as if frozen
+def test_one_that_is_silent_gives_way_and_ends_when_it_comes_back(url: str, start: Start) -> None:
     told: list[Tenant] = []
-    first = start(url, "a.py", displaced=told.append)
+    goes_on, is_silent = threading.Event(), threading.Event()
+    goes_on.set()
+
+    def hangs(name: str, call: Callable[[], object]) -> object:
+        if not goes_on.is_set():
+            is_silent.set()
+            assert goes_on.wait(PATIENT)
+        return call()
+
+    def opened() -> Storage:
+        return Interposed(open_storage(url), hangs)
+
+    pace = TenancyPace(look_every=0.05, answer_within=0.5)
+    first = start(url, "a.py", displaced=told.append, opened=opened, pace=pace)
     assert first.settle(PATIENT) == "first"
-    wait_until(first._thread.is_alive, "it waits")
-    monkeypatch.setattr(tenancy, "LOOK_EVERY", 0.1)
-    second = start(url, "b.py")
+    goes_on.clear()
+    assert is_silent.wait(PATIENT)
+    second = start(url, "b.py", pace=pace)
     assert second.settle(PATIENT) == "first"
-    with pytest.raises(InUse):
-        first._look()
+    goes_on.set()
+    wait_until(lambda: [tenant.command for tenant in told] == ["b.py"], "it is told")
     with pytest.raises(InUse, match="another job uses it: b"):
         start(url, "c.py").settle(PATIENT)
 
 
-def test_who_is_displaced_hears_of_it(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tenancy, "LOOK_EVERY", 0.05)
+def test_who_is_displaced_hears_of_it(tmp_path: Path, start: Start) -> None:
     told: list[Tenant] = []
-    assert start(str(tmp_path), displaced=told.append).settle(PATIENT) == "first"
+    first = start(str(tmp_path), displaced=told.append, pace=TenancyPace(look_every=0.05))
+    assert first.settle(PATIENT) == "first"
     other = msgspec.structs.replace(tenant_here("default", "b.py"), machine="elsewhere")
     (tmp_path / KEY).write_bytes(msgspec.json.encode(other))
     wait_until(lambda: [tenant.command for tenant in told] == ["b.py"], "it is told")
@@ -104,18 +120,17 @@ sys.stdin.read()
 """
 
 
-def test_a_process_of_this_machine_is_looked_at(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tenancy, "ANSWER_WITHIN", 3600.0)  # nobody may have to wait for an answer
+def test_a_process_of_this_machine_is_looked_at(tmp_path: Path, start: Start) -> None:
+    here = {"machine": tenancy.machine(), "pace": TenancyPace(answer_within=3600.0)}
+    """Nobody may have to wait for an answer."""
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "first\n"
         os.kill(holder.pid, 19)  # it lives, although it does not answer
         with pytest.raises(InUse, match="another job uses it: a"):
-            start(str(tmp_path), machine=tenancy.machine()).settle(PATIENT)
+            start(str(tmp_path), **here).settle(PATIENT)
         holder.kill()
-    assert start(str(tmp_path), machine=tenancy.machine()).settle(PATIENT) == "first"
+    assert start(str(tmp_path), **here).settle(PATIENT) == "first"
 
 
 def test_nodes_of_one_job_join_when_it_is_prepared(url: str, start: Start) -> None:
@@ -140,16 +155,14 @@ def test_nodes_of_one_job_join_when_it_is_prepared(url: str, start: Start) -> No
     assert live.settle(PATIENT) == "joined"
 
 
-def test_of_many_that_come_at_once_one_is_first(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tenancy, "LOOK_EVERY", 0.05)
+def test_of_many_that_come_at_once_one_is_first(tmp_path: Path, start: Start) -> None:
+    pace = TenancyPace(look_every=0.05)
     gate, outcomes = threading.Barrier(8), list[str]()
 
     def come() -> None:
         gate.wait()
         try:
-            outcomes.append(start(str(tmp_path)).settle(PATIENT))
+            outcomes.append(start(str(tmp_path), pace=pace).settle(PATIENT))
         except InUse:
             outcomes.append("refused")
 

@@ -7,7 +7,7 @@ import ssl
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -364,10 +364,9 @@ def test_nothing_older_than_tls_1_3_and_nobody_without_a_certificate(
 
 @pytest.mark.parametrize("secured", [True, False])
 def test_who_says_nothing_is_not_waited_for(
-    served: Served, good: PeerCredentials, secured: bool, monkeypatch: pytest.MonkeyPatch
+    served: Served, good: PeerCredentials, secured: bool
 ) -> None:
-    monkeypatch.setattr(handshake, "WITHIN", 0.1)
-    credentials = good if secured else PeerCredentials("ours")
+    credentials = replace(good if secured else PeerCredentials("ours"), within=0.1)
     with socket.create_server((HOST, 0)) as silent, pytest.raises(RestoreFailed, match="timed out"):
         Peer(f"{HOST}:{silent.getsockname()[1]}", credentials)
     host, _, port = served.serve(credentials).rpartition(":")

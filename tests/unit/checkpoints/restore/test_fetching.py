@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format.manifest import BLOCK
 from spotelastic_checkpoints.memory.extents import PAGE
-from spotelastic_checkpoints.restore import fetch_queue, fetch_units
+from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
 from spotelastic_checkpoints.types import Moved, Range
@@ -225,14 +225,13 @@ class Second(Whole):
 
 
 def test_who_comes_last_with_the_same_does_not_write_to_what_is_read(
-    shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+    shared_memory: Path,
 ) -> None:
-    monkeypatch.setattr(fetch_queue, "LATE", 0)
     late = Late()
     second = Second(late)
     both = (CopyLocation(0, "f", 0), CopyLocation(1, "f", 0))
     placed = fetch_units.placed([(item("t", 0, BLOCK), both)])
-    fetcher = Fetcher(shared_memory / "restore-1", placed, [late, second])
+    fetcher = Fetcher(shared_memory / "restore-1", placed, [late, second], late=0.0)
     fetcher.enter(0)
     asked = [(0, BLOCK)]
     moved = fetcher.fetch(asked, keep=False)

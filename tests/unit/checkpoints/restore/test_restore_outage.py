@@ -18,9 +18,8 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.restore import fetcher, sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import SourceContext
-from spotelastic_checkpoints.storage import outage_retry
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+from spotelastic_checkpoints.storage.outage_retry import OutagePatience, OutageRetry
 from spotelastic_checkpoints.storage.port import Blob
 from spotelastic_checkpoints.types import Commit, Item, Resume
 from support.patience import PATIENT
@@ -51,10 +50,7 @@ class Absent(FolderStorage):
             raise StorageUnavailable("no answer")
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage_retry, "RETRY_FIRST", 0.001)
-    monkeypatch.setattr(outage_retry, "RETRY_MOST", 0.002)
+HASTY = OutagePatience(first=0.001, most=0.002, worth_a_word=0.002)
 
 
 @pytest.fixture
@@ -73,10 +69,13 @@ def storage(tmp_path: Path) -> Absent:
     return storage
 
 
-def around(storage: Absent, tell: Callable[[str], None]) -> SourceContext:
+def around(
+    storage: Absent, tell: Callable[[str], None], patience: OutagePatience = HASTY
+) -> SourceContext:
     arena = Arena(Path(storage.url).parent / "arena", 1)
     commits = Commits(storage, "test")
-    return SourceContext(arena, lambda: commits, "n0", PeerCredentials(""), tell, OutageRetry(tell))
+    retry = OutageRetry(tell, patience=patience)
+    return SourceContext(arena, lambda: commits, "n0", PeerCredentials(""), tell, retry)
 
 
 def test_an_outage_in_each_phase_is_waited_for_and_told_once(storage: Absent) -> None:
@@ -105,12 +104,11 @@ def test_a_request_that_fails_once_is_not_worth_a_word(storage: Absent) -> None:
 
 
 def test_a_store_that_stays_away_is_not_a_checkpoint_that_is_damaged(
-    storage: Absent, monkeypatch: pytest.MonkeyPatch
+    storage: Absent,
 ) -> None:
-    surroundings = around(storage, lambda _: None)
+    surroundings = around(storage, lambda _: None, OutagePatience(within=0.0))
     resume = Resume("store", 2, epoch=1)
     opened = sources.open_source(1, resume, surroundings)
-    monkeypatch.setattr(outage_retry, "WITHIN", 0.0)
     storage.away = 1 << 30
     with pytest.raises(StorageUnavailable, match="no answer"):
         opened.fetcher.fetch([(0, LENGTH)])
@@ -182,9 +180,9 @@ def test_a_file_that_cannot_be_made_is_no_fault_of_the_checkpoint(
         sources.open_source(1, Resume("store", 2, epoch=1), around(storage, lambda _: None))
 
 
-def test_an_end_is_noticed_within_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage_retry, "RETRY_FIRST", PATIENT)
-    patient, asked, ended = OutageRetry(lambda _: None), Event(), Event()
+def test_an_end_is_noticed_within_a_wait() -> None:
+    patience = OutagePatience(first=PATIENT, most=PATIENT)
+    patient, asked, ended = OutageRetry(lambda _: None, patience=patience), Event(), Event()
 
     def away() -> None:
         asked.set()

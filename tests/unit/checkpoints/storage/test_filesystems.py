@@ -16,7 +16,7 @@ from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import hanging as hanging_module
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
-from spotelastic_checkpoints.storage.hanging import MOST, SMALL, Copies, Hanging
+from spotelastic_checkpoints.storage.hanging import COPIES, MOST, SMALL, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
@@ -82,8 +82,13 @@ fsspec.register_implementation("slow", Slow)
 HASTY = Limits(answer=0.05, part=0.05)
 
 
-def opened(folder: Path, limits: Limits = DEFAULT_LIMITS, whole: int = LARGE - 1) -> FsspecStorage:
-    return FsspecStorage(f"slow://{folder}/store", limits=limits, whole=whole)
+def opened(
+    folder: Path,
+    limits: Limits = DEFAULT_LIMITS,
+    whole: int = LARGE - 1,
+    copies: Copies = COPIES,
+) -> FsspecStorage:
+    return FsspecStorage(f"slow://{folder}/store", limits=limits, whole=whole, copies=copies)
 
 
 @pytest.fixture
@@ -182,14 +187,12 @@ def test_no_more_calls_are_left_behind_than_there_is_room_for() -> None:
     assert hanging.within(PATIENT, lambda: True)
 
 
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Copies]:
-    def make(nbytes: int) -> Copies:
-        monkeypatch.setattr(hanging_module, "SMALL", 0)
-        monkeypatch.setattr(hanging_module, "copies", made := Copies(nbytes))
-        return made
-
-    return make
+def with_room(
+    folder: Path, nbytes: int, limits: Limits = DEFAULT_LIMITS
+) -> tuple[FsspecStorage, Copies]:
+    """A store with room for so many bytes of copies, however small these are."""
+    copies = Copies(nbytes, small=0)
+    return opened(folder, limits, copies=copies), copies
 
 
 def is_free(copies: Copies, nbytes: int) -> bool:
@@ -202,9 +205,9 @@ def is_free(copies: Copies, nbytes: int) -> bool:
 
 
 def test_no_more_is_copied_at_a_time_than_there_is_room_for(
-    storage: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies = room(3000)
+    storage, copies = with_room(tmp_path, 3000)
     at_once, most, lock = 0, 0, threading.Lock()
     crowded = threading.Barrier(3)  # as many as there is room for
 
@@ -227,10 +230,8 @@ def test_no_more_is_copied_at_a_time_than_there_is_room_for(
 
 
 @pytest.mark.parametrize("name", ["pipe_file", "open"])
-def test_what_is_larger_than_all_of_the_room_goes_up_alone(
-    storage: FsspecStorage, room: Callable[[int], Copies], name: str
-) -> None:
-    copies = room(10)
+def test_what_is_larger_than_all_of_the_room_goes_up_alone(tmp_path: Path, name: str) -> None:
+    storage, copies = with_room(tmp_path, 10)
     CALLS[name](storage)
     storage.put("shard", memoryview(bytes(1000)))
     assert is_free(copies, 10)
@@ -241,9 +242,10 @@ def test_what_is_larger_than_all_of_the_room_goes_up_alone(
 
 
 def test_a_copy_that_was_left_behind_keeps_its_room_until_its_call_ends(
-    storage: FsspecStorage, hasty: FsspecStorage, room: Callable[[int], Copies]
+    tmp_path: Path,
 ) -> None:
-    copies = room(1500)
+    storage, copies = with_room(tmp_path, 1500)
+    hasty = opened(tmp_path, HASTY, copies=copies)
     data = memoryview(bytes(1000))
     with hanging("pipe_file"):
         with pytest.raises(StorageUnavailable, match="no answer"):
@@ -257,9 +259,10 @@ def test_a_copy_that_was_left_behind_keeps_its_room_until_its_call_ends(
 
 
 def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
-    hasty: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copies, go_on = room(LARGE), threading.Event()
+    hasty, copies = with_room(tmp_path, LARGE, HASTY)
+    go_on = threading.Event()
     monkeypatch.setattr(LocalFileOpener, "write", lambda *_: go_on.wait(PATIENT))
     with pytest.raises(StorageUnavailable):
         hasty.put("large", memoryview(bytes(LARGE)))
@@ -269,12 +272,12 @@ def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
 
 
 def test_a_call_that_cannot_begin_gives_its_room_back(
-    storage: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    copies = room(1000)
+    storage, copies = with_room(tmp_path, 1000)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", full)
         for _ in range(MOST + 1):
@@ -285,18 +288,18 @@ def test_a_call_that_cannot_begin_gives_its_room_back(
 
 
 def test_what_is_small_goes_up_beside_calls_that_were_left_behind_with_all_of_the_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(hanging_module, "copies", Copies(SMALL + 1))
+    copies = Copies(SMALL + 1)
     data = memoryview(bytes(SMALL + 1))
-    hasty = opened(tmp_path, HASTY, whole=SMALL + 1)
+    hasty = opened(tmp_path, HASTY, SMALL + 1, copies)
     with hanging("pipe_file"):
         with pytest.raises(StorageUnavailable, match="no answer"):
             hasty.put("shard", data)
         with pytest.raises(StorageUnavailable, match="no room"):
             hasty.put("shard", data)
         sooner_than_the_call_ends = Limits(answer=PATIENT / 4, part=PATIENT / 4)
-        storage = opened(tmp_path, sooner_than_the_call_ends, whole=SMALL + 1)
+        storage = opened(tmp_path, sooner_than_the_call_ends, SMALL + 1, copies)
         storage.put("manifest", data[:SMALL])
 
 

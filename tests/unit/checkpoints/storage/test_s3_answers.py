@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import GenericError
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import hanging, obstore_storage
+from spotelastic_checkpoints.storage import obstore_storage
 from spotelastic_checkpoints.storage.hanging import Copies
 from spotelastic_checkpoints.storage.limits import Limits
 from spotelastic_checkpoints.storage.s3 import s3_storage
@@ -113,18 +113,17 @@ class Uploading:
 
     def __init__(self, patch: pytest.MonkeyPatch, room: int, **options: Any) -> None:
         adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3.s3fs_storage")
+        self.copies = Counted(room, small=0)
+        options["copies"] = self.copies
         self.storage = adapter.S3fsStorage("s3://bucket/run", **options)
         self.hasty = adapter.S3fsStorage("s3://bucket/run", limits=Limits(answer=0.05), **options)
         """The same with little time for an answer."""
-        self.copies = Counted(room)
         self.at_once = self.most = 0
         self.until: Callable[[], bool] = lambda: True
         """What a request waits for,"""
         self.blocks = threading.Event()
         """and what the whole event loop does."""
         self.blocks.set()
-        patch.setattr(hanging, "SMALL", 0)
-        patch.setattr(hanging, "copies", self.copies)
         for storage in (self.storage, self.hasty):
             patch.setattr(storage, "_call", self._call)
 
