@@ -14,7 +14,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, MEMBER, Identity, from_imds
 from spotelastic.aws.base.names import PEER_PORT, Names
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.node import etcd_identity as member
+from spotelastic.aws.node import etcd_identity
 from spotelastic.aws.security.certificates import MEMBER_NAME
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
 from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
@@ -42,7 +42,7 @@ def run(me: Identity) -> int:
     spec = job(aws, me)
     log_as("boot", me.instance, spec.env)
     name = me.tag(MEMBER)
-    place = member.take(aws, spec.cluster, name, me, logger.info)
+    place = etcd_identity.take(aws, spec.cluster, name, me, logger.info)
     parameter = Names(spec.cluster).member_certificate(name)
     tls = certificate(aws, parameter)
     hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]

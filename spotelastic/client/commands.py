@@ -15,10 +15,9 @@ from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive, requirements
 from spotelastic.aws.base.clients import DENIED, Rejected
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.compute import instance_types
-from spotelastic.aws.compute import worker_groups as workers
+from spotelastic.aws.compute import instance_types, worker_groups
 from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.messaging.bucket import STOPPING
@@ -82,7 +81,7 @@ def restart(
     if status.state in ENDED:
         limits = _time_and_money(cluster, deadline, max_cost)
         if same_code:
-            clusters.change(cluster, limits)
+            lifecycle.change(cluster, limits)
         else:
             _check_meant(cluster, folder, yes=yes)
             _ship(cluster, limits, folder, environment)
@@ -114,7 +113,7 @@ def scale(
             validation.room(high, settings.workers, folder=Path(tempfile.gettempdir()))
     its = Names(cluster.name)
     for group in (its.workers, its.on_demand):
-        workers.allow(cluster.aws, group, high)
+        worker_groups.allow(cluster.aws, group, high)
     text = _give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
     return CommandResult(cluster.name, "scale", text, status_of(cluster).state)
 
@@ -190,7 +189,7 @@ def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | Non
         here = str(folder.resolve())
         return replace(limits(spec), code=archive.sha256, environment=found, folder=here)
 
-    clusters.change(cluster, shipped, archive.data)
+    lifecycle.change(cluster, shipped, archive.data)
 
 
 def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Change:

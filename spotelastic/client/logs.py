@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.aws.base.clients import Rejected, calling
-from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.client.target import status_of
 from spotelastic.clock import steady
@@ -82,7 +82,7 @@ def tail(
             if error.code != "ResourceNotFoundException":
                 raise
             # The log group comes and goes with the stack; the last status may still say "running".
-            if follow and clusters.find(cluster.name, cluster.aws) is None:
+            if follow and lifecycle.find(cluster.name, cluster.aws) is None:
                 return
         if note is not None and not looked:
             looked = True

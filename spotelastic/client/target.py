@@ -14,9 +14,7 @@ import msgspec
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import MEMBERS, Names
-from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters import stored_data as data
-from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters import lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.compute import autoscaling
@@ -112,7 +110,7 @@ class CloudTarget:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all clusters."""
-        return clusters.all_names(self.aws)
+        return lifecycle.all_names(self.aws)
 
     def listing(self) -> tuple[ClusterSummary, ...]:
         """Return a summary of every cluster."""
@@ -126,7 +124,7 @@ class CloudTarget:
 
     def known(self, name: str) -> Cluster | None:
         """Return the cluster of that name, or None."""
-        return clusters.find(name, self.aws)
+        return lifecycle.find(name, self.aws)
 
     @property
     def bucket(self) -> str:
@@ -137,7 +135,7 @@ class CloudTarget:
         """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
         if name is None:
             name = self._only_one()
-        found = clusters.find(Names(name).cluster, self.aws)
+        found = lifecycle.find(Names(name).cluster, self.aws)
         if found is None:
             names = self.names()
             if name in names:
@@ -152,7 +150,7 @@ class CloudTarget:
         For a cluster that is gone, `note` is called, also with leftovers that still cost money.
         Only its stored objects can be used.
         """
-        if name is not None and clusters.find(Names(name).cluster, self.aws) is None:
+        if name is not None and lifecycle.find(Names(name).cluster, self.aws) is None:
             gone = self._gone(name)
             if gone is not None:
                 if name in self.names():
@@ -215,7 +213,7 @@ class CloudTarget:
         its = self._bucket_of(name, bucket)
         if bucket:
             account.check_bucket(self.aws, bucket)
-        found = data.of(self.aws, its, name)
+        found = stored_data.of(self.aws, its, name)
         for other in self.names():
             known = self.known(other) if other != name else None
             if known is not None and known.spec.run == found.run.cluster:
@@ -278,7 +276,7 @@ class CloudTarget:
         say(f"{name} is gone")
         with contextlib.suppress(OtherVersion):  # what it has left, only that version can tell
             if keep_data:
-                self._tell_of_data(data.of(self.aws, its, name), say)
+                self._tell_of_data(stored_data.of(self.aws, its, name), say)
 
     def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
         """Tell what stays stored, and what that costs."""
@@ -337,7 +335,7 @@ def cost_of(cluster: Cluster) -> Cost:
     objects = cluster.objects
     data = objects.get(USAGE)
     bill = {item.instance: item for item in msgspec.json.decode(data or b"[]", type=list[Usage])}
-    if clusters.find(cluster.name, cluster.aws) is None:
+    if lifecycle.find(cluster.name, cluster.aws) is None:
         bill = closed(bill, status_of(cluster).at)
     limit = cluster.spec.capacity.max_cost
     return cost(cluster.name, bill, objects.report(), wall(), limit)

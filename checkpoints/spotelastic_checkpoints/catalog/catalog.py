@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints.commit import verification as verified
+from spotelastic_checkpoints.commit import verification
 from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.format import encoding, manifest, metadata
@@ -132,7 +132,7 @@ class Catalog:
         """Return all steps, oldest first, without those whose shards were collected."""
         times = self.storage.times()
         latest = self._commits.latest()
-        late = {metadata.NAME, verified.NAME}
+        late = {metadata.NAME, verification.NAME}
         shown = [found for found in step_folders(times).values() if found.names - late]
 
         def entry(found: StepFolder) -> StepEntry:
@@ -191,9 +191,9 @@ class Catalog:
         Raises `CheckpointsError` where the storage cannot be written.
         """
         if found:
-            verified.withdraw(self.storage, checkpoint.commit)
+            verification.withdraw(self.storage, checkpoint.commit)
         else:
-            verified.leave(self.storage, checkpoint.commit, now)
+            verification.leave(self.storage, checkpoint.commit, now)
 
     def read(self, placed: StoredItem) -> memoryview:
         """Return the bytes of an item.
@@ -242,7 +242,11 @@ class Catalog:
         )
 
     def _verified(self, found: StepFolder) -> datetime | None:
-        return verified.since(self.storage, found.commit) if verified.NAME in found.names else None
+        return (
+            verification.since(self.storage, found.commit)
+            if verification.NAME in found.names
+            else None
+        )
 
 
 def assemble(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
-from spotelastic.aws.compute import instance_types as types
+from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.instance_types import InstanceType
 
 
@@ -222,7 +222,9 @@ class Quotas:
                 if not self._is_own(item.get("Tags", ()))
             ]
         names = sorted({name for name, _ in running})
-        kinds = {kind.name: kind for kind in types.describe(self._aws, names)} if names else {}
+        kinds = (
+            {kind.name: kind for kind in instance_types.describe(self._aws, names)} if names else {}
+        )
         used: Counter[tuple[str, bool]] = Counter()
         for name, spot in running:
             if its := family(name):

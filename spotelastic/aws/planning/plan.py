@@ -9,8 +9,7 @@ from spotelastic.aws.base import account, names
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
-from spotelastic.aws.compute import instance_types as types
-from spotelastic.aws.compute import offers, worker_groups
+from spotelastic.aws.compute import instance_types, offers, worker_groups
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.clock import wall
@@ -117,10 +116,10 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
 
     Raises `UsageError` for what contradicts the account or the cluster.
     """
-    kinds = types.describe(aws, request.instance_types)
+    kinds = instance_types.describe(aws, request.instance_types)
     if not request.image:
-        types.check_fit(kinds)
-    kind, cards = types.check_alike(kinds), types.efa_cards(kinds)
+        instance_types.check_fit(kinds)
+    kind, cards = instance_types.check_alike(kinds), instance_types.efa_cards(kinds)
     offered = _offers(aws, request)
     network = _network(aws, request, offered, known, cards)
     its_zones = zones.given(network["Zones"])
@@ -214,7 +213,7 @@ def _placed(
         )
     if request.capacity.zones == "spread":
         raise UsageError(PLACED_AND_SPREAD)
-    types.check_placement(kinds, request.placement)
+    instance_types.check_placement(kinds, request.placement)
     return next(iter(packed(request, worker_zones)), "")
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
-from spotelastic.aws.compute import instance_types as types
-from spotelastic.aws.compute import offers, quotas
+from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import PriceList
@@ -87,7 +86,7 @@ def survey(aws: Aws, wish: SurveyQuery) -> Survey:
     network = existing_vpc.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
     its_zones, for_workers = _zones(aws, wish, names_of(kinds), network)
     ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
-    cards, listed = types.efa_cards(kinds), PriceList(aws)
+    cards, listed = instance_types.efa_cards(kinds), PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
     price = _price(aws, kinds[0].name, first, listed)
     addresses = _addresses((wish.minimum, wish.maximum), cards, network, its_zones)
@@ -115,13 +114,15 @@ def _types(
     try:
         options = _options(aws, known, wish)
         kinds = _kinds(aws, wish, options)
-        types.check_alike((*types.describe(aws, wish.beside), *kinds) if wish.beside else kinds)
+        instance_types.check_alike(
+            (*instance_types.describe(aws, wish.beside), *kinds) if wish.beside else kinds
+        )
         return kinds, options, tuple(_shortages(aws, known, kinds, wish))
     except Rejected as error:
         if error.code not in DENIED or not wish.types:
             raise
         kinds = _kinds(aws, wish, ())
-        types.check_alike(kinds)
+        instance_types.check_alike(kinds)
         return kinds, (), (f"the quotas are not known: {error}",)
 
 
@@ -135,8 +136,8 @@ def _options(aws: Aws, known: Quotas, wish: SurveyQuery) -> tuple[Option, ...]:
 def _kinds(aws: Aws, wish: SurveyQuery, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
     if not wish.types:
         return type_selection.best(options, wish.requirement, aws.region).types
-    kinds = types.describe(aws, wish.types)
-    types.check_fit(kinds)
+    kinds = instance_types.describe(aws, wish.types)
+    instance_types.check_fit(kinds)
     if str(wish.requirement):
         type_selection.check(kinds, wish.requirement)
     return kinds
@@ -170,7 +171,7 @@ def _shortages(
     if on_demand.had < on_demand.wanted:
         told.append(f"--on-demand: {on_demand.text}")
     if wish.controls:
-        (control,) = types.describe(aws, [wish.control_type])
+        (control,) = instance_types.describe(aws, [wish.control_type])
         left = known.allowance(control.name, spot=False)
         if left is not None and left.instances(control) < wish.controls:
             raise EnvironmentFailure(

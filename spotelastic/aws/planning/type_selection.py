@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import Aws, calling
-from spotelastic.aws.compute import instance_types as types
-from spotelastic.aws.compute import offers, quotas
+from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.aws.compute.quotas import NodeDemand, QuotaLookup
@@ -69,7 +68,7 @@ def options(
     alike: dict[tuple[object, ...], list[InstanceType]] = {}
     for kind in sorted(kinds, key=lambda kind: (usd.get(kind.name, 0.0), kind.name)):
         if usd.get(kind.name, 0.0) > 0:
-            alike.setdefault(types.traits(kind), []).append(kind)
+            alike.setdefault(instance_types.traits(kind), []).append(kind)
     found = [_option(each, usd, allowed, nodes) for each in alike.values()]
     return tuple(sorted(found, key=lambda each: (bool(each.refusal), each.usd)))
 
@@ -117,9 +116,11 @@ def survey(
 ) -> tuple[Option, ...]:
     """Return the options of this region at present, best first."""
     names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
-    described = types.describe(aws, names) if names else ()
+    described = instance_types.describe(aws, names) if names else ()
     kinds = [
-        kind for kind in described if requirement.fits(kind) and not types.describe_mismatch(kind)
+        kind
+        for kind in described
+        if requirement.fits(kind) and not instance_types.describe_mismatch(kind)
     ]
     usd = _usd(aws, [kind.name for kind in kinds]) if kinds else {}
     return options(kinds, usd, allowed, nodes)

@@ -17,7 +17,7 @@ from pathlib import Path
 from spotelastic import wrapping
 from spotelastic.aws.artifacts.boot_artifacts import ETCD
 from spotelastic.aws.base.names import MEMBERS
-from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import Survey, SurveyQuery, survey
@@ -34,8 +34,7 @@ from spotelastic.client.job_config import JobRequest, ValidatedJob, check
 from spotelastic.client.target import CloudTarget, aws_is_configured
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
-from spotelastic.local import cloud as local
-from spotelastic.local import joining
+from spotelastic.local import cloud, joining
 from spotelastic.local.drill import Drill, DrillPlan
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.joining import CloudUse
@@ -309,7 +308,7 @@ def _bring_up(
         say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
     if place.use is not None:
         return _bring_up_here(request, wanted, place, place.use, say, new=known is None)
-    cluster = clusters.create(wanted, say, place.aws)
+    cluster = lifecycle.create(wanted, say, place.aws)
 
     def down() -> None:
         with stays.ended():
@@ -329,10 +328,10 @@ def _bring_up_here(
     new: bool,
 ) -> Cluster:
     """Create the cluster in the local cloud, which takes it down however this command ends."""
-    with local.making(lambda: say("waiting for another `up` to create its cluster")):
+    with cloud.making(lambda: say("waiting for another `up` to create its cluster")):
         new = new and place.known(wanted.name) is None  # another `up` may have been faster
         use.works_on(wanted.name, stays=False if new else None)
-        cluster = clusters.create(wanted, say, place.aws)
+        cluster = lifecycle.create(wanted, say, place.aws)
     if request.keep:
         use.works_on(wanted.name, stays=True)
     return cluster
