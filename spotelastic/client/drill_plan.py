@@ -170,7 +170,7 @@ def victim(
 
 
 def run(
-    place: CloudTarget, cluster: Cluster, plan: Sequence[PlannedInterruption], seed: int, say: Say
+    target: CloudTarget, cluster: Cluster, plan: Sequence[PlannedInterruption], seed: int, say: Say
 ) -> tuple[Caused, ...]:
     """Cause the interruptions one after another, in the plan's order.
 
@@ -190,14 +190,14 @@ def run(
         if node is None:
             threading.Event().wait(LOOK_EVERY)
             continue
-        told = _cause(place, cluster, InterruptionRequest(node, entry.kind, entry.seconds))
+        told = _cause(target, cluster, InterruptionRequest(node, entry.kind, entry.seconds))
         say(f"{elapsed:6.1f} s, step {status.step}: {told}")
         done.append(Caused(entry.kind, node, status.step, round(elapsed, 3)))
     return tuple(done)
 
 
-def _cause(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
+def _cause(target: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
     try:
-        return interrupt(place, cluster, what)
+        return interrupt(target, cluster, what)
     except UsageError as error:
         raise SpotelasticError(f"the drill cannot continue: {error}") from None

@@ -63,7 +63,7 @@ class InterruptionRequest:
         return cls(node, known, seconds)
 
 
-def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
+def interrupt(target: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
     """Cause the interruption; return what will happen, for people.
 
     Raises `UsageError` for what cannot be done.
@@ -73,14 +73,16 @@ def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
     if what.warns:
         _check_spot(cluster, what.node)
-    return _on_aws(cluster, what) if place.cloud is None else _here(FaultClient(place.cloud), what)
+    return (
+        _on_aws(cluster, what) if target.cloud is None else _here(FaultClient(target.cloud), what)
+    )
 
 
-def caused(place: CloudTarget, what: InterruptionRequest) -> dict[str, object]:
+def caused(target: CloudTarget, what: InterruptionRequest) -> dict[str, object]:
     """Return the interruption for programs. `seconds`: until the node goes; None if it stays."""
     seconds: float | None = what.seconds if what.warns else 0.0
     if what.kind is InterruptionKind.REBALANCE:
-        seconds = fault_injection.LONGEST if place.cloud is None else None
+        seconds = fault_injection.LONGEST if target.cloud is None else None
     return {"node": what.node, "kind": what.kind.value, "seconds": seconds}
 
 

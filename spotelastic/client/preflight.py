@@ -21,15 +21,15 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 
 
-def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
+def find(target: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
     """Return the cluster of that name; None if it is to be created.
 
     Raises `UsageError` for a cluster whose job has ended or has used up its cost limit, for a run
     that cannot be resumed, and for a job of another script or folder unless the user confirms.
     """
-    known = place.known(checked.name)
+    known = target.known(checked.name)
     if request.bucket or known is None:
-        account.check_bucket(place.aws, request.bucket or place.bucket)
+        account.check_bucket(target.aws, request.bucket or target.bucket)
     if known is not None:
         status = known.objects.status()
         if status is not None and status.state in ENDED:
@@ -49,9 +49,9 @@ def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Clus
         if not request.plan:
             _check_meant(known, request, checked)
     elif request.resume:
-        _check_resumable(place, request)
+        _check_resumable(target, request)
     elif not request.plan:
-        _check_gone(place, request, checked)
+        _check_gone(target, request, checked)
     return known
 
 
@@ -82,10 +82,10 @@ def _check_meant(known: Cluster, request: JobRequest, checked: ValidatedJob) -> 
         )
 
 
-def _check_gone(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> None:
+def _check_gone(target: CloudTarget, request: JobRequest, checked: ValidatedJob) -> None:
     """Ask before a new cluster continues checkpoints that another script or folder has made."""
     name = checked.name
-    objects = BucketObjects(place.aws, request.bucket or place.bucket, name)
+    objects = BucketObjects(target.aws, request.bucket or target.bucket, name)
     try:
         job = objects.job()
         other = job and confirmation.difference(job, checked.script, checked.folder)
@@ -118,16 +118,16 @@ def _check_cost(known: Cluster, limit: float | None) -> None:
         )
 
 
-def _check_resumable(place: CloudTarget, request: JobRequest) -> None:
+def _check_resumable(target: CloudTarget, request: JobRequest) -> None:
     """Check that no other cluster trains the run, and that it has checkpoints."""
     run = str(request.resume)
-    for name in place.names():
-        other = place.known(name)
+    for name in target.names():
+        other = target.known(name)
         if other is not None and other.spec.run == run:
             raise UsageError(
                 f"--resume {run}: the cluster {name} trains that run: end it first with "
                 f"`spotelastic down {name}`"
             )
-    bucket = request.bucket or place.bucket
-    if not BucketObjects(place.aws, bucket, run).has("checkpoints/LATEST"):
+    bucket = request.bucket or target.bucket
+    if not BucketObjects(target.aws, bucket, run).has("checkpoints/LATEST"):
         raise UsageError(f"--resume {run}: it has no checkpoints in s3://{bucket}/{run}/")

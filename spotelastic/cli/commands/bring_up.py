@@ -78,31 +78,31 @@ def _carry_through(
         say = _to_stderr if request.as_json else shown.say
         region = None if request.local else request.region
         stays = LeftRunning(checked.name, checked.linger, undo, signals, shown.say, region)
-        place = _place(request, stays, say)
-        stays = replace(stays, use=place.use)
-        known = preflight.find(place, request, checked)
+        target = _find_target(request, stays, say)
+        stays = replace(stays, use=target.use)
+        known = preflight.find(target, request, checked)
         earlier_run.check(request, known)
         if known is not None:
             checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
         with stays.changed() if known is not None and not request.plan else nullcontext():
-            found = survey(place.aws, _wish(request, checked, known))
+            found = survey(target.aws, _wish(request, checked, known))
             headline = render_plan.headline(request, checked, found)
             for line in (*headline, *preflight.versions(known)):
                 say(line)
             if request.plan:
-                _show_plan(request, checked, found, known, place, say)
+                _show_plan(request, checked, found, known, target, say)
                 return 0
-            if known is None and place.cloud is None:
+            if known is None and target.cloud is None:
                 _confirm_cost(request, checked, found, say)
             began, told = steady(), _earlier(known, shown.say)
             if known is None:
-                earlier_run.begin(place, request, checked, shown.say)
-            cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
-        drill = _drill(request, place, shown.say)
+                earlier_run.begin(target, request, checked, shown.say)
+            cluster = _bring_up(request, checked, found, known, target, stays, shown.say)
+        drill = _drill(request, target, shown.say)
         first = _FirstStep(began, shown.say) if known is None else None
-        stays = replace(stays, owned=place.use is not None and known is None and not request.keep)
+        stays = replace(stays, owned=target.use is not None and known is None and not request.keep)
         watchers = [each for each in (drill.feed if drill else None, first) if each is not None]
-        status = _watch(request, cluster, place, stays, shown, watchers, told)
+        status = _watch(request, cluster, target, stays, shown, watchers, told)
         if request.detach and not ended(status):
             _detach(stays, first, shown.say)
             return 0
@@ -116,12 +116,12 @@ def _show_plan(
     checked: ValidatedJob,
     found: Survey,
     known: Cluster | None,
-    place: CloudTarget,
+    target: CloudTarget,
     say: Say,
 ) -> None:
     """Show what would be created or changed, as JSON or for people."""
     spec = known.spec if known else None
-    secrets_changed = _other_secrets(place, checked, known)
+    secrets_changed = _other_secrets(target, checked, known)
     planned = render_plan.planned(request, checked, found, spec, secrets_changed)
     if request.as_json:
         print(tables.to_json(planned))
@@ -134,7 +134,7 @@ def _show_plan(
 def _watch(
     request: JobRequest,
     cluster: Cluster,
-    place: CloudTarget,
+    target: CloudTarget,
     stays: LeftRunning,
     shown: ProgressView,
     watchers: Sequence[Callable[[Status], None]],
@@ -152,8 +152,8 @@ def _watch(
             shown,
             until=training if request.detach else ended,
             look=look,
-            alive=place.check,
-            silent=place.where_to_look,
+            alive=target.check,
+            silent=target.where_to_look,
             told=told,
         )
 
@@ -240,7 +240,7 @@ def _on_demand(capacity: Capacity, minimum: int) -> int:
     return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
 
 
-def _place(request: JobRequest, stays: LeftRunning, say: Say) -> CloudTarget:
+def _find_target(request: JobRequest, stays: LeftRunning, say: Say) -> CloudTarget:
     """Return AWS, or the local cloud: a running one if there is one, else a new one.
 
     The local cloud lives as long as a command or a cluster uses it.
@@ -269,7 +269,7 @@ def _bring_up(
     checked: ValidatedJob,
     found: Survey,
     known: Cluster | None,
-    place: CloudTarget,
+    target: CloudTarget,
     stays: LeftRunning,
     say: Say,
 ) -> Cluster:
@@ -300,19 +300,19 @@ def _bring_up(
         folder=checked.folder,
         etcd=ETCD,
     )
-    if place.cloud is not None:  # local instances run on this machine, which has an etcd
-        wanted = replace(wanted, network=place.cloud.net, etcd=None)
+    if target.cloud is not None:  # local instances run on this machine, which has an etcd
+        wanted = replace(wanted, network=target.cloud.net, etcd=None)
     if known is not None:
-        hidden = _other_secrets(place, checked, known)
+        hidden = _other_secrets(target, checked, known)
         differences = list(render_plan.changes(request, checked, found, known.spec, hidden))
         say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
-    if place.use is not None:
-        return _bring_up_here(request, wanted, place, place.use, say, new=known is None)
-    cluster = lifecycle.create(wanted, say, place.aws)
+    if target.use is not None:
+        return _bring_up_here(request, wanted, target, target.use, say, new=known is None)
+    cluster = lifecycle.create(wanted, say, target.aws)
 
     def down() -> None:
         with stays.ended():
-            place.down(checked.name, wrapping.say)
+            target.down(checked.name, wrapping.say)
 
     stays.undo.callback(_undoing(stays.signals, down))
     return cluster
@@ -321,7 +321,7 @@ def _bring_up(
 def _bring_up_here(
     request: JobRequest,
     wanted: ClusterSpec,
-    place: CloudTarget,
+    target: CloudTarget,
     use: CloudUse,
     say: Say,
     *,
@@ -329,19 +329,19 @@ def _bring_up_here(
 ) -> Cluster:
     """Create the cluster in the local cloud, which takes it down however this command ends."""
     with cloud.making(lambda: say("waiting for another `up` to create its cluster")):
-        new = new and place.known(wanted.name) is None  # another `up` may have been faster
+        new = new and target.known(wanted.name) is None  # another `up` may have been faster
         use.works_on(wanted.name, stays=False if new else None)
-        cluster = lifecycle.create(wanted, say, place.aws)
+        cluster = lifecycle.create(wanted, say, target.aws)
     if request.keep:
         use.works_on(wanted.name, stays=True)
     return cluster
 
 
 def _other_secrets(
-    place: CloudTarget, checked: ValidatedJob, known: Cluster | None
+    target: CloudTarget, checked: ValidatedJob, known: Cluster | None
 ) -> Collection[str]:
     """Return the secrets that the known cluster lacks or has with another value."""
-    return () if known is None else secrets.differing(place.aws, checked.name, checked.secrets)
+    return () if known is None else secrets.differing(target.aws, checked.name, checked.secrets)
 
 
 def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
@@ -352,10 +352,10 @@ def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
     return undone
 
 
-def _drill(request: JobRequest, place: CloudTarget, say: Say) -> Drill | None:
-    if not request.drill or place.cloud is None:
+def _drill(request: JobRequest, target: CloudTarget, say: Say) -> Drill | None:
+    if not request.drill or target.cloud is None:
         return None
-    return Drill(DrillPlan(nodes=request.maximum), FaultClient(place.cloud), say)
+    return Drill(DrillPlan(nodes=request.maximum), FaultClient(target.cloud), say)
 
 
 # -- the end -------------------------------------------------------------------------------------

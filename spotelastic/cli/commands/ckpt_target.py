@@ -148,9 +148,9 @@ def _storage_of(cluster: str) -> str:
     why = ""
     try:
         Names(cluster)
-        place = CloudTarget.find(None)
+        target = CloudTarget.find(None)
         why = ", and "
-        return place.told(cluster, lambda _: None).spec.storage
+        return target.told(cluster, lambda _: None).spec.storage
     except UsageError as error:
         found = local_data.find(cluster)
         if found is not None and found.folder.is_dir():

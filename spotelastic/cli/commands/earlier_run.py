@@ -23,7 +23,7 @@ def check(request: JobRequest, known: Cluster | None) -> None:
         )
 
 
-def begin(place: CloudTarget, request: JobRequest, checked: ValidatedJob, say: Say) -> None:
+def begin(target: CloudTarget, request: JobRequest, checked: ValidatedJob, say: Say) -> None:
     """Report the step that a new cluster continues from.
 
     With --fresh the earlier checkpoints are set aside: they stay stored but are no longer used.
@@ -33,8 +33,8 @@ def begin(place: CloudTarget, request: JobRequest, checked: ValidatedJob, say: S
 
     from spotelastic.cli.commands import ckpt_target
 
-    bucket, run = request.bucket or place.bucket, request.resume or checked.name
-    left = BucketObjects(place.aws, bucket, run)
+    bucket, run = request.bucket or target.bucket, request.resume or checked.name
+    left = BucketObjects(target.aws, bucket, run)
     if not left.has(CHECKPOINTS + LATEST):
         return
     url = left.url(CHECKPOINTS.rstrip("/"))

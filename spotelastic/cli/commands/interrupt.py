@@ -61,9 +61,9 @@ def interrupt(
     from spotelastic.client.target import CloudTarget
 
     what = client_interrupt.InterruptionRequest.asked(node, kind, seconds)
-    place = CloudTarget.find(where, region)
-    told = client_interrupt.interrupt(place, place.cluster(name), what)
-    typer.echo(tables.to_json(client_interrupt.caused(place, what)) if json else told)
+    target = CloudTarget.find(where, region)
+    told = client_interrupt.interrupt(target, target.cluster(name), what)
+    typer.echo(tables.to_json(client_interrupt.caused(target, what)) if json else told)
 
 
 def drill(
@@ -90,13 +90,13 @@ def drill(
     from spotelastic.client.target import CloudTarget
 
     wanted = drill_plan.read(plan)
-    place = CloudTarget.find(where, region)
-    cluster = place.cluster(name)
+    target = CloudTarget.find(where, region)
+    cluster = target.cluster(name)
 
     def tell(line: str) -> None:
         typer.echo(line, err=json)
 
-    done = drill_plan.run(place, cluster, wanted, seed, tell)
+    done = drill_plan.run(target, cluster, wanted, seed, tell)
     if json:
         typer.echo(tables.to_json(done))
     if not wait:
@@ -131,11 +131,11 @@ def down(
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
     if delete_data and name is not None and where is not False and _delete_here(name, where):
         return
-    place = CloudTarget.find(where, region)
+    target = CloudTarget.find(where, region)
     if delete_data and name is not None:
-        data = place.data(name, bucket)
+        data = target.data(name, bucket)
         _confirm(data.run.cluster, data.url)
-    place.down(name, say, keep_data=not delete_data, bucket=bucket)
+    target.down(name, say, keep_data=not delete_data, bucket=bucket)
 
 
 def _delete_here(name: str, where: bool | None) -> bool:

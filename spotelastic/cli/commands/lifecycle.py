@@ -55,9 +55,9 @@ def stop(
     from spotelastic.client import commands
     from spotelastic.client.target import CloudTarget
 
-    place = CloudTarget.find(where, region)
-    cluster = place.cluster(name)
-    _tell(lambda: commands.stop(cluster, wait=wait, say=_say), place, cluster.name, as_json=json)
+    target = CloudTarget.find(where, region)
+    cluster = target.cluster(name)
+    _tell(lambda: commands.stop(cluster, wait=wait, say=_say), target, cluster.name, as_json=json)
 
 
 def restart(
@@ -81,8 +81,8 @@ def restart(
     from spotelastic.client import commands
     from spotelastic.client.target import CloudTarget
 
-    place = CloudTarget.find(where, region)
-    cluster = place.cluster(name)
+    target = CloudTarget.find(where, region)
+    cluster = target.cluster(name)
     _tell(
         lambda: commands.restart(
             cluster,
@@ -93,7 +93,7 @@ def restart(
             max_cost=max_cost,
             yes=yes,
         ),
-        place,
+        target,
         cluster.name,
         as_json=json,
     )
@@ -117,18 +117,18 @@ def scale(
     from spotelastic.client import commands
     from spotelastic.client.target import CloudTarget
 
-    place = CloudTarget.find(where, region)
-    cluster, local = place.cluster(name), place.cloud is not None
+    target = CloudTarget.find(where, region)
+    cluster, local = target.cluster(name), target.cloud is not None
     _tell(
         lambda: commands.scale(cluster, minimum, maximum, local=local, say=_say),
-        place,
+        target,
         cluster.name,
         as_json=json,
     )
 
 
 def _tell(
-    carry_out: "Callable[[], CommandResult]", place: "CloudTarget", name: str, *, as_json: bool
+    carry_out: "Callable[[], CommandResult]", target: "CloudTarget", name: str, *, as_json: bool
 ) -> None:
     """Carry out a command and print its result."""
     from spotelastic.cli.render import tables
@@ -142,7 +142,7 @@ def _tell(
         )
         raise typer.Exit(INTERRUPTED) from None
     except Unavailable:
-        place.check()  # the local cloud may have ended with its last job
+        target.check()  # the local cloud may have ended with its last job
         raise
     if as_json:
         typer.echo(tables.to_json(done))

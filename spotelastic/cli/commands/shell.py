@@ -28,8 +28,8 @@ def shell(node: Node, name: Cluster = None, region: Region = None) -> None:
     """Open a shell on a node, through Session Manager."""
     from spotelastic.aws.security import sessions
 
-    place = _place(node, name, region)
-    _become(sessions.shell(place.aws, node))
+    target = _find_target(node, name, region)
+    _become(sessions.shell(target.aws, node))
 
 
 def forward(
@@ -45,11 +45,11 @@ def forward(
     """Forward a port of this machine to a port of a node, through Session Manager."""
     from spotelastic.aws.security import sessions
 
-    place = _place(node, name, region)
-    _become(sessions.forward(place.aws, node, port, to or port))
+    target = _find_target(node, name, region)
+    _become(sessions.forward(target.aws, node, port, to or port))
 
 
-def _place(node: str, name: str | None, region: str | None) -> "CloudTarget":
+def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarget":
     """Return the AWS account of the node's cluster.
 
     Raises `UsageError` for the local cloud, and for a node that does not exist.
@@ -57,16 +57,16 @@ def _place(node: str, name: str | None, region: str | None) -> "CloudTarget":
     from spotelastic.client.target import CloudTarget, status_of
     from spotelastic.errors import UsageError
 
-    place = CloudTarget.find(None, region)
-    found = {each.id: each for each in status_of(place.cluster(name)).nodes}
+    target = CloudTarget.find(None, region)
+    found = {each.id: each for each in status_of(target.cluster(name)).nodes}
     if node not in found:
         raise UsageError(f"there is no node {node}; the nodes are: {', '.join(found) or 'none'}")
-    if place.cloud is not None:
+    if target.cloud is not None:
         raise UsageError(
             f"nodes of the local cloud are processes on this machine: {node} has the address "
-            f"{found[node].address}, and its files are in {place.cloud.folder}/instances/{node}"
+            f"{found[node].address}, and its files are in {target.cloud.folder}/instances/{node}"
         )
-    return place
+    return target
 
 
 def _become(command: list[str]) -> None:
