@@ -114,7 +114,7 @@ def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -
         assert node.agent.status().workers[0].step == 2
         eventually(lambda: len(_failures(events)) == 2)  # which a connection of their own brings
         [told, _] = _failures(events)
-        assert "No space left on device: a daemon that takes this one's place waits" in told
+        assert "No space left on device: the round could not be written down" in told
 
         # The next daemon knows of the first round only, until it is told.
         node.kill()

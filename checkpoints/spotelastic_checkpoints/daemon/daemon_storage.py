@@ -1,4 +1,7 @@
-"""The run's storage as a checkpoint daemon sees it: opened at first use, and claimed on request."""
+"""Opens and claims the job's storage for a checkpoint daemon.
+
+The storage is opened at its first use. It is claimed when the agent asks for an epoch.
+"""
 
 import asyncio
 import threading
@@ -14,10 +17,10 @@ from spotelastic_checkpoints.types import EpochClaim
 
 
 class DaemonStorage:
-    """`owner` is the name that the storage is claimed under."""
+    """The storage of one daemon; `owner` is the name under which it is claimed."""
 
     def __init__(self, url: str, owner: str, executor: Executor) -> None:
-        """`executor` runs what talks to the store."""
+        """Remember the URL without opening it. `executor` runs the calls to the store."""
         self.url = url
         self.owner = owner
         self._executor = executor
@@ -26,16 +29,21 @@ class DaemonStorage:
         self._told_weakness = False
 
     def commits(self) -> Commits:
-        """Open the storage at first use, in any thread: the packages take a second to import. All
-        callers get the same object, which alone knows what a claim has learned."""
+        """Return the commit protocol; open the storage at first use. Thread-safe.
+
+        Importing a store's packages takes a second. All callers get the same object, as only that
+        one knows what a claim has learned.
+        """
         with self._opening:
             if self._commits is None:
                 self._commits = Commits(open_storage(self.url), self.owner)
             return self._commits
 
     async def claim(self, request: messages.ClaimEpoch) -> EpochClaim:
-        """Claim the next epoch. Raises `StorageUnavailable` if the store stays away for longer than
-        the request allows."""
+        """Claim the next epoch, and retry while the store is unavailable.
+
+        Raises `StorageUnavailable` if it stays away for longer than the request allows.
+        """
         self.owner = request.owner
         deadline = time.monotonic() + request.timeout
         backoff = Backoff(0.2, 2.0)
@@ -50,7 +58,7 @@ class DaemonStorage:
                 await asyncio.sleep(backoff.bound)
 
     def weakness(self) -> str:
-        """Return what the store does not keep, once; later on, and if it keeps all, nothing."""
+        """Return which guarantee the store does not keep, at the first call; empty if none."""
         weaker = "" if self._told_weakness else self.commits().storage.weaker
         self._told_weakness = self._told_weakness or bool(weaker)
         return weaker

@@ -1,4 +1,4 @@
-"""Which sealed saves of a node go to the upload pipeline, and who waits for their commit."""
+"""Chooses which sealed saves of a node are uploaded, and waits for their commits."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from spotelastic_checkpoints.types import Commit, RoundInfo
 
 
 class DueSaves:
-    """Everything here runs in the daemon's event loop."""
+    """Hands sealed saves to the upload pipeline. All of it runs in the daemon's event loop."""
 
     def __init__(
         self, arena: Arena, pipeline: Pipeline, remembered: Callable[[], DaemonState]
@@ -65,7 +65,10 @@ class DueSaves:
         self.want()
 
     def passes(self, request: messages.Sealing, round_: RoundInfo, *, in_haste: bool) -> bool:
-        """Whether this sealing begins an upload. A save that is waited for always does."""
+        """Return whether this sealing starts an upload.
+
+        It always does while a save is awaited because an earlier one was overwritten.
+        """
         return self._is_its_turn(request, round_, in_haste) or self._overdue
 
     def _is_its_turn(self, request: messages.Sealing, round_: RoundInfo, in_haste: bool) -> bool:
@@ -80,12 +83,14 @@ class DueSaves:
         )
 
     def has_paused(self) -> bool:
-        """Whether a save that the cadence held back is to be sent, as no other follows it."""
+        """Return whether to send a save that was held back, as no other save follows."""
         return self._cadence.has_paused(time.monotonic())
 
     async def flush(self, timeout: float) -> bool:
-        """Wait until what is due is committed. Returns False when it was not, or after `timeout`
-        seconds."""
+        """Wait until the due saves are committed.
+
+        Returns False if a commit failed, or after `timeout` seconds.
+        """
         self._flushes += 1
         self.want()
         try:
@@ -112,8 +117,10 @@ class DueSaves:
                 pass
 
     def _newest_due(self) -> Commit | None:
-        """The newest step of the current round that is due, sealed by all local ranks or not. Its
-        epoch is 0 as long as the round has none."""
+        """Return the newest due step of the current round, even if only some local ranks sealed it.
+
+        Its epoch is 0 while the round has none.
+        """
         round_ = self._remembered().round
         if round_ is None:
             return None

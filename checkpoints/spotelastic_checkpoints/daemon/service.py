@@ -1,8 +1,8 @@
-"""The daemon's state and what it answers; everything here runs in one event loop.
+"""Answers the requests of a node's agent and workers in the checkpoint daemon.
 
-Requests arrive from the agent and the workers, each is answered by the handler for its type.
-Reading shared memory and bookkeeping is done at once; what talks to the store, to peers, or waits
-for somebody runs beside it.
+All of it runs in one event loop, with one handler per type of request. A handler reads shared
+memory and keeps the books at once. Work that talks to the object store or to peers, or that waits,
+runs beside it.
 """
 
 import asyncio
@@ -55,12 +55,14 @@ T = TypeVar("T")
 
 POINTS_EVERY = 0.25
 UPLOADS, MOST_UPLOADS = 4, 32
-"""Files on their way to the store at a time: per worker, and on a node."""
+"""Files that are uploaded at a time: per worker, and at most on one node."""
 NICENESS = 10
-"""Of threads that talk to the store: where processors are short, training goes first."""
+"""Nice value of threads that talk to the store: where processors are short, training goes first."""
 
 
 class Service:
+    """The state of a checkpoint daemon, and its handlers of requests."""
+
     def __init__(
         self,
         arena: Arena,
@@ -75,7 +77,7 @@ class Service:
         self.arena = arena
         self._furnishing = SlotPrefaulter(arena, most_slots, self._grant_waiting, self.tell_problem)
         self._hurried = 0.0
-        """Epoch seconds at which this node will be gone; 0: none known."""
+        """Epoch seconds at which this node will be gone; 0 if no such time is known."""
         self.clients = Connections()
         self._node = node
         self._credentials = credentials
@@ -83,7 +85,7 @@ class Service:
         self._executor = _stepping_back(8, "store")
         self._storage = DaemonStorage(storage, owner, self._executor)
         self._remembered = daemon_state.recall(arena.folder)
-        self._restores = Restores(arena.workers, self._surroundings)
+        self._restores = Restores(arena.workers, self._source_context)
         self.pipeline = Pipeline(
             self._storage.commits,
             self.clients.emit,
@@ -103,7 +105,7 @@ class Service:
     # -- life -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Upload, delete old checkpoints and pass on events, until cancelled."""
         self.saves.want()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upload())
@@ -111,10 +113,13 @@ class Service:
             group.create_task(self._pass_on_points())
 
     async def _upload(self) -> None:
-        """After what a daemon that was killed here had begun is ended: later it could be ours."""
+        """Abort unfinished uploads of an earlier daemon here, then run the upload pipeline.
+
+        Later on they could not be told from the uploads of this daemon.
+        """
         round_ = self.round
         if round_ is not None and round_.epoch:
-            with suppress(CheckpointsError, OSError):  # a later epoch's sweep finds them, too
+            with suppress(CheckpointsError, OSError):  # the sweep of a later epoch finds them, too
                 await self._in_thread(
                     lambda: retention.end_uploads(
                         self._storage.commits(), round_.epoch, round_.ranks
@@ -127,7 +132,10 @@ class Service:
         self._restores.forget()
 
     def disconnected(self, client: Client) -> None:
-        """A worker that went without a word may have sealed a slot without a word, too."""
+        """Forget a client.
+
+        A worker that died silently may have sealed a slot before, which can be uploaded now.
+        """
         self.clients.remove(client)
         if client.attached:
             self.saves.want()
@@ -145,7 +153,7 @@ class Service:
         self.saves.take_newest()
 
     def _uploads_changed(self) -> None:
-        """A save was settled or given up: its slots may be overwritten."""
+        """Use the slots again of a save that was committed or given up."""
         self.saves.settled()
         self._grant_waiting()
 
@@ -164,7 +172,8 @@ class Service:
         except CheckpointsError as error:
             client.send(framing.frame(ident, f"{type(error).__name__}: {error}", None))
         except Exception as error:
-            # Who asked would wait until its deadline; the daemon's log has the traceback.
+            # Without an answer the client would wait until its deadline. The traceback goes to
+            # the daemon's log.
             client.send(framing.frame(ident, f"{type(error).__name__}: {error!r}", None))
             raise
         else:
@@ -172,7 +181,7 @@ class Service:
                 client.send(framing.frame(ident, "", result))
 
     def _table(self) -> dict[type, Callable[[Client, int, Any], Any]]:
-        """The handler of each request; a coroutine is one that waits for something."""
+        """Return the handler of each request. A handler that waits returns a coroutine."""
         return {
             messages.Begin: lambda client, ident, r: self.begin(r.round),
             messages.ClaimEpoch: lambda client, ident, r: self._claim(r),
@@ -213,8 +222,8 @@ class Service:
             logger.info(f"round {round_.number} begins on this node")
             self._restores.forget()
             self.saves.begin()
-        # The pages say themselves of which round they are: its workers may be at them already,
-        # where the daemon before this one could not write down what it was told.
+        # A page names its own round. The workers of this round may use it already, if the daemon
+        # before this one could not write down the round.
         for page, rank in zip(self.arena.pages, round_.ranks, strict=False):
             if not page.is_of(round_.incarnation):
                 page.reset(round_.incarnation, rank, round_.schedule, self._hurried)
@@ -224,14 +233,17 @@ class Service:
         self._keep()
 
     def _keep(self) -> None:
-        """Last, as it is only for the next daemon. One that finds an earlier round does nothing for
-        this one until it is told of it; what that round may still commit, its epoch limits."""
+        """Write down the round for the next daemon; this comes last, as only that one needs it.
+
+        A daemon that finds an earlier round there does nothing for this one until its agent tells
+        it. What it may commit for the earlier round is limited by that round's epoch.
+        """
         try:
             daemon_state.keep(self.arena.folder, self._remembered)
         except OSError as error:
             self.tell_problem(
-                f"{self.arena.folder}: {error.strerror}: a daemon that takes this one's place waits"
-                " to be told of the round"
+                f"{self.arena.folder}: {error.strerror}: the round could not be written down; if "
+                "this daemon is restarted, it uploads nothing of it until the agent names the round"
             )
 
     def _adopt_round(self) -> None:
@@ -245,7 +257,7 @@ class Service:
         )
 
     def end(self) -> None:
-        """The workers are dead."""
+        """End the round's work on this node: its workers are dead."""
         for client in self.clients:
             client.rank, client.awaiting = -1, None
         self.arena.drop_torn()
@@ -323,7 +335,7 @@ class Service:
             self._grants.make_room(resume, self.round)
         return opened
 
-    def _surroundings(self) -> SourceContext:
+    def _source_context(self) -> SourceContext:
         loop = asyncio.get_running_loop()
 
         def warn(message: str) -> None:
@@ -407,7 +419,7 @@ class Service:
 
 
 def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
-    """What these threads start, inherits it."""
+    """Return an executor whose threads, and the processes they start, have a lower priority."""
 
     def step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
@@ -416,4 +428,4 @@ def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 _LATER = object()
-"""The answer comes from somewhere else, or none is expected."""
+"""Returned by a handler whose request is answered later, or not at all."""

@@ -1,4 +1,4 @@
-"""What S3 answers, by whichever client it is asked."""
+"""Tells which error answers of S3 are final, for all clients that talk to S3."""
 
 _TRY_LATER = {408, 409, 412, 425, 429}
 _PASSING = {
@@ -10,11 +10,15 @@ _PASSING = {
     "ThrottlingException",
     "TokenRefreshRequired",
 }
-"""Codes of 400 and 403 that are of the moment: the body came too slowly or was cut, credentials are
-due to be renewed, this machine's clock has not been set yet, too much was asked at once."""
+"""Codes of answers 400 and 403 whose cause passes: the body came too slowly or was cut off,
+credentials are due to be renewed, this machine's clock is not set yet, or there were too many
+requests.
+"""
 
 
 def refuses(status: int, code: str) -> bool:
-    """Whether an answer of this HTTP status and S3 error code (empty: none was seen) will not
-    become another one by asking again."""
+    """Return whether repeating a request cannot change its answer.
+
+    `status` is the HTTP status, and `code` the error code of S3 (empty if the answer has none).
+    """
     return 400 <= status < 500 and status not in _TRY_LATER and code not in _PASSING

@@ -1,7 +1,8 @@
-"""Google Cloud Storage and Azure through obstore, with the conditional writes of these stores.
+"""Stores objects in Google Cloud Storage and Azure through obstore.
 
-What hangs in the client, as a program that is asked for credentials may, is given up at a deadline.
-It may still come through later, so that it only ever sees copies of what it is to write.
+Both stores have conditional writes. A call may hang in the client, for example in a program that is
+asked for credentials; it is abandoned at its deadline. An abandoned call may still write later, so
+it is only given copies of the data.
 """
 
 import os
@@ -63,7 +64,7 @@ T = TypeVar("T")
 
 
 class HangingObstoreStorage(ObstoreStorage):
-    """An `ObstoreStorage` whose calls are left behind at their deadline."""
+    """An `ObstoreStorage` whose calls are abandoned at their deadline."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class HangingObstoreStorage(ObstoreStorage):
         wording: Wording,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """`make` is given the seconds that a request of the store may take."""
+        """Make two clients with `make`, which gets the seconds that one request may take."""
         super().__init__(url, bucket, make(limits.answer), make(limits.part), wording, limits)
         self._hanging = Hanging()
 
@@ -89,7 +90,7 @@ class HangingObstoreStorage(ObstoreStorage):
             )
             progress(len(data))
             return
-        # So many parts are on their way at a time, and one is being filled.
+        # PARTS_AT_ONCE parts are being sent, and one more is being filled.
         size = part_size(len(data))
         room = (PARTS_AT_ONCE + 1) * size
         seconds = self._limits.part * (1 + len(data) / size / PARTS_AT_ONCE)
@@ -103,7 +104,7 @@ class HangingObstoreStorage(ObstoreStorage):
 
 
 class _Copies(Iterator[bytes]):
-    """Copies of the pieces of `data`, until their upload is given up."""
+    """Copies of the pieces of `data`, until their upload is abandoned."""
 
     def __init__(self, data: memoryview, progress: Callable[[int], None]) -> None:
         self._pieces = cut(data, PIECE)
@@ -114,20 +115,24 @@ class _Copies(Iterator[bytes]):
     def __next__(self) -> bytes:
         with self._lock:
             if self._ended:
-                raise TimeoutError("this upload was given up")
+                raise TimeoutError("this upload was abandoned at its deadline")
             copy = bytes(next(self._pieces))
         self._progress(len(copy))
         return copy
 
     def end(self) -> None:
-        """`data` is not looked at any more, and the upload fails where it is not whole."""
+        """Stop reading `data`. An upload that is not complete then fails."""
         with self._lock:
             self._ended = True
 
 
 def open_google_or_azure(url: str, limits: Limits = DEFAULT_LIMITS) -> ObstoreStorage:
-    """`gs://bucket/prefix`, `az://container/prefix`, or
-    `abfs://container@account.dfs.core.windows.net/prefix`."""
+    """Open a bucket of Google Cloud Storage or a container of Azure.
+
+    The URL is `gs://bucket/prefix`, `az://container/prefix`, or
+    `abfs://container@account.dfs.core.windows.net/prefix`. Raises `StorageRefused` if the bucket is
+    missing or the credentials cannot be used.
+    """
     scheme, _, rest = url.partition("://")
     rest = rest.rstrip("/")
     url = f"{scheme}://{rest}"
@@ -175,7 +180,7 @@ def _azure(url: str) -> Callable[[float], AzureStore]:
 
 
 def _connection_string(text: str) -> dict[str, str]:
-    """What obstore needs of it."""
+    """Return the fields of an Azure connection string that obstore needs."""
     fields = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
     return {
         ours: fields[theirs] for theirs, ours in _OF_A_CONNECTION_STRING.items() if theirs in fields

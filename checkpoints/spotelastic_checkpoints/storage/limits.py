@@ -1,11 +1,14 @@
-"""The deadlines and sizes that an adapter of a store keeps to; tests give shorter ones."""
+"""Holds the deadlines and sizes that the adapters of object stores keep to."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds are those of one request, once it is connected."""
+    """Deadlines and sizes of requests to an object store; tests set shorter ones.
+
+    The time to connect is not part of a deadline.
+    """
 
     answer: float = 20.0
     """Seconds for a small request."""

@@ -1,6 +1,6 @@
-"""What all stores have in common that are reached through obstore: S3, Google Cloud Storage, Azure.
+"""Implements what all object stores share that are reached through obstore: S3, Google, Azure.
 
-Every call is one attempt; retries are the caller's, who knows whether a repeated write is safe.
+Every call is one attempt. The caller retries, as it knows whether a repeated write is safe.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
 PIECE = 4 << 20
-"""Bytes between two reports of progress."""
+"""Bytes written between two reports of progress."""
 
 _STATUS = re.compile(r"status code: (\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -36,21 +36,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What a store's errors mean, and what to do about them."""
+    """How the errors of one store are explained to users, and what to do about them."""
 
     bucket: str = "bucket"
-    """What the store calls the place that objects are in."""
+    """The store's word for a bucket."""
     no_bucket: str = "NoSuchBucket"
-    """The code of an answer where that place is missing."""
+    """The error code of an answer for a bucket that does not exist."""
     no_credentials: str = "no credentials were found"
+    """The message if no credentials were found."""
     asks_for_credentials: re.Pattern[str] = re.compile(r"token request")
-    """Is found in errors of the search for credentials."""
+    """Matches errors that come from the search for credentials."""
     remedies: dict[str, str] = field(default_factory=dict)
-    """By code, and "403" for answers that have none."""
+    """What to do, by error code. The key "403" is for answers without a code."""
 
 
 class ObstoreStorage:
-    """Keys under the prefix that `small` and `bulk` were made with."""
+    """An object store behind two obstore clients; keys are relative to their prefix."""
 
     weaker = ""
 
@@ -63,7 +64,7 @@ class ObstoreStorage:
         wording: Wording,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """`small` gives a request `limits.answer` seconds, `bulk` `limits.part`."""
+        """Use two clients: `small` with a deadline of `limits.answer`, `bulk` of `limits.part`."""
         self.url = url
         self._bucket = bucket
         self._small = small
@@ -105,7 +106,7 @@ class ObstoreStorage:
             with self._explained(key):
                 self._put(key, data, progress)
         except FileNotFoundError as error:
-            # Its multipart upload: somebody took it for one that was left behind.
+            # The multipart upload is gone: another process aborted it as an unfinished one.
             raise StorageUnavailable(f"{self.url}/{key}: {self._brief(error)}") from error
 
     def create(self, key: str, data: bytes) -> bool:
@@ -113,7 +114,7 @@ class ObstoreStorage:
             self._put_if(key, data, "create")
         except FileExistsError as error:
             if self.get(key) is None:
-                # 409: the store was busy with another write of the key, which has not come about.
+                # 409: the store was busy with another write of the key, and that write failed.
                 raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
             return False
         return True
@@ -146,7 +147,7 @@ class ObstoreStorage:
             self._delete(names[first : first + self._limits.page])
 
     def unfinished(self) -> list[str]:
-        """The store ends them by itself, or by a rule of the bucket."""
+        """Return nothing: these stores end unfinished uploads by themselves or by a bucket rule."""
         return []
 
     def abort_uploads(self, prefix: str) -> int:
@@ -155,14 +156,14 @@ class ObstoreStorage:
     def close(self) -> None:
         pass
 
-    # -- what adapters do in their own way --------------------------------------------------------
+    # -- steps that an adapter may replace --------------------------------------------------------
 
     def _within(self, seconds: float, call: Callable[[], T]) -> T:
-        """The answer. An adapter whose client may hang gives up on it here."""
+        """Return the result of `call`. An adapter whose client may hang abandons the call here."""
         return call()
 
     def _put(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
-        """`data` itself goes out, without a copy: nothing reads it any more when this is over."""
+        """Write `data` without a copy: nothing reads it after this function has returned."""
         if len(data) <= WHOLE:
             obstore.put(self._bulk, key, data, use_multipart=False)
             progress(len(data))
@@ -170,9 +171,9 @@ class ObstoreStorage:
         put_parts(self._bulk, key, pieces(data, progress), len(data))
 
     def _explain(self, error: Exception) -> None:
-        """Raises what this store alone means by it."""
+        """Raise the explanation of an error that only this store has."""
 
-    # -- what they share --------------------------------------------------------------------------
+    # -- requests and their errors ----------------------------------------------------------------
 
     def _call(self, what: str, seconds: float, call: Callable[[], T]) -> T:
         with self._explained(what):
@@ -189,14 +190,18 @@ class ObstoreStorage:
         what = "a retired checkpoint"
         try:
             self._call(what, self._limits.part, lambda: obstore.delete(self._small, names))
-        except FileNotFoundError:  # some stores end there, and keep the rest
+        except FileNotFoundError:  # some stores stop at a missing key, and keep the rest
             for name in names:
                 with suppress(FileNotFoundError):
                     self._call(what, self._limits.answer, _deletion(self._small, name))
 
     @contextmanager
     def _explained(self, what: str, *, conditional: bool = False) -> Iterator[None]:
-        """FileNotFoundError, FileExistsError (a condition failed), or one of our own."""
+        """Translate errors of obstore.
+
+        Raises `FileNotFoundError`, `FileExistsError` (a condition failed), `StorageRefused` or
+        `StorageUnavailable`.
+        """
         try:
             yield
         except (AlreadyExistsError, PreconditionError) as error:
@@ -222,9 +227,9 @@ class ObstoreStorage:
             raise StorageRefused(f"there is no {place}: create it first") from error
 
     def _brief(self, error: Exception) -> str:
-        """What the server or the network said, without the request's story."""
+        """Return what the server or the network said, without the story of the request."""
         remedies = self._wording.remedies
-        # How long it took is another number each time; the same outage has one message.
+        # Without the time it took: one outage then has one message.
         text = _TOOK.sub("", str(error))
         number, name = status(error), code(error)
         if self._wording.asks_for_credentials.search(text):
@@ -233,7 +238,7 @@ class ObstoreStorage:
             return f"{number} {name}: {remedies[name]}"
         if name and number:
             return f"{number} {name}"
-        if str(number) in remedies:  # also where the answer has no body, as to a HEAD
+        if str(number) in remedies:  # an answer to HEAD has no body, and so no code
             return f"{number}: {remedies[str(number)]}"
         if number:
             return f"status {number}"
@@ -242,7 +247,7 @@ class ObstoreStorage:
 
 
 def client_options(seconds: float) -> "ClientConfig":
-    """For a store whose requests may take so long."""
+    """Return the options of a client whose requests may take this many seconds."""
     options: Any = {"allow_http": True, "connect_timeout": "3s", "timeout": f"{seconds:g}s"}
     return cast("ClientConfig", options)
 
@@ -250,7 +255,7 @@ def client_options(seconds: float) -> "ClientConfig":
 def put_parts(
     store: "ObjectStore", key: str, data: Iterator[memoryview] | Iterator[bytes], nbytes: int
 ) -> None:
-    """A failure in between aborts the upload."""
+    """Upload `data` as a multipart upload of `nbytes`. A failure aborts it."""
     obstore.put(
         store,
         key,
@@ -262,19 +267,20 @@ def put_parts(
 
 
 def pieces(data: memoryview, progress: Callable[[int], None]) -> Iterator[memoryview]:
+    """Yield the pieces of `data`, and report each as soon as the next is asked for."""
     for piece in cut(data, PIECE):
         yield piece
         progress(len(piece))
 
 
 def status(error: Exception) -> int:
-    """0 where there was no answer."""
+    """Return the HTTP status of an error; 0 if there was no answer."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else 0
 
 
 def code(error: Exception) -> str:
-    """What the store calls it; empty where it did not say."""
+    """Return the store's error code; empty if the answer has none."""
     found = _CODE.search(str(error))
     return found[1] if found else ""
 
@@ -284,7 +290,7 @@ def _deletion(store: "ObjectStore", name: str) -> Callable[[], None]:
 
 
 def _etag(meta: "ObjectMeta") -> str:
-    """Stores tell versions apart by the one or the other."""
+    """Return one text for both: some stores tell versions apart by ETag, others by version."""
     return json.dumps([meta["e_tag"], meta["version"]])
 
 

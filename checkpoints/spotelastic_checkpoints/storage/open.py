@@ -1,4 +1,7 @@
-"""Opens the store that a URL names; adapters are imported only when they are needed."""
+"""Opens the object store or folder that a storage URL names.
+
+Adapters are imported only when they are needed, as their packages are large.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +14,12 @@ _GOOGLE_OR_AZURE = ("gs://", "gcs://", "az://", "abfs://", "abfss://")
 
 
 def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
-    """`s3://bucket/prefix`, `gs://`, `az://`, any other URL that fsspec can open, `file:///folder`
-    or a plain path. `options` are what fsspec takes for that URL; with any, fsspec opens it.
+    """Open the store or folder at a URL.
 
-    Raises `StorageRefused`, or `StorageUnavailable` where the store has to be asked first.
+    It is `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///folder`, a plain path, or any other URL
+    that fsspec can open. `options` are fsspec's storage options for the URL; with options, fsspec
+    opens it. Raises `StorageRefused` for a URL that cannot work, and `StorageUnavailable` if the
+    store does not answer.
     """
     url = _checked(url)
     folder = folder_of(url)
@@ -29,16 +34,16 @@ def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
     if url.startswith(_GOOGLE_OR_AZURE) and not options:
         return _open_google_or_azure(url)
     if "::" in url:
-        raise StorageRefused(f"{url}: name the store itself: what lies between would go stale")
+        raise StorageRefused(f"{url}: a chained URL could return stale data: name the store itself")
     from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 
     return FsspecStorage(url, options)
 
 
 def folder_of(url: str) -> Path | None:
-    """The folder that is named, be it there or not; None for any other store.
+    """Return the folder that a URL names, existing or not; None for any other store.
 
-    Opening a folder makes it: whoever only reads looks first whether it is there.
+    Opening a folder creates it, so a program that only reads checks first whether it exists.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme.lower() not in ("file", "local"):
@@ -47,10 +52,12 @@ def folder_of(url: str) -> Path | None:
 
 
 def _checked(url: str) -> str:
-    """With its scheme in small letters. Raises `StorageRefused` for names that no store keeps as
-    they are."""
+    """Return the URL with its scheme in small letters.
+
+    Raises `StorageRefused` for names that stores do not keep as they are.
+    """
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in url):
-        raise StorageRefused(f"{url!r}: there is a control character in it")
+        raise StorageRefused(f"{url!r}: the URL holds a control character")
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
@@ -62,12 +69,12 @@ def _checked(url: str) -> str:
         if wrong := next((part for part in parts if part in ("", ".", "..")), None):
             raise StorageRefused(f"{url}: a store has no folder {wrong}: name the prefix itself")
         if "" in parts:
-            raise StorageRefused(f"{url}: an empty name stands between two slashes")
+            raise StorageRefused(f"{url}: there is an empty name between two slashes")
     return url
 
 
 def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:
-    """obstore has no such options, and s3fs is what they are made for."""
+    """Open S3 through obstore; through s3fs if there are options, which only s3fs knows."""
     if not options:
         try:
             from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage

@@ -1,6 +1,6 @@
-"""Where S3 is, and with whose credentials: what botocore would find, without loading it.
+"""Finds the endpoint, region and credentials of S3, as botocore would, without loading botocore.
 
-obstore itself knows the environment, web identities, ECS and the instance metadata service.
+obstore itself reads the environment, web identities, ECS and the instance metadata service.
 """
 
 import configparser
@@ -20,18 +20,21 @@ _DEFAULT_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
+    """Where S3 is, and with which credentials it is used."""
+
     config: dict[str, Any]
-    """For obstore's S3Store."""
+    """Arguments for obstore's S3Store."""
     provider: Callable[[], Any] | None = None
-    """Credentials of a profile; None where obstore finds them by itself."""
+    """Returns the credentials of a profile; None if obstore finds credentials by itself."""
 
     @property
     def address(self) -> str:
-        """Where requests for objects go."""
+        """The URL that requests for objects go to."""
         return self.config.get("endpoint") or f"https://s3.{self.config['region']}.amazonaws.com"
 
 
 def find_access(bucket: str) -> S3Access:
+    """Return the access for a bucket, from the environment and AWS's configuration files."""
     config: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
@@ -53,7 +56,7 @@ def find_access(bucket: str) -> S3Access:
 
 
 def _has_profile() -> bool:
-    """Whether botocore would find credentials in a file."""
+    """Return whether botocore would find credentials in a file."""
     if "AWS_PROFILE" in os.environ:
         return True
     files = [
@@ -70,11 +73,11 @@ def _has_profile() -> bool:
 
 
 def _region_of(bucket: str) -> str:
-    """S3 tells everybody; the default where it does not."""
+    """Return the region of a bucket, as S3 tells it without credentials; else the default."""
     url = urlsplit("https://s3.amazonaws.com")
     try:
         connection = connection_to(url, proxy_of(url), within=3.0)
-    except StorageRefused:  # whoever opens the storage is told
+    except StorageRefused:  # `S3Storage` reports the proxy when it is opened
         return _DEFAULT_REGION
     try:
         connection.request("HEAD", f"/{bucket}")

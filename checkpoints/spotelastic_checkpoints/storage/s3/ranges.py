@@ -1,7 +1,7 @@
-"""Ranges of objects, from the socket straight into memory that the caller gives.
+"""Reads ranges of S3 objects from the socket straight into memory that the caller gives.
 
-A presigned URL needs no client library, and `recv_into` needs no buffer: a GiB costs a fifth of a
-second of CPU, and no memory, where S3 clients take a second or more and copy twice.
+A presigned URL needs no client library, and `recv_into` needs no buffer. One GiB costs a fifth of a
+second of CPU and no memory. S3 clients take a second or more, and copy twice.
 """
 
 import base64
@@ -19,12 +19,15 @@ from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 
 CONNECT_WITHIN = 5.0
 MOST_IDLE = 16
-"""Connections that are kept."""
+"""Number of idle connections that are kept."""
 
 
 class Ranges:
-    """Thread-safe; connections are kept for the next range. Raises `FileNotFoundError`,
-    `OSError` with the status in its text, or `StorageRefused` for a proxy of no use."""
+    """Reads ranges of objects over kept connections; thread-safe.
+
+    Calls raise `FileNotFoundError`, `OSError` with the HTTP status in its text, or `StorageRefused`
+    for a proxy that cannot be used.
+    """
 
     def __init__(self, sign: Callable[[str], str], limits: Limits = DEFAULT_LIMITS) -> None:
         self._sign = sign
@@ -33,7 +36,10 @@ class Ranges:
         self._lock = threading.Lock()
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
-        """Bytes read: fewer than `target` takes only where the object ends."""
+        """Fill `target` from `offset` on, and return the number of bytes read.
+
+        It is smaller than `target` only where the object ends.
+        """
         if not target:
             return 0
         url = urlsplit(self._sign(key))
@@ -77,7 +83,7 @@ class Ranges:
                 return connection, connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                # A server may have ended a connection that was idle.
+                # A server may have closed an idle connection; a new one is tried then.
                 if kept is None:
                     raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
@@ -85,7 +91,7 @@ class Ranges:
         made = connection_to(url, proxy, CONNECT_WITHIN)
         try:
             made.connect()
-        except http.client.HTTPException as error:  # of the proxy
+        except http.client.HTTPException as error:  # the proxy refused the tunnel
             made.close()
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
         made.sock.settimeout(self._limits.silence)
@@ -101,7 +107,7 @@ class Ranges:
         if answer.status == 404:
             text = answer.read().decode(errors="replace")
             raise FileNotFoundError(f"status code: 404 {text}")
-        # Some servers answer 200 to a range; what they sent stands in Content-Range.
+        # Some servers answer 200 to a range, and say in Content-Range which bytes they sent.
         partial = answer.status == 206 or (
             answer.status == 200 and answer.getheader("Content-Range")
         )
@@ -117,16 +123,19 @@ class Ranges:
                 break
             filled += count
         if answer.read(1):
-            raise ConnectionError("more bytes came than were asked for")
+            raise ConnectionError("the server sent more bytes than were asked for")
         if answer.length:
-            raise ConnectionError(f"{answer.length} bytes of the range did not come")
+            raise ConnectionError(f"the last {answer.length} bytes of the range are missing")
         return filled
 
 
 def connection_to(
     url: SplitResult, proxy: SplitResult | None, within: float
 ) -> http.client.HTTPConnection:
-    """Not connected yet. Through a proxy, an http URL is then to be asked for as a whole."""
+    """Return a connection that is not connected yet.
+
+    Through a proxy, a request for an http URL has to name the whole URL.
+    """
     assert url.hostname is not None
     near = proxy or url
     assert near.hostname is not None
@@ -141,14 +150,17 @@ def connection_to(
 
 
 def proxy_of(url: SplitResult) -> SplitResult | None:
-    """What the environment names for it, as S3's own client finds it."""
+    """Return the proxy that the environment names for a URL, by the rules of S3's own client.
+
+    Raises `StorageRefused` for a proxy that is not reached by http.
+    """
     proxies = getproxies()
     named = proxies.get(url.scheme) or proxies.get("all")
     if not named or _is_exempt(url, proxies.get("no", "")):
         return None
     proxy = urlsplit(named if "://" in named else f"http://{named}")
     if proxy.scheme != "http" or not proxy.hostname:
-        # Without the name: a password may be part of it.
+        # The message leaves out the proxy's URL, as that may hold a password.
         raise StorageRefused(
             f"the proxy for {url.scheme}:// is one of {proxy.scheme}://: name one of http:// in "
             f"{url.scheme.upper()}_PROXY, or {url.hostname} in NO_PROXY"
@@ -157,7 +169,7 @@ def proxy_of(url: SplitResult) -> SplitResult | None:
 
 
 def _is_exempt(url: SplitResult, exempt: str) -> bool:
-    """By name or network; urllib knows no networks."""
+    """Return whether NO_PROXY names the host or its network. urllib does not know networks."""
     if proxy_bypass(url.netloc):
         return True
     try:
@@ -170,7 +182,7 @@ def _is_exempt(url: SplitResult, exempt: str) -> bool:
 def _holds(network: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     try:
         return address in ipaddress.ip_network(network, strict=False)
-    except ValueError:  # a name
+    except ValueError:  # `network` is a host name
         return False
 
 
@@ -181,5 +193,5 @@ def _port(url: SplitResult) -> int:
 def _authorization(proxy: SplitResult) -> dict[str, str]:
     if proxy.username is None:
         return {}
-    who = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}
+    user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}

@@ -1,4 +1,7 @@
-"""S3 through obstore: parts go out of shared memory without a copy, ranges come back into it."""
+"""Stores objects in S3 through obstore, without copying shared memory.
+
+Uploads read shared memory directly, and ranges are read straight back into it.
+"""
 
 import re
 import subprocess
@@ -37,20 +40,20 @@ _WORDING = Wording(
     },
 )
 _WANTS_SUMS = re.compile(r"content-md5|x-amz-checksum", re.IGNORECASE)
-"""In the answer to an upload without one: object lock's, a policy's."""
+"""Matches the answer of a bucket that refuses uploads without a checksum, as object lock does."""
 
 
 class S3Storage(ObstoreStorage):
-    """Keys under `s3://bucket/prefix`."""
+    """An object store in S3, with its keys under `s3://bucket/prefix`."""
 
     def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
         url = url.rstrip("/")
         bucket, _, self._prefix = url.removeprefix("s3://").partition("/")
         self._access = find_access(bucket)
-        # Writes would go through a proxy of any kind, and the first restore would not.
+        # Fail now for a bad proxy: writes accept any proxy, and only the first restore would fail.
         proxy_of(urlsplit(self._access.address))
         self._sums = False
-        """The bucket wants checksums, as one with object lock does."""
+        """Whether uploads carry a checksum, which a bucket with object lock wants."""
         small, bulk = self._store(bucket, limits.answer), self._store(bucket, limits.part)
         super().__init__(url, bucket, small, bulk, _WORDING, limits)
         self._ranges = Ranges(
@@ -89,7 +92,10 @@ class S3Storage(ObstoreStorage):
         )
 
     def _uploads(self, action: str, prefix: str) -> str:
-        """obstore has no words for these, and what has is too large to stay in a daemon."""
+        """List or abort unfinished uploads in a process of its own.
+
+        obstore cannot do this, and a client that can is too large to stay in a daemon.
+        """
         module = "spotelastic_checkpoints.storage.s3.uploads"
         command = isolated.command(module, action, self.url, prefix)
         try:
@@ -101,7 +107,7 @@ class S3Storage(ObstoreStorage):
                 timeout=SWEEP_WITHIN,
                 check=False,
             )
-        except (subprocess.TimeoutExpired, OSError) as error:  # no memory for a process, too
+        except (subprocess.TimeoutExpired, OSError) as error:  # OSError: no memory for a process
             raise StorageUnavailable(f"{self.url}: unfinished uploads: {error}") from error
         if done.returncode:
             said = done.stderr.strip().rpartition("\n")[2]
@@ -119,5 +125,5 @@ class S3Storage(ObstoreStorage):
             self._small = self._store(self._bucket, self._limits.answer)
             self._bulk = self._store(self._bucket, self._limits.part)
             raise StorageUnavailable(
-                f"{self.url} wants a checksum with each upload, and has them from now on"
+                f"{self.url} wants a checksum with each upload: the next attempt sends one"
             ) from error

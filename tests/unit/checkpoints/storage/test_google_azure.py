@@ -156,7 +156,7 @@ def test_a_missing_bucket_is_refused_by_name(
         ("az://box/run", "az://box/run: name the storage account in AZURE_STORAGE_ACCOUNT_NAME"),
         ("gs://", "the bucket is missing, as in gs://bucket/prefix"),
         ("az://", "the container is missing, as in az://container/prefix"),
-        ("gs://bucket/a//b", "an empty name stands between two slashes"),
+        ("gs://bucket/a//b", "there is an empty name between two slashes"),
     ],
 )
 def test_what_cannot_be_opened_is_refused(url: str, message: str) -> None:

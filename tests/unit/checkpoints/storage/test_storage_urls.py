@@ -16,10 +16,10 @@ from spotelastic.launcher.storage_probe import probe
 URLS = {
     "s3://bucket/../run": "has no folder ..",
     "s3://bucket/a/./run": "has no folder .",
-    "s3://bucket//run": "an empty name stands between two slashes",
+    "s3://bucket//run": "there is an empty name between two slashes",
     "s3://": "the bucket is missing",
-    "s3://bucket/a\tb": "control character",
-    "run\n": "control character",
+    "s3://bucket/a\tb": "holds a control character",
+    "run\n": "holds a control character",
     "s4://bucket/run": "Protocol not known: s4",
 }
 
