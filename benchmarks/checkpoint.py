@@ -4,10 +4,10 @@ CPU.
 Servers, daemons and the compared libraries all run on this machine. Each figure is the best of
 several, for both sides, because disturbances only ever make a measurement slower. Memory that a
 virtual machine has not touched for a while is an example: its host hands it out at a few hundred
-MB/s. So of several newcomers that are filled by other nodes the first one measures the host, and a
+MB/s. Of several newcomers that are filled by other nodes, the first one measures the host. And a
 server that keeps a state in memory gets memory that has just been in use.
 
-A stall is measured once the server has finished the save before, beside a copy of the same bytes,
+A stall is measured once the server has finished the save before, beside a copy of the same bytes:
 as the speed of memory changes from second to second here. A restore from slots is compared with the
 same copy made by the kernel alone: the price of pages that a process has not mapped yet. A library
 that is not installed, or does not work on a server, is reported as missing.

@@ -49,7 +49,7 @@ class Server:
             "AWS_SECRET_ACCESS_KEY": KEY,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_REGION": "us-east-1",
-            # One daemon at a time: nobody races for what rclone does not guard.
+            # One daemon at a time: rclone does not guard against concurrent writers.
             "SPOTELASTIC_WEAK_STORAGE": "1",
         }
 

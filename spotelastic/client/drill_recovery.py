@@ -35,7 +35,7 @@ def row_of(caused: Caused, report: Report | None) -> Interruption | None:
 def outcome(row: Interruption) -> str:
     """Return what an interruption cost, for people."""
     if row.saved_step is None:
-        return f"{row.node} is gone: it did not train yet, and nobody paused"
+        return f"{row.node} is gone: it did not train yet, so training did not pause"
     return (
         f"{row.node} is gone: training paused {row.pause_s:.2f} s and goes on from step "
         f"{row.saved_step}, {row.steps_lost or 0} steps repeated"
@@ -83,5 +83,5 @@ def _has_ended(status: Status, say: Say) -> bool:
         return False
     if status.state != "succeeded":
         raise JobFailed(f"the job has {status.state} after the interruptions: {status.reason}")
-    say("the job has succeeded meanwhile")
+    say("the job has succeeded")
     return True

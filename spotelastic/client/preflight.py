@@ -24,8 +24,8 @@ from spotelastic.model.protocol import PROTOCOL
 def find(target: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
     """Return the cluster of that name; None if it is to be created.
 
-    Raises `UsageError` for a cluster whose job has ended or has used up its cost limit, for a run
-    that cannot be resumed, and for a job of another script or folder unless the user confirms.
+    Raises `UsageError` for a cluster whose job has ended or has used up its cost limit. Also for a
+    run that cannot be resumed, and for a job of another script or folder unless the user confirms.
     """
     known = target.known(checked.name)
     if request.bucket or known is None:

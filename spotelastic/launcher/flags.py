@@ -40,6 +40,7 @@ class Flag:
 
     @property
     def dest(self) -> str:
+        """The option's name among the parsed options."""
         return self.names.split()[-1].lstrip("-").replace("-", "_")
 
 
@@ -167,8 +168,8 @@ OUTPUT = (
     ),
     Flag(
         "--log-level",
-        "the least that is logged (info)",
-        "|".join(LEVELS),
+        f"least severe log records that are shown: {', '.join(LEVELS)} (info)",
+        "LEVEL",
         "info",
         choices=LEVELS,
     ),
@@ -223,7 +224,7 @@ BAGUA = (
         None,
         float,
     ),
-    Flag("--autotune-warmup-time", "warm-up time (30)", "SECONDS", None, float),
+    Flag("--autotune-warmup-time", "time to warm up (30)", "SECONDS", None, float),
     Flag("--is-output-autotune-log", "write the tuning log", read=bool),
     Flag("--enable-bagua-net", "load Bagua-Net", read=bool),
     Flag("--bagua-net_switch_on --bagua-net-switch-on", "same as above", read=bool),
@@ -240,9 +241,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        """Raise the parser's complaint as a `UsageError`."""
         raise UsageError(f"{reworded(message)} (see `spotelastic run --help`)")
 
     def print_help(self, file: Any = None) -> None:
+        """Print the help in the look of the other commands."""
         from spotelastic.launcher import help as launcher_help
 
         launcher_help.show()

@@ -34,7 +34,22 @@ def run() -> None:
 
 def show() -> None:
     """Print the help to stdout."""
+    _fold_long_names()
     application()(["--help"], prog_name="spotelastic run", standalone_mode=False)
+
+
+def _fold_long_names() -> None:
+    """Break names of options that are too long for the terminal, where typer would cut them off."""
+    from rich.text import Text
+    from typer import rich_utils
+
+    class Folding(rich_utils.OptionHighlighter):
+        def __call__(self, text: str | Text) -> Text:
+            shown = super().__call__(text)
+            shown.overflow = "fold"
+            return shown
+
+    rich_utils.highlighter = Folding()
 
 
 def application() -> typer.Typer:

@@ -39,8 +39,9 @@ Role = Literal["alone", "client", "either", "host", "guest"]
 class RendezvousConfig:
     """How this node reaches the etcd of its run.
 
-    Its role: `alone`, with an etcd of its own; `client` of an existing one; `host` or `guest` of
-    one that nodes run; `either`, a host if one of the endpoints is a free address of this machine.
+    The roles: `alone` has an etcd of its own. `client` uses an existing one. `host` and `guest` use
+    one that nodes run. `either` is a host if one of the endpoints is a free address of this
+    machine.
     """
 
     role: Role

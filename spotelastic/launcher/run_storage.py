@@ -109,6 +109,7 @@ class _Taking:
     use: StorageUse = field(default_factory=StorageUse)
 
     def taken(self) -> StorageUse:
+        """Claim the storage, and report what it holds; return its use."""
         folder = folder_of(self.storage)
         if folder is not None:
             self._lock(folder)

@@ -34,6 +34,7 @@ _LOOPBACK = IPv4Network("127.0.0.0/8")
 
 
 def main() -> None:
+    """Run the local cloud until a signal, or until it has no users any more."""
     settings = json.loads(sys.argv[1])
     (announce,) = settings["announce"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

@@ -51,6 +51,7 @@ class CloudInfo:
 
     @property
     def id(self) -> str:
+        """The cloud's id."""
         return Remains(self.folder, "").cloud
 
 
@@ -141,6 +142,7 @@ def environment(info: CloudInfo) -> dict[str, str]:
 
 
 def credentials(endpoint: str, region: str) -> dict[str, str]:
+    """Return the environment variables with endpoint, region and the administrator's keys."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "AKIALOCALCLOUD000000",

@@ -10,8 +10,8 @@ failed drill can be repeated.
     worker   one worker process is killed at a random moment within a step
     etcd     the process of the leading etcd member is killed
 
-Each waits until the job has recovered from the one before: the requested number of nodes trains
-again, without the interrupted node, and has run a few steps.
+Each waits until the job has recovered from the one before. Then the requested number of nodes
+trains again, without the interrupted node, and has run a few steps.
 """
 
 import random
@@ -168,6 +168,7 @@ class Drill:
 
     @property
     def missing(self) -> tuple[InterruptionKind, ...]:
+        """The interruptions for which training ended too early."""
         return missing(self.done)
 
     def feed(self, status: Status) -> None:

@@ -111,7 +111,7 @@ class FaultClient:
 
 @dataclass(frozen=True)
 class Desk:
-    """The server side: one method per fault, with the names of `FaultClient`."""
+    """The server side: one method per fault, each documented in `FaultClient`."""
 
     lock: RLock
     machines: "LocalInstances"

@@ -109,6 +109,7 @@ class Server:
         self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
 
     def start(self) -> None:
+        """Start timers, hypervisor and metadata services, and serve faults and prices."""
         web = self._moto._server
         assert web is not None
         web.app = fault_client.middleware(self._desk, self._priced(web.app))
@@ -143,6 +144,7 @@ class Server:
         teardown.delete(name, say=say, aws=Aws(self._config.region))
 
     def close(self) -> None:
+        """Stop all parts, and remove what the cloud has on the machine."""
         self._agenda.close()
         self._power.close()
         self._machines.close()

@@ -40,14 +40,17 @@ class BootRelease:
 
     @property
     def folder(self) -> str:
+        """The name of the folder in the release's archive."""
         return f"etcd-v{self.version}-linux-amd64"
 
     @property
     def url(self) -> str:
+        """Where the release is published."""
         return f"{self.site}/v{self.version}/{self.folder}.tar.gz"
 
     @property
     def object(self) -> str:
+        """The name of the release's object in the bucket."""
         return f"boot/{self.folder}.tar.gz"
 
 

@@ -184,6 +184,7 @@ class _WatchedClaim:
         self.first = False
 
     def stale(self, claim: bytes) -> bool:
+        """Whether the claim has not changed for `STALE` seconds; sets `first` at the first look."""
         self.first = not self._claim
         if claim != self._claim:
             self._claim, self._since = claim, steady()

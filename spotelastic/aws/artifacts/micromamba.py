@@ -27,6 +27,7 @@ class MicromambaRelease:
 
     @property
     def url(self) -> str:
+        """Where the release is published."""
         return f"{self.site}/{self.version}/micromamba-linux-64"
 
 

@@ -89,6 +89,7 @@ class Aws:
 
     @cached_property
     def session(self) -> AwsSession:
+        """The session that makes the clients; boto3's by default, created on first use."""
         if self._given is not None:
             return self._given
         import boto3

@@ -44,10 +44,12 @@ class Names:
 
     @property
     def stack(self) -> str:
+        """The CloudFormation stack."""
         return PREFIX + self.cluster
 
     @property
     def queue(self) -> str:
+        """The queue on which AWS's events arrive."""
         return PREFIX + self.cluster
 
     @property
@@ -71,6 +73,7 @@ class Names:
 
     @property
     def log_group(self) -> str:
+        """The CloudWatch log group."""
         return f"/spotelastic/{self.cluster}"
 
     @property
@@ -119,6 +122,7 @@ class Addresses:
 
     @property
     def etcd(self) -> tuple[str, ...]:
+        """The members' endpoints for clients, as host:port."""
         return tuple(f"{address}:{CLIENT_PORT}" for address in self.members)
 
 

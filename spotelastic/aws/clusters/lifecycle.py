@@ -1,9 +1,12 @@
 """Creates, changes, finds and lists clusters in an AWS account.
 
-`create` works in this order, so that booting instances find what they read: the bucket with code
-and job; the stack (network, roles, queues, and control nodes, which boot as soon as their groups
-exist); the worker groups. `teardown.py` works in the opposite order. Both can be repeated at any
-point.
+`create` works in an order in which booting instances find what they read:
+
+* the bucket with code and job
+* the stack: network, roles, queues, and the control nodes, which boot as soon as their groups exist
+* the worker groups
+
+`teardown.py` works in the opposite order. Both can be repeated at any point.
 """
 
 import secrets
@@ -53,10 +56,12 @@ class Cluster:
 
     @property
     def name(self) -> str:
+        """The cluster's name."""
         return self.spec.cluster
 
     @property
     def objects(self) -> BucketObjects:
+        """The cluster's objects in the bucket."""
         return BucketObjects(self.aws, self.bucket, self.name)
 
 

@@ -25,6 +25,7 @@ class GroupMember:
 
     @property
     def leaving(self) -> bool:
+        """Whether the instance is on its way out of the group."""
         return self.state.startswith(("Terminat", "Detach"))
 
 
@@ -53,6 +54,7 @@ class ScalingGroup:
         return max(0, self.desired - self.staying)
 
     def place(self, instance: str) -> GroupMember | None:
+        """Return the membership of an instance, or None."""
         return next((place for place in self.places if place.instance == instance), None)
 
 

@@ -1,7 +1,7 @@
 """Looks up and caches hourly prices: spot prices from EC2, on-demand prices from the Pricing API.
 
 If the Pricing API does not answer at once, on-demand prices come from a table shipped with the
-package, of one region and day; `date` tells which prices were used.
+package. That is of one region and day; `date` tells which prices were used.
 """
 
 import json
@@ -159,12 +159,15 @@ class AwsPrices:
         return self._listed.date
 
     def on_demand(self, type: str) -> float:
+        """Return the on-demand price of a type; 0 if not known."""
         return self._listed.on_demand(type)
 
     def besides(self, role: str, *, public: bool) -> float:
+        """Return the price of a node's disks, and of its address if that is public."""
         return estimate.besides(role, public=public)
 
     def spot(self, type: str, zone: str) -> float:
+        """Return the present spot price of a type in a zone; 0 if there is none."""
         now = self._clock()
         known = self._spot.get((type, zone))
         if known is None or now - known[1] > FRESH_FOR:

@@ -5,7 +5,7 @@ They are not part of the stack, so that a change of min, max or types never repl
 train. They are found by name and the cluster's tag. `ensure` can be repeated at any point: it
 creates what is missing and changes what differs.
 
-Each group is created with size 0 and a dead man's switch: a scheduled action that sets its size to
+Each group is created with size 0 and a dead man's switch. This scheduled action sets its size to
 0 an hour later, and that the leading controller keeps postponing. If no controller leads, AWS
 itself ends the instances. For the same reason no instance is protected from scale-in.
 """
@@ -412,6 +412,7 @@ def delete_group(aws: Aws, name: str, cluster: str) -> None:
 
 
 def delete_template(aws: Aws, its: Names) -> None:
+    """Delete the launch template, if it belongs to the cluster."""
     found = _template(aws, its.workers)
     if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
         return

@@ -44,9 +44,11 @@ class BucketObjects:
     cluster: str
 
     def url(self, name: str) -> str:
+        """Return the object's URL."""
         return f"s3://{self.bucket}/{self.cluster}/{name}"
 
     def get(self, name: str) -> bytes | None:
+        """Return an object, or None."""
         found = self._read(name)
         return None if found is None else found[0]
 
@@ -62,6 +64,7 @@ class BucketObjects:
             raise
 
     def put(self, name: str, data: bytes | IO[bytes]) -> None:
+        """Write an object."""
         with calling(f"write {self.url(name)}"):
             self.aws.s3.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
 
@@ -102,10 +105,12 @@ class BucketObjects:
                 raise error.__context__ or error from None  # the error that AWS returned
 
     def download(self, name: str, file: Path) -> None:
+        """Download a large object into a file."""
         with calling(f"read {self.url(name)}"):
             self.aws.s3.download_file(self.bucket, self._key(name), str(file))
 
     def has(self, name: str) -> bool:
+        """Whether the object exists."""
         try:
             with calling(f"look for {self.url(name)}"):
                 self.aws.s3.head_object(Bucket=self.bucket, Key=self._key(name))
@@ -116,6 +121,7 @@ class BucketObjects:
         return True
 
     def delete(self, name: str) -> None:
+        """Delete an object; a missing one is not an error."""
         with calling(f"delete {self.url(name)}"):
             self.aws.s3.delete_object(Bucket=self.bucket, Key=self._key(name))
 
@@ -175,6 +181,7 @@ class BucketObjects:
     # -- the objects that the laptop reads -------------------------------------------------------
 
     def job(self) -> JobSpec | None:
+        """Return the description of the cluster's job, or None."""
         return self._decoded(JOB, JobSpec)
 
     def change_job(self, change: Callable[[JobSpec], JobSpec]) -> JobSpec:
@@ -194,15 +201,19 @@ class BucketObjects:
         raise Unavailable(f"cannot change {self.url(JOB)}: other processes keep changing it")
 
     def status(self) -> Status | None:
+        """Return the published status, or None."""
         return self._decoded(STATUS, Status)
 
     def report(self) -> Report | None:
+        """Return the published report, or None."""
         return self._decoded(REPORT, Report)
 
     def curve(self) -> list[Point]:
+        """Return the points of the loss curve."""
         return self._decoded(CURVE, list[Point]) or []
 
     def events(self) -> list[Event]:
+        """Return all events so far."""
         data = self.get(EVENTS) or b""
         return [msgspec.json.decode(line, type=Event) for line in data.splitlines() if line]
 

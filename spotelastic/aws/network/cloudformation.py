@@ -192,10 +192,12 @@ def stands(stack: Mapping[str, Any]) -> bool:
 
 
 def parameters(stack: Mapping[str, Any]) -> dict[str, str]:
+    """Return the stack's parameters by name."""
     return {item["ParameterKey"]: item["ParameterValue"] for item in stack.get("Parameters", ())}
 
 
 def tags(stack: Mapping[str, Any]) -> dict[str, str]:
+    """Return the stack's tags by key."""
     return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
 
 
@@ -218,6 +220,7 @@ def summary(zones: int, *, private: bool, given: bool, placed: bool) -> tuple[st
 
 
 def outputs(stack: Mapping[str, Any]) -> dict[str, str]:
+    """Return the stack's outputs by name."""
     return {item["OutputKey"]: item["OutputValue"] for item in stack.get("Outputs", ())}
 
 

@@ -56,6 +56,7 @@ class LogShipper:
         self._thread.start()
 
     def write(self, stream: str, text: str) -> None:
+        """Queue a line. Updates of a progress bar are thinned out."""
         if not text.strip():
             return  # CloudWatch refuses empty lines
         if text.endswith("\r"):  # an update of a progress bar: the next one replaces it

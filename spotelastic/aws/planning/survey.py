@@ -144,6 +144,7 @@ def _kinds(aws: Aws, wish: SurveyQuery, options: tuple[Option, ...]) -> tuple[In
 
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
+    """Return the types' names."""
     return tuple(kind.name for kind in kinds)
 
 

@@ -36,6 +36,7 @@ class Named:
 
     @property
     def commits(self) -> "Commits":
+        """The commit records of the run's storage."""
         from spotelastic_checkpoints.commit.commit_protocol import Commits
 
         return Commits(self.catalog.storage, "")

@@ -87,6 +87,7 @@ class _Silence:
         self._until = steady() + SILENCE
 
     def lasts(self) -> None:
+        """Note that there is still no status."""
         if not self._told:
             self._told = True
             self._say("waiting for the control nodes to boot and report")
@@ -95,6 +96,7 @@ class _Silence:
             self._until = steady() + SILENCE
 
     def ends(self) -> None:
+        """Note that there is a status."""
         self._told, self._until = True, math.inf
 
 

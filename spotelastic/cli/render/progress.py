@@ -65,14 +65,17 @@ class Plain:
         return None
 
     def say(self, line: str) -> None:
+        """Print a line."""
         self._write(line)
 
     def event(self, event: Event) -> None:
+        """Print an event as a line."""
         from spotelastic.cli.render.tables import event_line
 
         self._write(event_line(event))
 
     def status(self, status: Status) -> None:
+        """Print the status, if it has changed or some seconds have passed."""
         from spotelastic.cli.render.tables import status_line
 
         now = self._clock()
@@ -108,16 +111,19 @@ class Live:
         self._live.stop()
 
     def say(self, line: str) -> None:
+        """Print a line above the table."""
         from rich.text import Text
 
         self._print(Text(line))
 
     def event(self, event: Event) -> None:
+        """Print an event above the table."""
         from spotelastic.cli.render.tables import event_row
 
         self._print(event_row(event))
 
     def status(self, status: Status) -> None:
+        """Replace the table by the present status."""
         from spotelastic.cli.render.tables import status_table
 
         self._fit()

@@ -224,6 +224,7 @@ def _what(event: Event) -> str:
 
 
 def events_table(events: Sequence[Event]) -> RenderableType:
+    """Return the table of events."""
     table = table_of("time", "kind", "what")
     table.columns[-1].no_wrap = False
     for column in table.columns:

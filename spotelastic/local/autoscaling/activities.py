@@ -35,9 +35,11 @@ class Activity:
 
     @property
     def details(self) -> str:
+        """The event's Details, as JSON."""
         return json.dumps(self.place)
 
     def ended(self, status: str, message: str | None = None) -> None:
+        """Close the activity with a status and message."""
         self.status_code, self.status_message = status, message
         self.end_time, self.progress = now(), 100
 
@@ -49,6 +51,7 @@ class Activities:
     _by_group: dict[str, list[Activity]] = field(default_factory=dict)
 
     def launch(self, group: str, instance: str = "", zone: str = "") -> Activity:
+        """Open the activity of a launch."""
         what = f": {instance}" if instance else "."
         cause = (
             "an instance was started in response to a difference between desired and actual "
@@ -57,6 +60,7 @@ class Activities:
         return self._open(group, f"Launching a new EC2 instance{what}", cause, True, zone)
 
     def termination(self, group: str, instance: str, zone: str, why: str) -> Activity:
+        """Open the activity of a termination."""
         cause = f"an instance was taken out of service {why}"
         return self._open(group, f"Terminating EC2 instance: {instance}", cause, False, zone)
 
@@ -67,6 +71,7 @@ class Activities:
         return sorted(found, key=lambda activity: activity.start_time, reverse=True)
 
     def forget(self, group: str) -> None:
+        """Drop the activities of a deleted group."""
         self._by_group.pop(group, None)
 
     def _open(

@@ -87,6 +87,7 @@ class AutoScaling:
             self._agenda.soon(self.pass_over)
 
     def machine_changed(self, machine: LocalInstance) -> None:
+        """Note that an instance's state has changed."""
         if machine.state == machines.TERMINATED:
             self.capacity_changed()
         self.wake()
@@ -382,6 +383,7 @@ class AutoScaling:
                     del self._backend.scheduled_actions[key]
 
     def machine(self, member: LocalGroupMember) -> LocalInstance | None:
+        """Return the instance of a member, or None."""
         return self._machines.get(member.instance_id)
 
     def _group(self, name: str) -> Any:

@@ -38,6 +38,7 @@ class LocalGroupMember(models.InstanceState):
         """The scaling activity in progress for the member."""
 
     def wait(self, hook: Any, now: float) -> LifecycleWait:
+        """Begin a life-cycle action at the hook."""
         timeout = hook.heartbeat_timeout
         limit = now + min(GLOBAL_TIMEOUT, timeout * _MULTIPLES)
         wait = LifecycleWait(hook, str(uuid.uuid4()), now + timeout, limit)

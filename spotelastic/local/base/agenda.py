@@ -30,6 +30,7 @@ class Agenda:
         self._thread = Thread(target=self._run, name="agenda", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def soon(self, task: Task) -> None:
@@ -43,6 +44,7 @@ class Agenda:
             self._changed.notify()
 
     def close(self) -> None:
+        """Stop after the present task."""
         with self._changed:
             self._going = False
             self._changed.notify()

@@ -22,6 +22,7 @@ class Bus:
         """Seconds until each copy of an event is delivered."""
 
     def emit(self, event: CloudEvent) -> None:
+        """Deliver an event, as `delays` say."""
         now = wall()
         for delay in self.delays:
             deliver = partial(self._put, event, now)

@@ -1,8 +1,8 @@
 """Builds and delivers AWS's events about instances and Auto Scaling groups, in AWS's own format.
 
-Sources: "Events for Amazon EC2 Spot Instance interruptions", "EC2 instance rebalance
-recommendations", "Amazon EC2 instance state change events" (EC2 user guide), and "Amazon EC2 Auto
-Scaling event reference" (Auto Scaling user guide).
+Sources in the EC2 user guide: "Events for Amazon EC2 Spot Instance interruptions", "EC2 instance
+rebalance recommendations", "Amazon EC2 instance state change events". In the Auto Scaling user
+guide: "Amazon EC2 Auto Scaling event reference".
 """
 
 import json
@@ -25,6 +25,7 @@ class CloudEvent:
 
 
 def interruption_warning(region: str, instance: str) -> CloudEvent:
+    """Return the notice of a spot interruption."""
     return CloudEvent(
         "aws.ec2",
         "EC2 Spot Instance Interruption Warning",
@@ -34,6 +35,7 @@ def interruption_warning(region: str, instance: str) -> CloudEvent:
 
 
 def rebalance_recommendation(region: str, instance: str) -> CloudEvent:
+    """Return a rebalance recommendation."""
     return CloudEvent(
         "aws.ec2",
         "EC2 Instance Rebalance Recommendation",
@@ -43,6 +45,7 @@ def rebalance_recommendation(region: str, instance: str) -> CloudEvent:
 
 
 def state_change(account: str, region: str, instance: str, state: str) -> CloudEvent:
+    """Return the event of an instance's new state."""
     return CloudEvent(
         "aws.ec2",
         "EC2 Instance State-change Notification",

@@ -45,10 +45,12 @@ class Content:
         self._reader = threading.local()  # several requests may read the object at once
 
     def seek(self, position: int) -> int:
+        """Set the position of the next read in this thread."""
         self._reader.at = position
         return position
 
     def read(self, size: int = -1) -> bytes:
+        """Read from the position of this thread."""
         at = getattr(self._reader, "at", 0)
         if self._data is None and self.size <= SMALL:
             with self._opened() as file:
@@ -89,12 +91,15 @@ class KeptBuckets:
         (root / _WRITING).mkdir(parents=True)
 
     def names(self) -> tuple[str, ...]:
+        """Return the names of the buckets."""
         return names(self.root)
 
     def add(self, bucket: str) -> None:
+        """Create a bucket's folder."""
         (self.root / bucket).mkdir(exist_ok=True)
 
     def drop(self, bucket: str) -> None:
+        """Delete a bucket's folder."""
         shutil.rmtree(self.root / bucket, ignore_errors=True)
 
     def objects(self, bucket: str) -> Iterator[tuple[str, Content]]:

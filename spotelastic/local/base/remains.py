@@ -43,10 +43,12 @@ class Remains:
             record.unlink(missing_ok=True)
 
     def dumps(self) -> str:
+        """Return it as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def loads(cls, text: str) -> "Remains":
+        """Return the value of such JSON."""
         return cls(**json.loads(text))
 
 

@@ -88,7 +88,7 @@ def _without_instances(arn: str) -> str:
     return head or last
 
 
-# -- who ----------------------------------------------------------------------------------------
+# -- the caller ---------------------------------------------------------------------------------
 
 
 def principal_of(account: str, key: str) -> Principal:
@@ -114,6 +114,7 @@ def principal_of(account: str, key: str) -> Principal:
 
 
 def backend_policies(backend: Any, user: str) -> list[dict[str, Any]]:
+    """Return a user's own policies."""
     return [backend.get_user_policy(user, name) for name in backend.list_user_policies(user)]
 
 
@@ -125,7 +126,7 @@ def _documents(texts: Iterable[Any]) -> tuple[Policy, ...]:
     return tuple(json.loads(text) if isinstance(text, str) else text for text in texts)
 
 
-# -- what ---------------------------------------------------------------------------------------
+# -- the call -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class AwsRequest:
     given: Mapping[str, Any]
 
     def arn(self, service: str, rest: str) -> str:
+        """Return an ARN in the request's region and account."""
         return f"arn:aws:{service}:{self.region}:{self.account}:{rest}"
 
 

@@ -48,9 +48,11 @@ class SpotMarket:
         return float("inf") if limit is None else max(limit - used, 0)
 
     def on_demand(self, type: str) -> float:
+        """Return the on-demand price of a type: set, shipped or guessed."""
         return self.listed.get(type) or self._shipped.get(type) or _guessed(type)
 
     def spot(self, type: str, zone: str) -> float:
+        """Return the spot price of a type in a zone."""
         return self.prices.get((type, zone), round(self.on_demand(type) * SPOT_SHARE, 4))
 
 

@@ -1,8 +1,8 @@
 """Runs and kills the processes of local instances, in a small process of its own.
 
 It has a single thread and no moto, so that it can fork safely. It adopts orphaned processes of
-instances, and outlives the cloud: when the cloud ends in any way, the hypervisor's input ends, and
-it removes everything the cloud had on the machine. Instances in turn die with the hypervisor.
+instances, and outlives the cloud. When the cloud ends in any way, the hypervisor's input ends; it
+then removes everything the cloud had on the machine. Instances in turn die with the hypervisor.
 Commands arrive as JSON lines on standard input, answers go to standard output:
 
     {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm"}  -> {"booted": instance}
@@ -40,6 +40,7 @@ class Hypervisor:
         self._input = b""
 
     def run(self) -> None:
+        """Carry out commands and reap children until the input ends."""
         children, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -136,6 +137,7 @@ def _answer(**answer: str) -> None:
 
 
 def main() -> None:
+    """Run the hypervisor, and clean up after the cloud."""
     remains = Remains.loads(sys.argv[1])
     name_process("se-hypervisor")
     adopt_orphans()

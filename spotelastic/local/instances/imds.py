@@ -55,6 +55,7 @@ class MetadataServer:
         self._thread = Thread(target=self._loop.run_forever, name="imds", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def open(self, instance: str, address: str) -> None:
@@ -62,12 +63,15 @@ class MetadataServer:
         self._run(self._open(instance, address))
 
     def close_address(self, address: str) -> None:
+        """Stop serving an address."""
         self._run(self._close(address))
 
     def set_trouble(self, address: str, trouble: Trouble) -> None:
+        """Set the fault of an address's service."""
         self._run(self._set_trouble(address, trouble))
 
     def close(self) -> None:
+        """Stop serving all addresses."""
         for address in list(self._services):
             self.close_address(address)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -52,18 +52,22 @@ class LocalInstance:
 
     @property
     def id(self) -> str:
+        """The instance's id."""
         return str(self.it.id)
 
     @property
     def state(self) -> str:
+        """The instance's state, in EC2's words."""
         return str(self.it._state.name)
 
     @property
     def spot(self) -> bool:
+        """Whether it is a spot instance."""
         return bool(self.it.lifecycle == "spot")
 
     @property
     def address(self) -> str:
+        """The private address."""
         return str(self.it.private_ip)
 
 
@@ -90,12 +94,15 @@ class LocalInstances:
         """Called with every instance whose state has changed."""
 
     def start(self) -> None:
+        """Start the metadata services."""
         self._imds.start()
 
     def close(self) -> None:
+        """Stop the metadata services."""
         self._imds.close()
 
     def get(self, instance: str) -> LocalInstance | None:
+        """Return the instance of that id, or None."""
         return self._machines.get(instance)
 
     def free(self, type: str, zone: str) -> float:
@@ -186,12 +193,14 @@ class LocalInstances:
             self.terminate(machine.it, "Server.SpotInstanceTermination")
 
     def recommend_rebalance(self, machine: LocalInstance) -> None:
+        """Send the instance a rebalance recommendation."""
         machine.notices.rebalance = wall()
         self._emit(
             eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
         )
 
     def set_metadata(self, machine: LocalInstance, trouble: Trouble) -> None:
+        """Set the fault of the instance's metadata service."""
         self._imds.set_trouble(machine.address, trouble)
 
     # -- switching ---------------------------------------------------------------------------
@@ -245,6 +254,7 @@ class LocalInstances:
     # -- the metadata service ----------------------------------------------------------------
 
     def read(self, instance: str, path: str) -> str | None:
+        """Return a document of the instance's metadata service, or None."""
         machine = self._machines.get(instance)
         return metadata.read(self._facts(machine), path) if machine else None
 

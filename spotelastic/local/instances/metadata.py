@@ -36,6 +36,7 @@ class RoleCredentials:
     expires: datetime
 
     def document(self) -> str:
+        """Return the metadata document with the credentials."""
         return json.dumps(
             {
                 "Code": "Success",

@@ -27,6 +27,7 @@ class Layout:
 
     @classmethod
     def of(cls, remains: Remains, instance: str) -> "Layout":
+        """Return the layout of one of the cloud's instances."""
         folder = Path(remains.folder, "instances", instance)
         return cls(
             folder / "home", folder / "console.log", folder / "volumes", remains.shm / instance
@@ -60,9 +61,11 @@ class Power:
         """Called with each instance that has shut itself down, but is not ended yet."""
 
     def start(self) -> None:
+        """Start the thread that reads the hypervisor's answers."""
         self._answers.start()
 
     def layout(self, instance: str) -> Layout:
+        """Return the layout of an instance."""
         return Layout.of(self._remains, instance)
 
     def on(self, instance: str, environment: Mapping[str, str]) -> Future[None]:

@@ -13,6 +13,8 @@ from spotelastic.local.moto_patches.patch import Patches
 
 
 def install(patches: Patches, market: SpotMarket) -> None:
+    """Apply the patches."""
+
     @patches.method(VPCs, "create_vpc", "moto ignores DryRun")
     def create_vpc(original: Callable[..., Any], response: Any) -> Any:
         response.error_on_dryrun()

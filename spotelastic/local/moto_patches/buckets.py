@@ -18,6 +18,8 @@ counts as TLS."""
 
 
 def install(patches: Patches) -> None:
+    """Apply the patches."""
+
     @patches.method(
         ActionAuthenticatorMixin,
         "_authenticate_and_authorize_s3_action",

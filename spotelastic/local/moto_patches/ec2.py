@@ -34,6 +34,7 @@ LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
 def install(patches: Patches, machines: LocalInstances, market: SpotMarket, power: Power) -> None:
+    """Apply the patches."""
     _install_launch(patches, machines)
     _install_profiles(patches)
     _install_user_data(patches)

@@ -18,6 +18,7 @@ _ACTIVITIES_PER_PAGE = 100
 
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
+    """Apply the patches."""
     patches.addition(models, "InstanceState", "members need more attributes than moto's")(
         LocalGroupMember
     )

@@ -14,6 +14,7 @@ from spotelastic.local.moto_patches.patch import Patches
 
 
 def install(patches: Patches, lock: RLock) -> None:
+    """Apply the patches; `lock` is the cloud's."""
     for service in (EC2BaseResponse, AutoScalingResponse, CloudFormationResponse, EventsHandler):
         _hold(patches, service, "call_action", lock, "2 of 480 concurrent terminations failed")
     writes = Lock()

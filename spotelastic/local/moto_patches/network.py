@@ -21,7 +21,7 @@ _RESERVED = 4  # AWS reserves the first four addresses of a subnet, and the last
 
 
 def install(patches: Patches, power: Power, volumes: Path) -> None:
-    """`volumes` is where the contents of volumes are stored, one folder each."""
+    """Apply the patches. `volumes` is the folder in which volumes' contents are stored."""
     _install_addresses(patches)
     _install_interfaces(patches)
     _install_dependencies(patches)

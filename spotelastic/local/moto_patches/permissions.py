@@ -55,6 +55,7 @@ class AccessDenied(ServiceException):
 
 
 def install(patches: Patches, authority: Authority) -> None:
+    """Apply the patches."""
     # moto's models of most services do not list this error, and it warns each time.
     warnings.filterwarnings("ignore", message=r"Exception\(Refused\)")
     _install_calls(patches, authority)

@@ -148,6 +148,7 @@ class PlacementGroup(_Plain, CloudFormationModel):
         self._instances: list[Any] = []
 
     def add(self, instance: Any) -> None:
+        """Record an instance in the group."""
         self._instances.append(instance)
 
     @property

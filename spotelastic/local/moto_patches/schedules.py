@@ -15,6 +15,8 @@ from spotelastic.local.moto_patches.patch import Patches
 
 
 def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
+    """Apply the patches."""
+
     @patches.method(
         AutoScalingBackend,
         "put_scheduled_update_group_action",

@@ -26,6 +26,7 @@ from spotelastic.local.moto_patches.patch import Patches
 
 
 def install(patches: Patches, scaling: AutoScaling, deleted: Callable[[], object]) -> None:
+    """Apply the patches; `deleted` is called after each deletion of a stack."""
     _install_parameters(patches)
     _install_groups(patches, scaling)
     _install_updates(patches)

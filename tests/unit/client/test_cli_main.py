@@ -189,6 +189,7 @@ def test_the_help_is_grouped_and_no_group_is_long(command: str, some: set[str]) 
     panels = [panel.splitlines() for panel in told.split("╭─ ")[1:]]
     titles = [panel[0].split(" ─")[0] for panel in panels]
     assert some <= set(titles)
+    assert not re.search(r"--[\w,-]+…", told), "80 columns show every name of an option whole"
     assert max(len(panel) for panel in panels) < 30
 
 

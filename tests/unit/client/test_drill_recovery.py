@@ -52,4 +52,4 @@ def test_what_it_cost_is_told_also_of_a_node_that_never_trained() -> None:
     assert outcome(replace(ROW, steps_lost=5)) == (
         "a is gone: training paused 0.50 s and goes on from step 41, 5 steps repeated"
     )
-    assert "nobody paused" in outcome(replace(ROW, saved_step=None, pause_s=0.0))
+    assert "training did not pause" in outcome(replace(ROW, saved_step=None, pause_s=0.0))
