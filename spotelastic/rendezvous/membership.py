@@ -95,10 +95,10 @@ def join(
         if reason is not None and remembered:
             continue
         if reason is not None:
-            if another := _of_another_version(store, keys, node):
-                return Refusal(another)
             if store.range(keys.live())[0]:
                 return Refusal(reason)
+            if another := _of_another_version(store, keys, node):
+                return Refusal(another)
             own = Put(keys.reference, encode(Reference(node, settings)))
             store.commit([measured], [own, Put(keys.settings, encode(settings))])
             continue
