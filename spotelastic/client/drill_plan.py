@@ -77,7 +77,11 @@ def read(file: Path) -> tuple[PlannedInterruption, ...]:
     try:
         text = file.read_text()
     except OSError as error:
-        raise UsageError(f"{where}: cannot be read: {error.strerror}") from None
+        example = 'after = "30s"'
+        raise UsageError(
+            f"{where}: cannot be read: {error.strerror}; write there what is to be interrupted, "
+            f"such as [[{LIST}]] with {example} below it (see `spotelastic drill --help`)"
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(f"{where}: cannot be read: it is not a text file") from None
     try:

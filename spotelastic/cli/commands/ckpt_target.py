@@ -149,14 +149,15 @@ def _storage_of(cluster: str) -> str:
     why = ""
     try:
         Names(cluster)
+        why = ", and no cluster of that name has left checkpoints on this machine"
         target = CloudTarget.find(None)
-        why = ", and "
+        why = ", and {}"
         return target.told(cluster, lambda _: None).spec.storage
     except UsageError as error:
         found = local_data.find(cluster)
         if found is not None and found.folder.is_dir():
             return str(found.folder)
-        raise UsageError(f"{cluster}: no such folder{why}{error if why else ''}") from None
+        raise UsageError(f"{cluster}: no such folder{why.format(error)}") from None
 
 
 @contextmanager

@@ -84,7 +84,13 @@ def drill(
     region: Region = None,
     json: AsJson = False,
 ) -> None:
-    """Interrupt nodes of a job one after another, following a plan."""
+    """Interrupt nodes of a job one after another, following a plan.
+
+    The plan is a TOML array of tables named `interruption`, or a JSON list. Each
+    entry says when it is due, by `after = "30s"` or `step = 400`. It may have
+    `kind` (notice, rebalance or loss), `node` ("any", "rank 0" or a name) and
+    `in` (seconds of notice).
+    """
     from spotelastic.cli.render import tables
     from spotelastic.client import drill_plan, drill_recovery
     from spotelastic.client.target import CloudTarget

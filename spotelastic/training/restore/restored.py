@@ -348,7 +348,10 @@ class RestoreSource:
         own = own._replace(changed=(*own.changed, *self._per_rank.find(state)))
         self._elsewhere = own.unexpected | self._per_rank.unread
         if problem := str(of_all(own)):
-            raise UsageError(f"the checkpoint of step {self.step} is of another state: {problem}")
+            raise UsageError(
+                f"the checkpoint of step {self.step} is of another state: {problem}; if this is "
+                "another run, give it another storage, or begin afresh"
+            )
 
     def own_value(self, name: str) -> Any:
         """Return a value that spotelastic added; None where it was not saved or cannot be had."""
