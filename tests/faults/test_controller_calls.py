@@ -38,8 +38,6 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.clock import unbroken
-from spotelastic.controller.decisions import commands as decisions_commands
-from spotelastic.controller.effects import inbox, publisher
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop.run import lead_with
@@ -71,8 +69,8 @@ DONE = {
     "sqs:DeleteMessage",
 }
 TURN = int(os.environ.get("SOAK_TURN", "0"))
-POLICY = ControllerPolicy(boot_within=3.0, strange_for=0.0)
-PACE = LoopPace(busy=0.25, soon=0.25)
+POLICY = ControllerPolicy(boot_within=3.0, strange_for=0.0, command_lifetime=PATIENT)
+PACE = LoopPace(busy=0.25, soon=0.25, long_poll=1, retry=0.25)
 WARNING = """{{"id": "w-{0}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",
 "detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
@@ -192,12 +190,8 @@ def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Ite
 
 @pytest.mark.parametrize("fault", [WAYS[TURN % len(WAYS)]], ids=lambda fault: fault.name)
 def test_every_call_of_a_controller_fails_once_and_all_comes_right(
-    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, tmp_path: Path
 ) -> None:
-    for where, name in ((inbox, "RETRY"), (publisher, "EVERY")):
-        monkeypatch.setattr(where, name, 0.25)
-    monkeypatch.setattr(inbox, "LONG_POLL", 1)
-    monkeypatch.setattr(decisions_commands, "LIFETIME", PATIENT)
     with account(tmp_path) as authority:
         cluster = clusters.create(REQUEST, lambda _: None, Aws())
         role = role_of(cluster.aws, NAME, "ControlRole")

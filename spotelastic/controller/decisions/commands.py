@@ -7,7 +7,6 @@ came. Each decision handles one command that changes something, so that the next
 
 from collections.abc import Iterator
 
-from spotelastic.aws.messaging.command_queue import LIFETIME
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
@@ -26,10 +25,10 @@ from spotelastic.model.progress import Event
 from spotelastic.model.protocol import refusal
 
 
-def read(seen: Observation, now: float) -> Iterator[Action]:
+def read(seen: Observation, now: float, lifetime: float) -> Iterator[Action]:
     for order in seen.orders:
         command = order.command
-        if command is None or command.id in seen.answered or now - order.sent_at > LIFETIME:
+        if command is None or command.id in seen.answered or now - order.sent_at > lifetime:
             yield Reply(order, None)
             continue
         told, actions = _carry_out(seen, command, now)

@@ -55,13 +55,13 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
     seen = replace(seen, told=seen.told | told)
     actions += interruptions.losses(seen, now)
     actions += _forgotten(seen)
-    actions += commands.read(seen, now)
-    seen, gone = _with_orders(seen, actions)
+    actions += commands.read(seen, now, policy.command_lifetime)
+    seen, gone = _with_effects(seen, actions)
     if seen.wanted and seen.settings and seen.settings != seen.wanted and not seen.ended:
         actions.append(Resettle(seen.wanted))
     if seen.groups:
         actions += _end(seen, now, policy)
-        seen, _ = _with_orders(seen, actions)
+        seen, _ = _with_effects(seen, actions)
         sized = list(capacity.change_sizes(seen, now, policy))
         removed = gone | {action.instance for action in sized if isinstance(action, Remove)}
         actions += sized
@@ -108,7 +108,7 @@ def ends(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Actio
     return tuple(_end(seen, now, policy)) if seen.groups else ()
 
 
-def _with_orders(seen: Observation, actions: Sequence[Action]) -> tuple[Observation, set[str]]:
+def _with_effects(seen: Observation, actions: Sequence[Action]) -> tuple[Observation, set[str]]:
     """Returns the observation as it will be once these actions are done, and the instances that
     they end.
     """

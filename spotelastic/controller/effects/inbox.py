@@ -18,17 +18,14 @@ from spotelastic.aws.messaging.eventbridge import parse
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.effects.throttle import JITTER
+from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told
 
 logger = logging.getLogger(__name__)
 
-LONG_POLL = 20
-"""Seconds that one request waits for messages; the most that SQS allows."""
+PACE = LoopPace()
 REMEMBERED = 10_000
-RETRY = 1.0
-"""Seconds before another attempt after a failed one; the pause doubles with each failure in a row.
-"""
 RETRY_AT_MOST = 30.0
 
 
@@ -63,6 +60,7 @@ class Inbox(Generic[T]):
         read: Read[T],
         arrived: Callable[[], None],
         clock: Clock = unbroken,
+        pace: LoopPace = PACE,
         retry_at_most: float = RETRY_AT_MOST,
         draw: Draw = random.uniform,
     ) -> None:
@@ -71,8 +69,9 @@ class Inbox(Generic[T]):
         self._read = read
         self._arrived = arrived
         self._clock = clock
+        self._long_poll = pace.long_poll
         self._draw = draw
-        self._backoff = Backoff(RETRY, retry_at_most, jitter=JITTER)
+        self._backoff = Backoff(pace.retry, retry_at_most, jitter=JITTER)
         self._complain = Complaint(logger.warning)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
@@ -171,7 +170,7 @@ class Inbox(Generic[T]):
             answer: Any = self._aws.sqs.receive_message(
                 QueueUrl=self.url,
                 MaxNumberOfMessages=10,
-                WaitTimeSeconds=LONG_POLL,
+                WaitTimeSeconds=self._long_poll,
                 AttributeNames=["SentTimestamp"],
             )
         now = self._clock()

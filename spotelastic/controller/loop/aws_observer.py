@@ -56,7 +56,7 @@ class DatedPrices(Prices, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessages:
     """The messages and commands that an observation is made with."""
 
     messages: tuple[Message, ...] = ()
@@ -153,7 +153,7 @@ class AwsObserver:
     def observation(
         self,
         records: Records,
-        received: Received,
+        received: ReceivedMessages,
         told: frozenset[tuple[str, str, str]],
         *,
         priced: bool = True,

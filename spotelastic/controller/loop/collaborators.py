@@ -101,11 +101,13 @@ def connect(
         aws, store, leadership, spec, config.bucket, queue, commands, alive
     )
     etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
-    soon = command_queue.LIFETIME / 2  # or commands would be void
+    pace, soon = config.pace, config.policy.command_lifetime / 2  # or commands would be void
     return Collaborators(
         executor=executor,
         publisher=Publisher(objects, etcd_leader, alive),
-        events=Inbox(aws, queue, inbox.message, wake.set),
-        commands=Inbox(aws, commands, inbox.order, wake.set, retry_at_most=soon, draw=draw),
+        events=Inbox(aws, queue, inbox.message, wake.set, pace=pace),
+        commands=Inbox(
+            aws, commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw
+        ),
         snapshots=Snapshots(objects, spec.etcd, config.tls),
     )

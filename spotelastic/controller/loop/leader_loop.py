@@ -17,7 +17,6 @@ from typing import Protocol
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.backoff import Draw
 
-from spotelastic.aws.messaging import command_queue
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller.decisions import housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
@@ -26,7 +25,7 @@ from spotelastic.controller.decisions.urgent import Membership, warned
 from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.effects.throttle import AwsThrottle, WarningRetry
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
-from spotelastic.controller.loop.aws_observer import AwsObserver, Received
+from spotelastic.controller.loop.aws_observer import AwsObserver, ReceivedMessages
 from spotelastic.controller.loop.collaborators import Collaborators
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import (
@@ -254,7 +253,7 @@ class LeaderLoop:
         self, records: Records, messages: tuple[Message, ...], *, priced: bool = True
     ) -> Observation:
         """Returns an observation with AWS as of the last look."""
-        received = Received(messages, self._events.handled, answered=self._commands.handled)
+        received = ReceivedMessages(messages, self._events.handled, answered=self._commands.handled)
         told = records.told | self._told
         return self._observer.observation(records, received, told, priced=priced)
 
@@ -307,7 +306,7 @@ class LeaderLoop:
 
     def _is_asked(self) -> bool:
         """Whether a command waits to be carried out."""
-        now, lifetime = self._clock(), command_queue.LIFETIME
+        now, lifetime = self._clock(), self._observer.job.policy.command_lifetime
         return any(now - command.sent_at <= lifetime for command in self._commands.messages)
 
     # -- acting and publishing -------------------------------------------------------------------

@@ -19,6 +19,10 @@ class LoopPace:
     """Time after an action until AWS is asked for its result."""
     turn: float = 0.05
     """Least time between two decisions, so that a burst of changes is looked at once."""
+    long_poll: int = 20
+    """Time that one request waits for messages; the most that SQS allows."""
+    retry: float = 1.0
+    """Pause after a request for messages that failed; it doubles with each failure in a row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.compute.zone_ranking import Zone
+from spotelastic.aws.messaging.command_queue import LIFETIME
 from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning
 from spotelastic.model.command import Answer, Command
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
@@ -109,6 +110,8 @@ class ControllerPolicy:
     """Time for which a node is likely to be paid for before it trains."""
     ends_within: float = 180.0
     """Time that a job may take, and cost, after it was told to stop."""
+    command_lifetime: float = LIFETIME
+    """Time for which a command may be carried out; its sender then says that no answer came."""
     capacity: Capacity = Capacity()
 
 

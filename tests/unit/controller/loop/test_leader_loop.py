@@ -12,7 +12,7 @@ from spotelastic.aws.messaging.eventbridge import StateChange
 from spotelastic.clock import unbroken
 from spotelastic.controller.accounting.ledger_events import LEDGER
 from spotelastic.controller.decisions.housekeeping import BOOT, HousekeepingPolicy
-from spotelastic.controller.loop.aws_observer import Received
+from spotelastic.controller.loop.aws_observer import ReceivedMessages
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Job, Settings
@@ -154,7 +154,7 @@ def test_a_node_on_demand_that_was_given_back_is_known_to_whoever_leads_next(
     given = Event(unbroken() - 60.0, "give-back", "", "i-9", {"committed": 90})
     leader.store.put(KEYS.event("1"), encode(given))
     leader.elect()
-    seen = leader.observer.observation(leader.mirror.records(), Received(), frozenset())
+    seen = leader.observer.observation(leader.mirror.records(), ReceivedMessages(), frozenset())
     assert seen.given_back_at == 90
 
 
