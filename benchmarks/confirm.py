@@ -89,7 +89,7 @@ class Market:
     """When each instance existed, in epoch seconds."""
 
     def running(self) -> list[autoscaling.Instance]:
-        found = autoscaling.machines(self.cluster.aws, NAME, "worker")
+        found = autoscaling.instances(self.cluster.aws, NAME, "worker")
         return sorted((m for m in found if m.state in autoscaling.ALIVE), key=lambda m: m.id)
 
     def look(self) -> list[autoscaling.Instance]:

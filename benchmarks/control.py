@@ -235,12 +235,12 @@ def controlling() -> Iterator[Row]:
         (member,) = stack.enter_context(etcd(1))
         store = stack.enter_context(contextlib.closing(EtcdStore([member.endpoint])))
         its = stack.enter_context(account(member.endpoint, NODES))
-        until(lambda: len(its.group().places) == NODES, f"{NODES} instances")
+        until(lambda: len(its.group().members) == NODES, f"{NODES} instances")
         its.register(store)
         controllers = Controllers(its.spec, its.info.region)
         stack.callback(controllers.close)
         leader = until(lambda: _published_leader(its), "a leader")
-        until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
+        until(lambda: all(p.state == "InService" for p in its.group().members), "all in service")
         _rested(controllers)  # The calls of its start are not those of an idle controller.
         calls = _calls(controllers) + (NODES + len(MEMBERS)) * 60.0 / REFRESH
         yield Row(f"calls of AWS, {NODES} idle nodes, a minute", calls, "", 30)
@@ -251,7 +251,7 @@ def controlling() -> Iterator[Row]:
 def _replacing(its: Account) -> Iterator[Row]:
     faults = FaultClient(its.info)
     times = []
-    for place in its.group().places[:NOTICES]:
+    for place in its.group().members[:NOTICES]:
         started = time.monotonic()
         faults.interrupt(place.instance, 120.0)
         until(lambda place=place: _leaves(its, place.instance), f"{place.instance} is replaced")
@@ -265,7 +265,7 @@ def _succeeding(
     until(lambda: its.staying() == NODES, "all places are filled again")
     its.register(store)
     launched = its.launched()
-    victim = next(place.instance for place in its.group().places if not place.leaving)
+    victim = next(place.instance for place in its.group().members if not place.leaving)
     FaultClient(its.info).interrupt(victim, 120.0)
     started = time.monotonic()
     controllers.kill(leader)

@@ -59,15 +59,15 @@ class Account:
         return found
 
     def staying(self) -> int:
-        return sum(place.state == "InService" for place in self.group().places)
+        return sum(place.state == "InService" for place in self.group().members)
 
     def launched(self) -> int:
         """Number of worker instances that ever existed."""
-        return len(autoscaling.machines(self.aws, NAME, "worker"))
+        return len(autoscaling.instances(self.aws, NAME, "worker"))
 
     def register(self, store: EtcdStore) -> None:
         """Register all instances of the group as nodes."""
-        for place in self.group().places:
+        for place in self.group().members:
             node = Node(place.instance, f"{place.instance}-1", "", "", Fingerprint())
             store.put(Keys(NAME).live(place.instance), encode(node))
 

@@ -116,7 +116,7 @@ def _on_aws(cluster: Cluster, what: InterruptionRequest) -> str:
 
 
 def _check_spot(cluster: Cluster, node: str) -> None:
-    found = {machine.id: machine for machine in autoscaling.machines(cluster.aws, cluster.name)}
+    found = {machine.id: machine for machine in autoscaling.instances(cluster.aws, cluster.name)}
     if node in found and not found[node].spot:
         raise UsageError(
             f"{node} is on-demand: AWS gives such instances no notice (use --kind loss)"

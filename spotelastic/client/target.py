@@ -179,7 +179,7 @@ class CloudTarget:
         """Return what is left of a cluster that is incomplete, for people."""
         its = Names(name)
         names = (its.workers, its.on_demand, *map(its.control, MEMBERS))
-        found = autoscaling.machines(self.aws, name)
+        found = autoscaling.instances(self.aws, name)
         counts = {
             "stack": cloudformation.clusters(self.aws).count(name),
             "group": len(autoscaling.groups(self.aws, names)),

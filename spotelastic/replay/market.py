@@ -108,8 +108,8 @@ class SimulatedMarket:
     def group(self, name: str) -> ScalingGroup:
         """Return the group as Auto Scaling describes it."""
         mine = ((id, each.state) for id, each in self.rented.items() if each.group == name)
-        places = sorted((GroupMember(id, state) for id, state in mine if state), key=_instance)
-        return ScalingGroup(name, self.desired[name], tuple(places))
+        members = sorted((GroupMember(id, state) for id, state in mine if state), key=_instance)
+        return ScalingGroup(name, self.desired[name], tuple(members))
 
     def set_desired(self, group: str, size: int) -> None:
         """Set the size of a group."""
@@ -190,5 +190,5 @@ class SimulatedMarket:
         self._timeline.after(BUS, arrive)
 
 
-def _instance(place: GroupMember) -> str:
-    return place.instance
+def _instance(member: GroupMember) -> str:
+    return member.instance

@@ -228,7 +228,7 @@ def changing(trial: Trial, number: int) -> Trial:
 
 
 def living(trial: Trial) -> set[str]:
-    found = autoscaling.machines(trial.laptop.aws, NAME)
+    found = autoscaling.instances(trial.laptop.aws, NAME)
     return {machine.id for machine in found if machine.state != "terminated"}
 
 
@@ -395,10 +395,10 @@ def complete(trial: Trial, told: str) -> None:
     def filled() -> bool:
         found = autoscaling.group(aws, its.workers)
         assert found is not None, told
-        return (found.desired, len(found.places)) == (2, 2)
+        return (found.desired, len(found.members)) == (2, 2)
 
     until(filled, 5.0)
-    living = [m for m in autoscaling.machines(aws, NAME) if m.state != "terminated"]
+    living = [m for m in autoscaling.instances(aws, NAME) if m.state != "terminated"]
     roles = sorted(machine.role for machine in living)
     assert roles == ["control"] * 3 + ["worker"] * 2, told
     switches = aws.autoscaling.describe_scheduled_actions()["ScheduledUpdateGroupActions"]

@@ -81,7 +81,7 @@ def test_a_down_that_is_killed_is_run_again_and_leaves_nothing(info: CloudInfo, 
 def nothing_is_left() -> None:
     aws = Aws()
     assert clusters.all_names(aws) == ()
-    assert all(machine.state == "terminated" for machine in autoscaling.machines(aws, NAME))
+    assert all(machine.state == "terminated" for machine in autoscaling.instances(aws, NAME))
     assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
     assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
     assert aws.ec2.describe_volumes()["Volumes"] == []

@@ -125,10 +125,10 @@ class Story:
         return found
 
     def staying(self) -> set[str]:
-        return {place.instance for place in self.group().places if not place.leaving}
+        return {place.instance for place in self.group().members if not place.leaving}
 
     def machines(self) -> dict[str, autoscaling.Instance]:
-        return {each.id: each for each in autoscaling.machines(self.aws, NAME)}
+        return {each.id: each for each in autoscaling.instances(self.aws, NAME)}
 
     def live(self) -> None:
         """Agents come and go as their instances do."""

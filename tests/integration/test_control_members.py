@@ -103,13 +103,13 @@ def three_are_led(trial: Trial) -> bool | None:
 
 
 def instance_of(trial: Trial, member: str) -> str:
-    machines = autoscaling.machines(trial.cluster.aws, NAME, "control")
+    machines = autoscaling.instances(trial.cluster.aws, NAME, "control")
     (found,) = (m.id for m in machines if m.member == member and m.state in autoscaling.ALIVE)
     return found
 
 
 def gone_and_replaced(trial: Trial, lost: str, member: str) -> bool | None:
-    machines = autoscaling.machines(trial.cluster.aws, NAME, "control")
+    machines = autoscaling.instances(trial.cluster.aws, NAME, "control")
     alive = [m.id for m in machines if m.member == member and m.state in autoscaling.ALIVE]
     return True if alive and lost not in alive else None
 

@@ -82,7 +82,7 @@ def control_nodes_have_logged_records(trial: Trial) -> None:
     info = cloud.find()
     assert info is not None
     told = []
-    for machine in autoscaling.machines(trial.cluster.aws, NAME, "control"):
+    for machine in autoscaling.instances(trial.cluster.aws, NAME, "control"):
         lines = Path(info.folder, "instances", machine.id, "console.log").read_text().splitlines()
         assert lines[0].startswith(f"boot: {machine.id} in ")
         records = [json.loads(line) for line in lines if not line.startswith("boot: ")]
@@ -97,23 +97,23 @@ def what_the_laptop_finds_is_what_was_created(trial: Trial) -> None:
     assert found.spec == trial.cluster.spec
     assert clusters.all_names() == (NAME,)
     assert clusters.find("other") is None
-    machines = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    machines = autoscaling.instances(trial.cluster.aws, NAME, "worker")
     assert all(machine.spot for machine in machines)
     assert len(machines) == 2
 
 
 def bringing_up_again_changes_what_differs_and_nothing_else(trial: Trial) -> None:
-    before = {machine.id for machine in autoscaling.machines(trial.cluster.aws, NAME)}
+    before = {machine.id for machine in autoscaling.instances(trial.cluster.aws, NAME)}
     again = clusters.create(trial.request, lambda _: None)
     assert again.spec.etcd == trial.cluster.spec.etcd
     other_types = replace(trial.request, instance_types=("c5.large", "m5.large"))
     clusters.create(other_types, lambda _: None)
-    assert {machine.id for machine in autoscaling.machines(trial.cluster.aws, NAME)} == before
-    assert len(trial.group().places) == 2
+    assert {machine.id for machine in autoscaling.instances(trial.cluster.aws, NAME)} == before
+    assert len(trial.group().members) == 2
 
 
 def a_zone_without_capacity_is_left_for_another(trial: Trial) -> None:
-    workers_of = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    workers_of = autoscaling.instances(trial.cluster.aws, NAME, "worker")
     victim, other = (machine for machine in workers_of if machine.state == "running")
     assert victim.zone == other.zone, "packed into one"
     before = trial.group().subnets
@@ -129,7 +129,7 @@ def a_zone_without_capacity_is_left_for_another(trial: Trial) -> None:
     told = trial.event("zone")
     assert told.data["left"] == victim.zone
     eventually(lambda: True if len(staying(trial)) == 2 else None, "a worker in another zone")
-    zones = {m.id: m.zone for m in autoscaling.machines(trial.cluster.aws, NAME, "worker")}
+    zones = {m.id: m.zone for m in autoscaling.instances(trial.cluster.aws, NAME, "worker")}
     assert {zones[name] for name in staying(trial)} == {victim.zone, told.data["zone"]}
     both = autoscaling.groups(trial.cluster.aws, (Names(NAME).workers, Names(NAME).on_demand))
     assert len({group.subnets for group in both.values()}) == 1
@@ -137,7 +137,7 @@ def a_zone_without_capacity_is_left_for_another(trial: Trial) -> None:
 
 
 def staying(trial: Trial) -> set[str]:
-    return {place.instance for place in trial.group().places if not place.leaving}
+    return {place.instance for place in trial.group().members if not place.leaving}
 
 
 def a_killed_leader_is_succeeded_while_its_node_stays(trial: Trial) -> None:
@@ -170,13 +170,13 @@ def an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(
 
 
 def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:
-    victim = trial.group().places[0].instance
+    victim = trial.group().members[0].instance
     trial.faults.interrupt(victim, 120.0)
     notice = trial.event("notice", lambda event: event.node == victim)
     assert notice.data["source"] == "sqs"
 
     def replaced() -> bool | None:
-        staying = [place for place in trial.group().places if not place.leaving]
+        staying = [place for place in trial.group().members if not place.leaving]
         names = {place.instance for place in staying}
         return True if len(names) == 2 and victim not in names else None
 
@@ -196,10 +196,10 @@ def nobody_looks_after_the_workers_and_aws_ends_them(trial: Trial) -> None:
     assert switch["StartTime"].timestamp() > time.time() + worker_groups.UNATTENDED / 2
     scaling.suspend_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
     worker_groups.postpone(trial.cluster.aws, group, time.time() + 1.0)
-    eventually(lambda: None if trial.group().places else True, "workers that AWS has ended")
+    eventually(lambda: None if trial.group().members else True, "workers that AWS has ended")
     scaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
     eventually(
-        lambda: True if len(trial.group().places) == 2 else None, "the leader's own workers again"
+        lambda: True if len(trial.group().members) == 2 else None, "the leader's own workers again"
     )
 
 
@@ -227,7 +227,7 @@ def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> No
     assert report is not None
     assert report.job.state == "succeeded"
     assert 0 < report.cost_usd < report.on_demand_usd
-    found = autoscaling.machines(trial.cluster.aws, NAME, "control")
+    found = autoscaling.instances(trial.cluster.aws, NAME, "control")
     alive = [machine for machine in found if machine.state in ALIVE]
     extra = sum(besides("control", public=machine.public) for machine in alive)
     each = shipped_table().usd_per_hour[CONTROL_TYPE]
@@ -236,7 +236,7 @@ def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> No
 
     def empty() -> bool | None:
         found = trial.group()
-        return True if found.desired == 0 and not found.places else None
+        return True if found.desired == 0 and not found.members else None
 
     assert eventually(empty, "an empty worker group")
 

@@ -75,7 +75,7 @@ def launches_nothing(trial: Trial) -> bool | None:
 
 def workers(trial: Trial) -> set[str]:
     """All that were ever launched."""
-    found = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    found = autoscaling.instances(trial.cluster.aws, NAME, "worker")
     return {machine.id for machine in found}
 
 

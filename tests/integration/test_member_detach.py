@@ -69,7 +69,7 @@ def test_the_interface_of_another_cluster_is_not_detached(authority: Authority) 
 
 def before(aws: Aws, cluster: str = NAME) -> Identity:
     """The instance that is the member at first."""
-    machines = autoscaling.machines(aws, cluster, "control")
+    machines = autoscaling.instances(aws, cluster, "control")
     (it,) = (machine for machine in machines if machine.member == "a")
     return Identity(it.id, it.address, it.zone, REGION, ACCOUNT, it.type, False)
 

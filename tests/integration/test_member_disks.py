@@ -26,7 +26,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
 
 def test_the_leader_gives_up_what_only_it_can_know_of(aws: Aws) -> None:
     clusters.create(request(NAME), lambda _: None, aws)
-    holder = next(each for each in autoscaling.machines(aws, NAME, "control"))
+    holder = next(each for each in autoscaling.instances(aws, NAME, "control"))
     of_the_stack = {each["VolumeId"] for each in volumes(aws)}
     held, free = disk(aws, holder.zone), disk(aws, holder.zone)
     aws.ec2.attach_volume(VolumeId=held, InstanceId=holder.id, Device="/dev/sdz")

@@ -38,7 +38,7 @@ def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) 
     assert (found.zones, found.warnings) == (ZONES, ())
     cluster = up(own)
     assert set(found.resources) == resources(own)
-    machines = autoscaling.machines(own.aws, NAME)
+    machines = autoscaling.instances(own.aws, NAME)
     assert len(machines) == 5
     instances = own.aws.ec2.describe_instances(InstanceIds=[each.id for each in machines])
     all_of_them = [each for group in instances["Reservations"] for each in group["Instances"]]

@@ -32,7 +32,7 @@ def up(aws: Aws, **changes: Any) -> None:
 
 
 def worker_zones(aws: Aws) -> list[str]:
-    return [each.zone for each in autoscaling.machines(aws, NAME, "worker")]
+    return [each.zone for each in autoscaling.instances(aws, NAME, "worker")]
 
 
 def group_of(aws: Aws) -> str:

@@ -48,7 +48,7 @@ def executed(folder: Path) -> list[int]:
 
 
 def alive(trial: Trial) -> set[str]:
-    found = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    found = autoscaling.instances(trial.cluster.aws, NAME, "worker")
     return {machine.id for machine in found if machine.state in ALIVE}
 
 

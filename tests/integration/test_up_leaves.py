@@ -61,7 +61,7 @@ def up(
         return int(ended.value.code or 0), told.out, told.err
 
     yield run
-    assert len(autoscaling.machines(laptop.aws, NAME)) == 5
+    assert len(autoscaling.instances(laptop.aws, NAME)) == 5
 
 
 def test_credentials_that_expire_while_the_job_is_watched_are_one_line(

@@ -82,14 +82,14 @@ class World:
             self.queue.append((arrival, Message(receipt, event, arrival)))
 
     def launch_missing(self) -> None:
-        staying = [name for name, state in self.places.items() if state == "InService"]
+        staying = [name for name, state in self.members.items() if state == "InService"]
         for _ in range(self.group - len(staying)):
             self.launched += 1
             name = f"i-{self.launched}"
             self.machines[name] = Instance(name, "worker", "running", "t", "z", "a", True, self.now)
-            self.places[name] = "InService"
+            self.members[name] = "InService"
             self.at(BOOT, "register", name)
-        staying = [name for name, state in self.places.items() if state == "InService"]
+        staying = [name for name, state in self.members.items() if state == "InService"]
         self.most = max(self.most, len(staying))
 
     def gone(self, name: str) -> None:
@@ -97,7 +97,7 @@ class World:
             return
         self.machines[name] = replace(self.machines[name], state="terminated")
         self.tell(StateChange(f"gone-{name}", self.now, name, "terminated"))
-        self.places.pop(name, None)
+        self.members.pop(name, None)
         self.at(LEASE, "unregister", name)
 
     def happen(self, what: str, name: str) -> None:
@@ -133,7 +133,7 @@ class World:
             since=self.since,
             job=self.job,
             group=ScalingGroup(
-                GROUP, self.group, tuple(GroupMember(n, s) for n, s in sorted(self.places.items()))
+                GROUP, self.group, tuple(GroupMember(n, s) for n, s in sorted(self.members.items()))
             ),
             machines=dict(self.machines),
             nodes=dict(self.nodes),
@@ -149,8 +149,8 @@ class World:
             case DrainNode(drain):
                 self.drains.setdefault(drain.node, drain)
             case Replace(name):
-                assert self.places[name] == "InService"
-                self.places[name] = "Terminating:Wait"
+                assert self.members[name] == "InService"
+                self.members[name] = "Terminating:Wait"
                 self.at(DRAIN, "unregister", name)
             case CompleteDrain(name):
                 self.gone(name)
@@ -199,7 +199,7 @@ misfortunes = st.lists(
 
 
 def suffer(world: World, kind: str, index: int) -> None:
-    living = sorted(name for name, state in world.places.items() if state == "InService")
+    living = sorted(name for name, state in world.members.items() if state == "InService")
     if kind == "new leader":
         world.successor()
     elif living:

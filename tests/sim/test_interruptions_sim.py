@@ -111,7 +111,7 @@ def test_a_notice_that_is_withdrawn_has_replaced_the_node_all_the_same() -> None
 def test_all_spot_capacity_is_gone_for_a_while() -> None:
     world = start(4)
     world.dry_until = world.now + 900.0
-    for name in list(world.places):
+    for name in list(world.members):
         world.gone(name)
     world.run(800.0)
     assert (world.nodes, world.job.state) == ({}, "running")
@@ -138,7 +138,7 @@ def test_a_controller_that_decided_a_minute_ago_changes_nothing_that_does_not_me
     stale = decide(world.seen(), world.now, POLICY).actions
     world.run(60.0)
     for action in stale:
-        if getattr(action, "instance", "") in world.places:
+        if getattr(action, "instance", "") in world.members:
             world.act(action)
     whole(world)
 
@@ -151,7 +151,7 @@ def test_two_controllers_that_both_decide_ask_for_no_instance_twice() -> None:
         for action in decide(world.seen(), world.now, POLICY).actions:
             if (
                 not isinstance(action, EndJobAtOnce)
-                and getattr(action, "instance", "") in world.places
+                and getattr(action, "instance", "") in world.members
             ):
                 world.act(action)
     whole(world)

@@ -44,7 +44,7 @@ def running_job(folder: Path, **request: Any) -> Iterator[Trial]:
 
 def machines(trial: Trial, role: str = "worker") -> dict[str, Instance]:
     """Every one that there ever was."""
-    return {m.id: m for m in autoscaling.machines(trial.cluster.aws, NAME, role)}
+    return {m.id: m for m in autoscaling.instances(trial.cluster.aws, NAME, role)}
 
 
 def training(status: Status) -> set[str]:

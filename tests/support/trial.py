@@ -100,7 +100,7 @@ def eventually(look: Callable[[], T | None], what: str) -> T:
 
 def nothing_is_left(aws: Aws) -> None:
     assert clusters.all_names(aws) == ()
-    assert all(machine.state == "terminated" for machine in autoscaling.machines(aws, NAME))
+    assert all(machine.state == "terminated" for machine in autoscaling.instances(aws, NAME))
     assert aws.autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []
     assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
     assert aws.ec2.describe_volumes()["Volumes"] == []

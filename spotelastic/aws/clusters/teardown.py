@@ -105,7 +105,7 @@ def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
     """
 
     def ended() -> tuple[str, ...] | None:
-        found = autoscaling.machines(aws, cluster, role)
+        found = autoscaling.instances(aws, cluster, role)
         left = [machine.id for machine in found if machine.state != "terminated"]
         autoscaling.end(aws, left)
         return None if left else tuple(machine.id for machine in found)

@@ -35,7 +35,7 @@ class ScalingGroup:
 
     name: str
     desired: int
-    places: tuple[GroupMember, ...]
+    members: tuple[GroupMember, ...]
     subnets: tuple[str, ...] = ()
     """Subnets in which it launches at present."""
     offered: tuple[str, ...] = ()
@@ -46,16 +46,16 @@ class ScalingGroup:
     @property
     def staying(self) -> int:
         """Number of its instances that are not on their way out."""
-        return sum(not place.leaving for place in self.places)
+        return sum(not member.leaving for member in self.members)
 
     @property
     def asked(self) -> int:
         """Number of instances that it still has to launch."""
         return max(0, self.desired - self.staying)
 
-    def place(self, instance: str) -> GroupMember | None:
+    def member(self, instance: str) -> GroupMember | None:
         """Return the membership of an instance, or None."""
-        return next((place for place in self.places if place.instance == instance), None)
+        return next((member for member in self.members if member.instance == instance), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +99,16 @@ def groups(aws: Aws, names: Sequence[str]) -> dict[str, ScalingGroup]:
 
 
 def _group(item: dict[str, Any]) -> ScalingGroup:
-    places = [
+    members = [
         GroupMember(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
         for each in item.get("Instances", ())
     ]
-    places.sort(key=lambda place: place.instance)
+    members.sort(key=lambda member: member.instance)
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
     return ScalingGroup(
         item["AutoScalingGroupName"],
         item["DesiredCapacity"],
-        tuple(places),
+        tuple(members),
         subnets_of(item.get("VPCZoneIdentifier", "")),
         subnets_of(tags.get(SUBNETS, "")),
         any(map(_by_aws, item.get("SuspendedProcesses", ()))),
@@ -126,7 +126,7 @@ def subnets_of(listed: str) -> tuple[str, ...]:
     return tuple(filter(None, listed.split(",")))
 
 
-def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
+def instances(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
     """Return all instances of the cluster that EC2 still knows, including terminated ones."""
     filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     if role:
@@ -134,7 +134,7 @@ def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
     with calling(f"describe the instances of {cluster}"):
         pages = aws.ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return tuple(
-            _machine(item)
+            _instance(item)
             for page in pages
             for reservation in page["Reservations"]
             for item in reservation["Instances"]
@@ -164,7 +164,7 @@ def clusters(aws: Aws) -> frozenset[str]:
     )
 
 
-def _machine(item: dict[str, Any]) -> Instance:
+def _instance(item: dict[str, Any]) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
     return Instance(
         id=item["InstanceId"],

@@ -96,7 +96,7 @@ def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
 
 def _names(group: ScalingGroup) -> set[str]:
     """Returns the names of the members that stay."""
-    return {place.instance for place in group.places if not place.leaving}
+    return {member.instance for member in group.members if not member.leaving}
 
 
 def _on_demand(seen: Observation, now: float, policy: ControllerPolicy) -> int:
@@ -104,7 +104,7 @@ def _on_demand(seen: Observation, now: float, policy: ControllerPolicy) -> int:
     base = min(capacity.base, seen.desired)
     if capacity.on_demand != "fallback" or seen.on_demand is None:
         return base
-    spot = 0 if seen.group is None else sum(seen.is_there(place) for place in seen.group.places)
+    spot = 0 if seen.group is None else sum(seen.is_there(member) for member in seen.group.members)
     held = seen.on_demand.staying
     short = seen.short_since is not None and now >= seen.short_since + capacity.spot_patience
     missing = seen.least - spot if short or held > base else 0
@@ -214,7 +214,7 @@ def within_reach(
     for action in actions:
         group = None
         if isinstance(action, Replace) and not seen.ended:
-            group = next((each for each in seen.groups if each.place(action.instance)), None)
+            group = next((each for each in seen.groups if each.member(action.instance)), None)
         if group is None or not isinstance(action, Replace):
             yield action
         elif why := held(seen, group, now, policy, promised):
@@ -339,17 +339,19 @@ def _surplus(
     """
     if count <= 0:
         return
-    goes = [place for place in group.places if not place.leaving and place.instance not in stays]
+    goes = [
+        member for member in group.members if not member.leaving and member.instance not in stays
+    ]
     goes.sort(
-        key=lambda place: (
-            place.instance not in seen.drains,
-            place.instance in seen.nodes,
-            -seen.slots.get(place.instance, sys.maxsize),
-            -_launched_at(seen, place.instance),
+        key=lambda member: (
+            member.instance not in seen.drains,
+            member.instance in seen.nodes,
+            -seen.slots.get(member.instance, sys.maxsize),
+            -_launched_at(seen, member.instance),
         )
     )
-    for place in goes[:count]:
-        instance = place.instance
+    for member in goes[:count]:
+        instance = member.instance
         yield Remove(instance, "the job should have fewer nodes", seen.warning(instance))
 
 
@@ -361,9 +363,9 @@ def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
     if not _held_for_spot(seen, policy):
         return
     there = [
-        place.instance for each in seen.groups for place in each.places if seen.is_there(place)
+        member.instance for each in seen.groups for member in each.members if seen.is_there(member)
     ]
-    goes = [place.instance for place in group.places if not place.leaving]
+    goes = [member.instance for member in group.members if not member.leaving]
     node = max(goes, key=lambda name: (name not in seen.nodes, _launched_at(seen, name)))
     if len(there) - (node in there) < seen.least:
         return

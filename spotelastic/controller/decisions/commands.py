@@ -91,11 +91,11 @@ def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list
     if seen.wanted is None:
         return "has no description any more", []
     state = f"restarted: it had {seen.job.state}"
-    left = [place for group in seen.groups for place in group.places if not place.leaving]
+    left = [member for group in seen.groups for member in group.members if not member.leaving]
     revives = Revive(Job("pending", now, state), seen.wanted, command.id)
     return "is restarted from its newest checkpoint", [
         revives,
-        *(Replace(place.instance, "its job was restarted", command.id) for place in left),
+        *(Replace(member.instance, "its job was restarted", command.id) for member in left),
         Tell(Event(now, "restart", f"the job is {state}"), command.id, (revives,)),
     ]
 

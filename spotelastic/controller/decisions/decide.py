@@ -155,27 +155,27 @@ def _forgotten(seen: Observation) -> Iterator[Forget]:
 def _replacements(
     seen: Observation, group: ScalingGroup, removed: set[str], now: float, policy: ControllerPolicy
 ) -> Iterator[Replace]:
-    for place in group.places:
-        machine = seen.machines.get(place.instance)
-        if place.leaving or machine is None:
+    for member in group.members:
+        machine = seen.machines.get(member.instance)
+        if member.leaving or machine is None:
             continue
         if seen.ended:
             if group.desired == 0 and machine.state in ALIVE:
-                yield Replace(place.instance, "the job has ended")
-        elif place.instance in removed:
+                yield Replace(member.instance, "the job has ended")
+        elif member.instance in removed:
             continue
         elif seen.ending is not None:
             continue  # nobody new is needed any more
         elif machine.state in GONE:  # which its group may find out a minute later
-            yield Replace(place.instance, f"EC2 says that it is {machine.state}")
-        elif place.instance in seen.drains:
-            drain = seen.drains[place.instance]
+            yield Replace(member.instance, f"EC2 says that it is {machine.state}")
+        elif member.instance in seen.drains:
+            drain = seen.drains[member.instance]
             reason = (
                 "it is to leave" if drain.notice.kind.traits.is_asked_for else "it has a notice"
             )
-            yield Replace(place.instance, reason, seen.warning(place.instance))
+            yield Replace(member.instance, reason, seen.warning(member.instance))
         elif now >= _patience(seen, machine, policy):
-            yield Replace(place.instance, "it runs, but its node does not answer")
+            yield Replace(member.instance, "it runs, but its node does not answer")
 
 
 def _drained(
@@ -186,14 +186,14 @@ def _drained(
     That is due when the node's registration is gone, or when AWS should have taken the instance and
     has not. It is replaced then, and counts no more.
     """
-    for place in group.places:
-        if place.state != "Terminating:Wait":
+    for member in group.members:
+        if member.state != "Terminating:Wait":
             continue
-        machine = seen.machines.get(place.instance)
+        machine = seen.machines.get(member.instance)
         gone = machine is None or machine.state in GONE
-        late = now >= _taken_by(seen, place.instance, policy)
-        if gone or late or place.instance not in seen.nodes:
-            yield CompleteDrain(place.instance, group.name)
+        late = now >= _taken_by(seen, member.instance, policy)
+        if gone or late or member.instance not in seen.nodes:
+            yield CompleteDrain(member.instance, group.name)
 
 
 def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> float:
@@ -206,7 +206,7 @@ def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> flo
 
 
 def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[EndMachine]:
-    placed = {place.instance for group in seen.groups for place in group.places}
+    placed = {member.instance for group in seen.groups for member in group.members}
     for machine in seen.machines.values():
         outside = machine.role == "worker" and machine.id not in placed
         old = now - machine.launched_at > policy.strange_for
@@ -236,10 +236,10 @@ def _wake_at(seen: Observation, now: float, policy: ControllerPolicy) -> float |
         if machine.role == "worker" and machine.state in ALIVE and not seen.ended
     ]
     moments += [
-        _taken_by(seen, place.instance, policy)
+        _taken_by(seen, member.instance, policy)
         for group in seen.groups
-        for place in group.places
-        if place.state == "Terminating:Wait"
+        for member in group.members
+        if member.state == "Terminating:Wait"
     ]
     if not seen.ended:
         moments += [*capacity.wakes(seen, policy), *limits.wakes(seen, now, policy)]
@@ -252,7 +252,7 @@ def _reason(seen: Observation, now: float, policy: ControllerPolicy) -> str:
     if not seen.groups:
         return f"job {state}, no worker group"
     staying = sum(group.staying for group in seen.groups)
-    leaving = sum(len(group.places) for group in seen.groups) - staying
+    leaving = sum(len(group.members) for group in seen.groups) - staying
     wanted = sum(size.wanted for size in capacity.sizes(seen, now, policy))
     return f"job {state}, {staying} of {wanted} worker nodes, {leaving} leaving"
 
@@ -260,8 +260,8 @@ def _reason(seen: Observation, now: float, policy: ControllerPolicy) -> str:
 def settled(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
     """Whether AWS has what it should have, and nothing is under way."""
     return all(
-        size.group.desired == size.wanted == len(size.group.places)
-        and all(place.state == "InService" for place in size.group.places)
-        and all(seen.ended or place.instance in seen.nodes for place in size.group.places)
+        size.group.desired == size.wanted == len(size.group.members)
+        and all(member.state == "InService" for member in size.group.members)
+        and all(seen.ended or member.instance in seen.nodes for member in size.group.members)
         for size in capacity.sizes(seen, now, policy)
     )

@@ -169,7 +169,7 @@ def _after_the_job(
     if now >= end:
         reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
         return Housekeeping((Teardown(reason),), 0, None)
-    if not any(not place.leaving for group in seen.groups for place in group.places):
+    if not any(not member.leaving for group in seen.groups for member in group.members):
         return Housekeeping((), 0, end if end < math.inf else None)
     due = postpone_at(standing, policy)
     postponed = (Postpone(now + policy.unattended),) if now >= due else ()

@@ -187,8 +187,8 @@ def _tell_loss(
     event = Event(now, "loss", f"{node} is gone: {why}", node, data)
     if account(event) in seen.told:  # of most that ever left: before what takes longer
         return
-    place = seen.place(node)
-    if place is None or not place.leaving:
+    member = seen.member(node)
+    if member is None or not member.leaving:
         yield Tell(event, cause)
 
 

@@ -35,8 +35,8 @@ def warned(
     """Returns the nodes under notice that are to be replaced: those that ran in their groups at the
     last look at AWS. Of others too little is known.
     """
-    places = [place for group in groups for place in group.places]
-    stay = {place.instance for place in places if not place.leaving}
+    members = [member for group in groups for member in group.members]
+    stay = {member.instance for member in members if not member.leaving}
     run = {name for name in stay if name in machines and machines[name].state in ALIVE}
     return frozenset(run & {*drains, *(message.warns for message in messages)})
 
@@ -56,9 +56,9 @@ def acted(groups: Mapping[str, ScalingGroup], done: Iterable[object]) -> dict[st
 
 
 def _leaves(group: ScalingGroup, instance: str, fewer: int) -> ScalingGroup:
-    place = group.place(instance)
-    if place is None or place.leaving:
+    member = group.member(instance)
+    if member is None or member.leaving:
         return group
-    gone = GroupMember(instance, "Terminating", place.healthy)
-    places = tuple(gone if each is place else each for each in group.places)
-    return replace(group, desired=group.desired - fewer, places=places)
+    gone = GroupMember(instance, "Terminating", member.healthy)
+    members = tuple(gone if each is member else each for each in group.members)
+    return replace(group, desired=group.desired - fewer, members=members)

@@ -62,7 +62,7 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
     little capacity do not keep out a third.
     """
     home = seen.home
-    there = [zone for place in _staying(seen) if (zone := _zone(seen, place))]
+    there = [zone for member in _staying(seen) if (zone := _zone(seen, member))]
     zones = [
         replace(zone, elsewhere=sum(each != zone.name for each in there) / max(1, len(there)))
         for zone in seen.zones
@@ -123,7 +123,9 @@ def _follow(
     """
     if seen.hopeless or any(held(seen, group, now, policy) for group in seen.groups):
         return
-    stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
+    stays = [
+        member for member in _staying(seen) if member in seen.nodes and member not in seen.drains
+    ]
     behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]
     missing = wanting(seen, policy) or len(stays) < len(_staying(seen))
     if not behind or missing or removed or not seen.newly_committed(seen.moved_at):
@@ -143,7 +145,9 @@ def _follow(
 
 
 def _staying(seen: Observation) -> list[str]:
-    return [place.instance for group in seen.groups for place in group.places if not place.leaving]
+    return [
+        member.instance for group in seen.groups for member in group.members if not member.leaving
+    ]
 
 
 def _zone(seen: Observation, instance: str) -> str:

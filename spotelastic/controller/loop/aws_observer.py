@@ -129,7 +129,7 @@ class AwsObserver:
 
     def look_at_instances(self) -> None:
         spec = self._config.spec
-        instances = _own(autoscaling.machines(self._aws, spec.cluster), spec.born_at)
+        instances = _own(autoscaling.instances(self._aws, spec.cluster), spec.born_at)
         self.instances = {instance.id: instance for instance in instances}
         now = self._clock()
         self.bill = usage.account(

@@ -198,9 +198,9 @@ class Observation:
         """Returns the pool that the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 
-    def place(self, instance: str) -> GroupMember | None:
-        found = (group.place(instance) for group in self.groups)
-        return next((place for place in found if place is not None), None)
+    def member(self, instance: str) -> GroupMember | None:
+        found = (group.member(instance) for group in self.groups)
+        return next((member for member in found if member is not None), None)
 
     def warning(self, instance: str) -> str:
         """Returns the id of the message that warns of the instance; empty for none. Ending the
@@ -219,10 +219,10 @@ class Observation:
         """
         return max(machine.launched_at, self.since, self.preparing.get(machine.id, 0.0))
 
-    def is_there(self, place: GroupMember) -> bool:
+    def is_there(self, member: GroupMember) -> bool:
         """Whether the member's node is registered and stays."""
-        gone = place.leaving or place.instance in self.drains
-        return not gone and place.instance in self.nodes
+        gone = member.leaving or member.instance in self.drains
+        return not gone and member.instance in self.nodes
 
 
 # -- what is done --------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     nodes.append(SimpleNamespace(id="i-gone", state="gone"))
     monkeypatch.setattr(client_interrupt, "status_of", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(client_interrupt, "FaultClient", lambda _: Faults(asked))
-    monkeypatch.setattr(client_interrupt.autoscaling, "machines", lambda *_: machines)
+    monkeypatch.setattr(client_interrupt.autoscaling, "instances", lambda *_: machines)
     monkeypatch.setattr(
         client_interrupt.autoscaling, "end", lambda _, names: asked.append(("end", *names))
     )

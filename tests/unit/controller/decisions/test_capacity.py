@@ -300,7 +300,7 @@ def test_nobody_goes_without_being_named_and_nobody_twice(
     for action in actions:
         if isinstance(action, SetDesired):
             one = next(each for each in seen.groups if each.name == action.group)
-            assert action.size >= min(len(one.places), one.desired)
+            assert action.size >= min(len(one.members), one.desired)
     gone = [a.instance for a in actions if isinstance(a, Remove | Replace)]
     assert len(gone) == len(set(gone))
 
@@ -327,18 +327,18 @@ def test_carried_out_again_and_again_every_decision_comes_to_rest(
                     seen = with_group(seen, replace(sizes_of[name], desired=size))
                 case Remove(instance):
                     mine = next(g for g in seen.groups if g.place(instance) is not None)
-                    left = tuple(p for p in mine.places if p.instance != instance)
-                    seen = with_group(seen, replace(mine, desired=mine.desired - 1, places=left))
+                    left = tuple(p for p in mine.members if p.instance != instance)
+                    seen = with_group(seen, replace(mine, desired=mine.desired - 1, members=left))
                     kept = {name: n for name, n in seen.nodes.items() if name != instance}
                     seen = replace(seen, nodes=kept)
                 case Tell(event) if event.kind == "give-back":
                     seen = replace(seen, given_back_at=event.data["committed"])
         for each in seen.groups:
             grown = each
-            while len(grown.places) < grown.desired:
+            while len(grown.members) < grown.desired:
                 born += 1
                 name = f"n{born}"
-                grown = replace(grown, places=(*grown.places, GroupMember(name, "InService")))
+                grown = replace(grown, members=(*grown.members, GroupMember(name, "InService")))
                 seen = with_group(seen, grown)
                 node = Node(name, name, "", "z", Fingerprint())
                 machine = Instance(name, "worker", "running", "t", "z", "", True, NOW)

@@ -77,7 +77,7 @@ def test_only_members_of_the_group_that_stay_are_replaced_and_each_once(seen: Ob
     replaced = [a.instance for a in decide(seen, NOW, POLICY).actions if isinstance(a, Replace)]
     assert len(replaced) == len(set(replaced))
     for instance in replaced:
-        place = seen.group.place(instance) if seen.group else None
+        place = seen.group.member(instance) if seen.group else None
         assert place is not None
         assert not place.leaving
         assert seen.machines[instance].state in ("pending", "running") or not seen.ended

@@ -140,7 +140,7 @@ def test_no_node_is_launched_that_would_hardly_train_before_the_money_ends() -> 
 def at_rest(seen: Observation) -> Observation:
     """No group asks for more than it has."""
     assert seen.group is not None
-    return replace(seen, group=replace(seen.group, desired=len(seen.group.places)))
+    return replace(seen, group=replace(seen.group, desired=len(seen.group.members)))
 
 
 PRICES = st.just(0.0) | st.floats(0.001, 5.0)
@@ -155,7 +155,7 @@ def test_what_is_asked_for_can_be_paid_and_nobody_goes_for_it(
     rich = at_rest(replace(cluster(there, bought, most=6), money=Money()))
     seen = replace(rich, money=Money(spent, 0.5, spot, on_demand))
     usd = {SPOT: spot, ON_DEMAND: on_demand}
-    had = {each.name: len(each.places) for each in seen.groups}
+    had = {each.name: len(each.members) for each in seen.groups}
     asked, unlimited = wanted(seen, policy), wanted(rich, policy)
     bill = sum(max(0, asked[name] - had[name]) * usd[name] for name in had)
     assert bill <= max(0.0, 10.0 - spent - 0.5) + 1e-9

@@ -272,7 +272,7 @@ def test_a_job_of_fixed_size_on_demand_looks_for_spot_in_other_zones_too() -> No
     seen = replace(
         seen,
         least=2,
-        group=replace(seen.group, places=(), desired=1),
+        group=replace(seen.group, members=(), desired=1),
         on_demand=bought,
         given_back_at=500,
         failed={("workers", "a"): DRY},
