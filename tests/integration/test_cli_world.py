@@ -20,6 +20,7 @@ from support.local_cloud import environment, running_cloud, until
 from support.permissions import keeps_to_its_cluster, role_of
 from support.wheels import tiny
 
+from spotelastic.aws.artifacts.boot_artifacts import CURRENT
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
@@ -30,6 +31,7 @@ from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.client.logs import tail
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
+from spotelastic.model.protocol import PROTOCOL
 
 BOOTS = 300.0
 """Seconds that a job may take to start, of which there are three: its nodes boot, build its
@@ -188,7 +190,9 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
         assert SECRET.encode() not in (bucket.get(name) or b"")
 
     user.write("two")
+    bucket.put(CURRENT, b"0123456789abcdef/spotelastic-0.0.9-py3-none-any.whl")
     told = user("up", "--detach", "--max", "2")
+    assert f"train runs spotelastic 0.0.9 (protocol {PROTOCOL}), and this command is" in told
     assert "train is up already; changes: max 1 -> 2; code" in told
     user.training(2)
     assert min(user.starts("two")) > 0
