@@ -22,7 +22,7 @@ help:
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
-	@echo "make test-fast  lint, types and unit tests: what to run at every change"
+	@echo "make test-fast  lint and the unit tests without an emulated account: what to run at every change"
 	@echo "make test-examples  the tutorials, the examples, exports to other libraries, and the states that"
 	@echo "               ten of them make: these are installed into .venv (timm takes part if it is there)"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
@@ -75,7 +75,8 @@ test-fast: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder tests/unit
+	$(VENV)/bin/pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder tests/unit \
+	  --ignore tests/unit/aws  # which wait for an emulated account
 
 test-examples: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'

@@ -1,6 +1,7 @@
 """Cells fetched into shared memory: what is there stays while a rank needs it, and no longer."""
 
 import itertools
+import os
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -308,8 +309,11 @@ def test_what_a_rank_has_not_passed_or_keeps_is_there(
 def there(fetcher: Fetcher, wanted: Range, moved: Iterable[Moved] = ()) -> bytes:
     """What a rank reads."""
     start, end = wanted
-    file = fetcher.path.read_bytes()
-    data = bytearray(file[:end])
-    for first, last, at in moved:
-        data[first:last] = file[at : at + last - first]
-    return bytes(data[start:end])
+    with fetcher.path.open("rb") as file:
+        data = bytearray(os.pread(file.fileno(), end - start, start))
+        for first, last, at in moved:
+            low, high = max(first, start), min(last, end)
+            if low < high:
+                piece = os.pread(file.fileno(), high - low, at + low - first)
+                data[low - start : high - start] = piece
+    return bytes(data)
