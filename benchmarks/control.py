@@ -300,7 +300,7 @@ def _published_leader(its: Account) -> str:
 
 
 def _leaves(its: Account, instance: str) -> bool:
-    place = its.group().place(instance)
+    place = its.group().member(instance)
     return place is None or place.leaving
 
 

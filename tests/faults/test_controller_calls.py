@@ -239,7 +239,7 @@ def a_warned_node_is_replaced_and_goes(story: Story) -> None:
     victim = min(story.staying())
     story.tell(ITS.queue, WARNING.format(victim))
     story.until(lambda: len(story.staying() - {victim}) == 2)
-    story.until(lambda: story.group().place(victim) is None)
+    story.until(lambda: story.group().member(victim) is None)
     story.until(story.heard_all)
 
 

@@ -183,7 +183,7 @@ def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:
     assert eventually(replaced, "a replacement")
     # Its node never registered, so there is nothing to wait for at the hook: it does not get the
     # two minutes that it would have had.
-    eventually(lambda: None if trial.group().place(victim) else True, "the end of the drain")
+    eventually(lambda: None if trial.group().member(victim) else True, "the end of the drain")
 
 
 def nobody_looks_after_the_workers_and_aws_ends_them(trial: Trial) -> None:

@@ -55,7 +55,7 @@ class World:
     group: int = 0
     launched: int = 0
     machines: dict[str, Instance] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     left: dict[str, DepartedNode] = field(default_factory=dict)
     drains: dict[str, Drain] = field(default_factory=dict)

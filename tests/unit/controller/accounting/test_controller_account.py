@@ -136,7 +136,7 @@ def test_what_a_cluster_that_is_gone_has_cost_grows_no_more(
     cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec, objects=told)
     monkeypatch.setattr(target, "wall", lambda: 7200.0)
     for there, cost, per_hour, left in ((cluster, 1.0, 0.5, 18.0), (None, 0.5, 0.0, None)):
-        monkeypatch.setattr(target.clusters, "find", lambda *_, there=there: there)
+        monkeypatch.setattr(target.lifecycle, "find", lambda *_, there=there: there)
         found = target.cost_of(cluster)
         assert (found.cost_usd, found.usd_per_hour, found.hours_left) == (cost, per_hour, left)
 
@@ -234,7 +234,7 @@ def test_a_restart_is_refused_that_would_be_stopped_before_it_trains(
     monkeypatch.setattr(commands, "cost_of", lambda _: spent)
     spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
     cluster: Any = SimpleNamespace(name="demo", spec=spec)
-    with pytest.raises(UsageError, match=r"before it trains.*more than \$7.00"):
+    with pytest.raises(UsageError, match=r"before it trains.*above \$7.00"):
         commands._time_and_money(cluster, None, 7.0)
     commands._time_and_money(cluster, None, 7.01)
 

@@ -326,7 +326,7 @@ def test_carried_out_again_and_again_every_decision_comes_to_rest(
                 case SetDesired(name, size):
                     seen = with_group(seen, replace(sizes_of[name], desired=size))
                 case Remove(instance):
-                    mine = next(g for g in seen.groups if g.place(instance) is not None)
+                    mine = next(g for g in seen.groups if g.member(instance) is not None)
                     left = tuple(p for p in mine.members if p.instance != instance)
                     seen = with_group(seen, replace(mine, desired=mine.desired - 1, members=left))
                     kept = {name: n for name, n in seen.nodes.items() if name != instance}
