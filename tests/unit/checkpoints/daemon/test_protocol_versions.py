@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from queue import Queue
 
 import msgspec
 import pytest
@@ -178,7 +179,7 @@ def test_a_slot_of_another_major_counts_as_empty(node: Node) -> None:
 # -- between nodes --------------------------------------------------------------------------------
 
 
-def daemon_of_another_version(protocol: ProtocolVersion, said: list[bytes]) -> socket.socket:
+def daemon_of_another_version(protocol: ProtocolVersion, said: Queue[bytes]) -> socket.socket:
     """Listens, says what it speaks, and hears the answer."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -188,14 +189,14 @@ def daemon_of_another_version(protocol: ProtocolVersion, said: list[bytes]) -> s
             connection.settimeout(PATIENT)
             assert connection.recv(len(HELLO), socket.MSG_WAITALL) == HELLO
             connection.sendall(VERSION.pack(b"SPOT", *protocol) + os.urandom(NONCE))
-            said.append(connection.recv(VERSION.size, socket.MSG_WAITALL))
+            said.put(connection.recv(VERSION.size, socket.MSG_WAITALL))
 
     threading.Thread(target=serve, daemon=True).start()
     return listener
 
 
-def test_a_peer_of_another_major_is_refused_and_hears_the_number(tmp_path: Path) -> None:
-    said: list[bytes] = []
+def test_a_peer_of_another_major_is_refused_and_hears_the_number() -> None:
+    said: Queue[bytes] = Queue()
     with closing(daemon_of_another_version(NEXT, said)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(RestoreFailed) as refused:
@@ -204,11 +205,12 @@ def test_a_peer_of_another_major_is_refused_and_hears_the_number(tmp_path: Path)
         refused.value
     )
     assert f"this node's checkpoint daemon speaks {PROTOCOL}" in str(refused.value)
+    assert said.get(timeout=PATIENT) == VERSION.pack(b"SPOT", *PROTOCOL)
 
 
 def test_a_client_of_another_major_gets_nothing_and_both_sides_are_named(tmp_path: Path) -> None:
-    told: list[str] = []
-    server = PeerServer(Arena(tmp_path, 1), PeerCredentials(TOKEN), "127.0.0.1", 0, told.append)
+    told: Queue[str] = Queue()
+    server = PeerServer(Arena(tmp_path, 1), PeerCredentials(TOKEN), "127.0.0.1", 0, told.put)
     with closing(server):
         host, _, port = server.address.rpartition(":")
         with closing(socket.create_connection((host, int(port)), PATIENT)) as client:
@@ -217,7 +219,7 @@ def test_a_client_of_another_major_gets_nothing_and_both_sides_are_named(tmp_pat
             assert VERSION.unpack(found[: VERSION.size]) == (b"SPOT", *PROTOCOL)
             client.sendall(VERSION.pack(b"SPOT", *NEXT))
             assert client.recv(1) == b""
-    (line,) = told
+            line = told.get(timeout=PATIENT)
     assert f"it speaks protocol {NEXT}" in line and f"daemon speaks {PROTOCOL}" in line
 
 
