@@ -14,20 +14,27 @@ from spotelastic.model.progress import Interruption, Report, Status
 
 LOOK_EVERY = 1.0
 TELL_EVERY = 15.0
+PUBLISHED_WITHIN = 20.0
+"""Seconds within which a report has the steps of a node: it is published every five."""
 WITHIN = 900.0
 """Seconds to wait. Two minutes of notice and the boot of a replacement fit in several times."""
 
 Say = Callable[[str], object]
 
 
-def row_of(caused: Caused, report: Report | None) -> Interruption | None:
-    """Return the report's row for a node that was taken away, once training has gone on."""
+def row_of(caused: Caused, report: Report | None, waited: float) -> Interruption | None:
+    """Return the report's row for a node that was taken away, once training has gone on.
+
+    A node whose steps are not published yet has a row as if it had never trained. So such a row
+    counts only after a while.
+    """
     for row in report.interruptions if report is not None else ():
         is_this = row.node == caused.node and row.kind not in (
             InterruptionKind.WORKER,
             InterruptionKind.ETCD,
         )
-        if is_this and row.pause_s is not None:
+        trained = row.first_step_at is not None
+        if is_this and row.pause_s is not None and (trained or waited >= PUBLISHED_WITHIN):
             return row
     return None
 
@@ -59,13 +66,13 @@ def wait(cluster: Cluster, caused: Sequence[Caused], say: Say) -> None:
     began, told = steady(), 0.0
     while True:
         status, report = status_of(cluster), cluster.objects.report()
-        rows = [(each, row_of(each, report)) for each in open_]
+        elapsed = steady() - began
+        rows = [(each, row_of(each, report, elapsed)) for each in open_]
         for row in (row for _, row in rows if row is not None):
             say(outcome(row))
         open_ = tuple(each for each, row in rows if row is None)
         if not open_ or _has_ended(status, say):
             return
-        elapsed = steady() - began
         if elapsed >= WITHIN:
             raise JobFailed(
                 f"{cluster.name} has not trained on within {WITHIN:g} s: "

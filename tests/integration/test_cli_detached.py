@@ -224,7 +224,7 @@ def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal
     victim = caused["node"]
     assert caused["kind"] == "spot_interruption"
     rows = {row["node"]: row for row in terminal.json("report")["interruptions"]}
-    assert rows[victim]["first_step_at"] is not None, "the drill has waited for it"
+    assert rows[victim]["pause_s"] is not None, "the drill has waited for it"
     assert within(60, lambda: len(terminal.training() - {victim}) == 2)
     kinds = [event["kind"] for event in terminal.json("events") if event["node"] == victim]
     assert "notice" in kinds

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotelastic.client.drill_plan import Caused
-from spotelastic.client.drill_recovery import awaited, outcome, row_of
+from spotelastic.client.drill_recovery import PUBLISHED_WITHIN, awaited, outcome, row_of
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Interruption, Report, ReportJob
 
@@ -17,6 +17,7 @@ ROW = Interruption(
     committed=True,
     pause_s=0.5,
     steps_lost=0,
+    first_step_at=2.0,
 )
 
 
@@ -25,22 +26,30 @@ def report(*rows: Interruption) -> Report:
 
 
 def test_it_is_over_once_training_has_gone_on_without_the_node() -> None:
-    assert row_of(NOTICE, None) is None
-    assert row_of(NOTICE, report()) is None
-    assert row_of(NOTICE, report(replace(ROW, pause_s=None))) is None, "nobody trains yet"
-    assert row_of(NOTICE, report(replace(ROW, node="b"))) is None
-    assert row_of(NOTICE, report(ROW)) == ROW
+    assert row_of(NOTICE, None, 0.0) is None
+    assert row_of(NOTICE, report(), 0.0) is None
+    assert row_of(NOTICE, report(replace(ROW, pause_s=None)), 0.0) is None, "nobody trains yet"
+    assert row_of(NOTICE, report(replace(ROW, node="b")), 0.0) is None
+    assert row_of(NOTICE, report(ROW), 0.0) == ROW
 
 
 def test_a_worker_that_failed_on_the_node_before_is_another_interruption() -> None:
     failed = replace(ROW, kind=InterruptionKind.WORKER)
-    assert row_of(NOTICE, report(failed)) is None
-    assert row_of(NOTICE, report(failed, ROW)) == ROW
+    assert row_of(NOTICE, report(failed), 0.0) is None
+    assert row_of(NOTICE, report(failed, ROW), 0.0) == ROW
 
 
 def test_a_notice_that_the_node_did_not_live_to_use_is_still_its_end() -> None:
     lost = replace(ROW, kind=InterruptionKind.LOSS)
-    assert row_of(NOTICE, report(lost)) == lost
+    assert row_of(NOTICE, report(lost), 0.0) == lost
+
+
+def test_a_node_that_seems_never_to_have_trained_may_have_steps_that_are_not_published_yet() -> (
+    None
+):
+    idle = replace(ROW, saved_step=None, pause_s=0.0, first_step_at=None)
+    assert row_of(NOTICE, report(idle), PUBLISHED_WITHIN - 1) is None
+    assert row_of(NOTICE, report(idle), PUBLISHED_WITHIN) == idle
 
 
 def test_a_recommendation_takes_nothing_away_so_nothing_is_awaited() -> None:
