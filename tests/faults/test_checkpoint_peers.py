@@ -148,10 +148,11 @@ def test_a_token_is_compared_in_constant_time_and_never_said(
 def test_a_request_that_is_too_long_ends_the_connection(tmp_path: Path) -> None:
     server = PeerServer(Arena(tmp_path, 1), PeerCredentials(TOKEN), "127.0.0.1", 0)
     try:
-        peer = transfers.Peer(server.address, PeerCredentials(TOKEN))
-        peer._socket.sendall(FRAME.pack(transfers.LONGEST_REQUEST + 1))
-        assert peer._socket.recv(1) == b""
-        peer.close()
+        host, _, port = server.address.rpartition(":")
+        connection = socket.create_connection((host, int(port)))
+        with handshake.greet(connection, PeerCredentials(TOKEN)) as channel:
+            channel.sendall(FRAME.pack(transfers.LONGEST_REQUEST + 1))
+            assert channel.recv(1) == b""
     finally:
         server.close()
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -143,9 +144,11 @@ def test_nodes_of_one_job_join_when_it_is_prepared(url: str, start: Start) -> No
         start(url, group="h", meets=("a:1",)),
     )
     wait_until(lambda: written(open_storage(url)).question, "it asks")
-    assert not waiting._known.is_set()
-    first.prepared()
-    assert {each.settle(PATIENT) for each in (waiting, same_etcd, emptied)} == {"joined"}
+    with ThreadPoolExecutor(3) as pool:
+        settling = [pool.submit(e.settle, PATIENT) for e in (waiting, same_etcd, emptied)]
+        assert not any(each.done() for each in settling)
+        first.prepared()
+        assert {each.result(PATIENT) for each in settling} == {"joined"}
     with pytest.raises(InUse):
         start(url, group="other", meets=("c:1",)).settle(PATIENT)
     first.release(over=False)  # the others answer

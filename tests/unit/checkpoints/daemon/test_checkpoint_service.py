@@ -13,7 +13,6 @@ import pytest
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import daemon_state, daemon_storage
-from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.daemon_state import DaemonState
 from spotelastic_checkpoints.daemon.daemon_storage import DaemonStorage
 from spotelastic_checkpoints.daemon.service import Service
@@ -140,13 +139,13 @@ def test_a_daemon_ends_what_one_before_it_was_uploading_and_nothing_of_others(
     asyncio.run(main())
 
 
-def sealing(daemon: Service, client: Client, *steps: int, waiting: bool = False) -> list[int]:
+def sealing(
+    daemon: Service, *steps: int, waiting: bool = False, in_haste: bool = False
+) -> list[int]:
     """Of the steps that are sealed now, to be committed, those whose sealing begins an upload."""
-    begun: list[int] = []
-    for step in steps:
-        daemon.saves.want = lambda step=step, **_: begun.append(step)  # type: ignore[method-assign]
-        daemon._sealing(client, Sealing(step, "", waiting, due=True))
-    return begun
+    assert daemon.round is not None
+    sealings = [Sealing(step, "", waiting, due=True) for step in steps]
+    return [s.step for s in sealings if daemon.saves.passes(s, daemon.round, in_haste=in_haste)]
 
 
 def test_where_uploads_take_long_few_saves_begin_one_unless_somebody_waits(
@@ -154,31 +153,27 @@ def test_where_uploads_take_long_few_saves_begin_one_unless_somebody_waits(
 ) -> None:
     monkeypatch.setattr(Pipeline, "upload_time", 1000.0)
     daemon = daemon_in(tmp_path)
-    client = Client(lambda _: None, rank=0, local_rank=0, round="r1")
-    daemon.clients.add(client)
 
     def begin(incarnation: str, *nodes: str) -> None:
-        client.round = incarnation
         daemon.begin(round_info(incarnation, 0, nodes, 1, epoch=1, schedule=Schedule(1, 2)))
 
     begin("r1", "n0", "n1")
-    assert sealing(daemon, client, 2, 4, 6, 8) == [2], "how often they come is not known at first"
-    assert sealing(daemon, client, 9) == [9], "it is none of the schedule"
-    assert sealing(daemon, client, 10, waiting=True) == [10]
+    assert sealing(daemon, 2, 4, 6, 8) == [2], "how often they come is not known at first"
+    assert sealing(daemon, 9) == [9], "it is none of the schedule"
+    assert sealing(daemon, 10, waiting=True) == [10]
 
     async def flush() -> None:
         flushing = asyncio.create_task(daemon.saves.flush(PATIENT))
         await asyncio.sleep(0)
-        assert sealing(daemon, client, 12) == [12]
+        assert sealing(daemon, 12) == [12]
         flushing.cancel()
         await asyncio.wait([flushing])
-        assert sealing(daemon, client, 14) == []
+        assert sealing(daemon, 14) == []
 
     monkeypatch.setattr(daemon.pipeline, "busy", lambda: True)
     asyncio.run(flush())
     begin("r2", "n0")
-    assert sealing(daemon, client, 16, 18, 20) == [16, 18, 20], "nobody else has to choose alike"
+    assert sealing(daemon, 16, 18, 20) == [16, 18, 20], "nobody else has to choose alike"
     begin("r3", "n0", "n1")
-    daemon._hurry(1.0)
-    assert sealing(daemon, client, 22, 24, 26) == [22, 24, 26]
+    assert sealing(daemon, 22, 24, 26, in_haste=True) == [22, 24, 26]
     daemon.close()

@@ -433,6 +433,7 @@ def test_files_that_cannot_be_used_are_refused_by_name(
 def test_a_request_that_is_too_long_ends_an_encrypted_connection(
     served: Served, good: PeerCredentials
 ) -> None:
-    with closing(Peer(served.serve(good), good)) as peer:
-        peer._socket.sendall(FRAME.pack(1 << 30))
-        assert peer._socket.recv(1) == b""
+    host, _, port = served.serve(good).rpartition(":")
+    with closing(handshake.greet(socket.create_connection((host, int(port))), good)) as channel:
+        channel.sendall(FRAME.pack(1 << 30))
+        assert channel.recv(1) == b""

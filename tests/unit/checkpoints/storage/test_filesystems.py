@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from spotelastic_checkpoints.storage.hanging import COPIES, MOST, SMALL, Copies,
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
+from support.answering import answering
 from support.patience import PATIENT, eventually
 from support.plain import PlainFileSystem
 
@@ -432,7 +434,14 @@ def test_what_cannot_be_opened_is_refused(
 
 
 def test_options_of_s3fs_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"key": "me", "secret": "mine", "endpoint_url": "http://127.0.0.1:1"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:2")
-    storage: Any = open_storage("s3://bucket/run", given)
-    assert {name: getattr(storage._fs, name) for name in given} == given
+    heard: list[tuple[str, Message]] = []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with answering(403, "AccessDenied", heard) as endpoint:
+        given = {"key": "me", "secret": "mine", "endpoint_url": endpoint}
+        storage = open_storage("s3://bucket/run", given)
+        with pytest.raises(StorageRefused, match="AccessDenied"):
+            storage.get("LATEST")
+        storage.close()
+    [(path, headers)] = heard
+    assert path == "/bucket/run/LATEST"
+    assert "Credential=me/" in headers["Authorization"]

@@ -2,11 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -17,8 +14,8 @@ from spotelastic_checkpoints.storage.obstore_storage import Wording
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
 from spotelastic_checkpoints.storage.port import Storage
+from support.answering import answering, silent
 from support.gcs import BUCKET, gcs_server, use_gcs
-from support.http_proxy import serving
 from support.patience import PATIENT, eventually
 
 HASTY = Limits(answer=0.2, part=0.2)
@@ -41,42 +38,6 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     for name in ("CONNECTION_STRING", "ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
-
-
-@contextmanager
-def answering(status: int, code: str = "") -> Iterator[str]:
-    """A store that says the same to all requests."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = f"<Error><Code>{code}</Code></Error>".encode() if code else b""
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with serving(Handler) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
-
-
-@contextmanager
-def silent() -> Iterator[str]:
-    """A store that takes requests and does not answer them."""
-    ended = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def handle(self) -> None:
-            ended.wait(PATIENT)
-
-    with serving(Handler) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
-        ended.set()
 
 
 def use_azure(patch: pytest.MonkeyPatch, endpoint: str) -> str:

@@ -3,7 +3,7 @@
 import base64
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.s3 import access
+from spotelastic_checkpoints.storage.s3.access import find_access
 from spotelastic_checkpoints.storage.s3.ranges import Ranges, proxy_of
 from support.certificates import certificates
 from support.http_proxy import http_proxy, serving
@@ -159,11 +159,14 @@ def test_a_proxy_that_lets_nobody_through_is_an_error_of_the_connection(
 
 
 def test_the_region_is_asked_for_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+
     class Nobody(BaseHTTPRequestHandler):
         pass
 
     with serving(Nobody) as server, http_proxy(server.server_port) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-        region: Callable[[str], str] = access._region_of
-        assert region("bucket") == "us-east-1", "no TLS is spoken there"
+        assert find_access("bucket").config["region"] == "us-east-1", "no TLS is spoken there"
     assert proxy.asked == ["CONNECT s3.amazonaws.com:443"]

@@ -10,28 +10,29 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from obstore.exceptions import GenericError
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import obstore_storage
 from spotelastic_checkpoints.storage.hanging import Copies
 from spotelastic_checkpoints.storage.limits import Limits
 from spotelastic_checkpoints.storage.s3 import s3_storage
 from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
+from support.answering import answering
 from support.patience import PATIENT, eventually
-
-
-def answered(status: int, code: str) -> GenericError:
-    """In obstore's words."""
-    return GenericError(
-        "Generic S3 error: Error performing GET http://s3/key in 1.5ms - Server returned non-2xx "
-        f"status code: {status} Bad Request: <Error><Code>{code}</Code></Error>"
-    )
 
 
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> S3Storage:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    return storage_at(monkeypatch, "http://127.0.0.1:1")
+
+
+def storage_at(patch: pytest.MonkeyPatch, endpoint: str) -> S3Storage:
+    patch.setenv("AWS_ENDPOINT_URL", endpoint)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        patch.setenv(name, "test")
     return S3Storage("s3://bucket/run")
+
+
+def put(storage: S3Storage) -> None:
+    storage.put("key", memoryview(b"data"))
 
 
 @pytest.mark.parametrize(
@@ -45,18 +46,26 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> S3Storage:
         (503, "SlowDown"),
     ],
 )
-def test_what_passes_is_waited_out(storage: S3Storage, status: int, code: str) -> None:
-    with pytest.raises(StorageUnavailable, match=f"{status} {code}"), storage._explained("key"):
-        raise answered(status, code)
+def test_what_passes_is_waited_out(status: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(status, code) as endpoint:
+        storage = storage_at(monkeypatch, endpoint)
+        for call in (put, S3Storage.keys, lambda storage: storage.get("key")):
+            with pytest.raises(StorageUnavailable, match=f"{status} {code}"):
+                call(storage)
 
 
 @pytest.mark.parametrize(
     ("status", "code"),
     [(400, "InvalidArgument"), (403, "AccessDenied"), (403, "SignatureDoesNotMatch")],
 )
-def test_what_will_be_answered_again_is_refused(storage: S3Storage, status: int, code: str) -> None:
-    with pytest.raises(StorageRefused, match=f"{status} {code}"), storage._explained("key"):
-        raise answered(status, code)
+def test_what_will_be_answered_again_is_refused(
+    status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(status, code) as endpoint:
+        storage = storage_at(monkeypatch, endpoint)
+        for call in (put, S3Storage.keys, lambda storage: storage.get("key")):
+            with pytest.raises(StorageRefused, match=f"{status} {code}"):
+                call(storage)
 
 
 def test_a_machine_without_memory_for_a_process_is_waited_out(
@@ -73,14 +82,12 @@ def test_a_machine_without_memory_for_a_process_is_waited_out(
 
 
 def test_an_upload_that_somebody_has_aborted_can_be_made_again(
-    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def put(*_: object, **__: object) -> None:
-        raise FileNotFoundError(str(answered(404, "NoSuchUpload")))
-
-    monkeypatch.setattr(obstore_storage.obstore, "put", put)
-    with pytest.raises(StorageUnavailable, match="NoSuchUpload"):
-        storage.put("key", memoryview(b"data"))
+    with answering(404, "NoSuchUpload") as endpoint:
+        storage = storage_at(monkeypatch, endpoint)
+        with pytest.raises(StorageUnavailable, match="NoSuchUpload"):
+            put(storage)
 
 
 def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
