@@ -104,7 +104,7 @@ def test_what_one_holder_does_not_bring_the_next_one_does(tmp_path: Path, fault:
     ("fault", "said"),
     [
         ("dies", "the connection was closed$"),
-        ("lies", "not what was sent"),
+        ("lies", "changed on their way"),
         ("overwritten", "has been overwritten"),
     ],
 )
