@@ -141,15 +141,17 @@ def test_a_connection_that_was_ended_while_it_was_idle_is_no_loss_of_its_source(
     fetcher.remove()
 
 
-def streamed(path: Path, readers: int) -> tuple[Fetcher, Whole, list[Range]]:
-    """Of COUNT items; all readers have entered."""
+def streamed(
+    path: Path, readers: int, come: int | None = None
+) -> tuple[Fetcher, Whole, list[Range]]:
+    """Of COUNT items; all readers have entered, or as many as have come."""
     source = Whole()
     items = [
         (item(f"t{n}", n * SIZE, SIZE), (CopyLocation(0, "f", n * SIZE),)) for n in range(COUNT)
     ]
     placed = fetch_units.placed(items)
     fetcher = Fetcher(path, placed, [source], readers)
-    for reader in range(readers):
+    for reader in range(readers if come is None else come):
         fetcher.enter(reader)
     return fetcher, source, [(n * SIZE, (n + 1) * SIZE) for n in range(COUNT)]
 
@@ -254,8 +256,7 @@ def test_what_is_longer_than_one_read_is_verified_as_a_whole(shared_memory: Path
 
 
 def test_nothing_goes_before_every_rank_has_come(shared_memory: Path) -> None:
-    fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=1)
-    fetcher._readers = 2
+    fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=2, come=1)
     moved = fetcher.fetch(ranges, keep=False)
     fetcher.passed(0, END)
     assert there(fetcher, (0, COUNT * SIZE), moved) == source.data
