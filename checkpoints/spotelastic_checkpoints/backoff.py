@@ -1,6 +1,6 @@
-"""Back-off: how long to wait after attempts that failed (pure).
+"""Calculates how long to wait after failed attempts (pure).
 
-A back-off is a value. Its owner replaces it after each attempt, and waits as it says:
+A back-off is a value. Its owner replaces it after each attempt, and waits for its pause:
 
     backoff = backoff.failed()
     wait(backoff.pause(random.uniform))
@@ -40,16 +40,18 @@ class Backoff:
         return min(self.longest, grown)
 
     def failed(self) -> "Backoff":
+        """Return the back-off after one more failure."""
         return replace(self, failures=self.failures + 1)
 
     def succeeded(self) -> "Backoff":
+        """Return the back-off after a success, without a pause."""
         return replace(self, failures=0)
 
     def pause(self, draw: Draw) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         low, high = self.jitter
         return draw(low * self.bound, high * self.bound)
 
     def next_at(self, now: float, draw: Draw) -> float:
-        """When to make the next attempt."""
+        """Return when to make the next attempt, on the clock of `now`."""
         return now + self.pause(draw)

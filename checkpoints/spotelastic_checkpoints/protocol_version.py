@@ -1,8 +1,8 @@
-"""The version of everything that is stored or sent: keys, objects, messages, memory that is shared.
+"""Numbers the protocol: the version of messages, stored keys and objects, and shared memory.
 
-Within one major version each side reads what the other writes: it ignores fields that it does not
-know, and keeps words that it does not know. Another major version is refused, by a line that names
-both sides. docs/explanation/protocols.md, Versions, says when which number changes.
+Within one major version each side reads what the other writes. It ignores unknown fields, and keeps
+unknown words. Another major version is refused with a line that names both sides. The section
+"Versions" of docs/explanation/protocols.md says when which number changes.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import msgspec
 
 
 class ProtocolVersion(NamedTuple):
-    """Stored as a list of two numbers."""
+    """A version of the protocol, stored as a list of two numbers."""
 
     major: int
     minor: int
@@ -21,13 +21,13 @@ class ProtocolVersion(NamedTuple):
 
 
 PROTOCOL = ProtocolVersion(1, 0)
-"""What this installation speaks."""
+"""The version that this installation speaks."""
 
 
 def refusal(
     theirs: ProtocolVersion, them: str, us: str, ours: ProtocolVersion = PROTOCOL
 ) -> str | None:
-    """Why the two sides cannot work together; None where they can."""
+    """Return why the two sides cannot work together; None if they can."""
     if theirs.major == ours.major:
         return None
     return (
@@ -37,9 +37,9 @@ def refusal(
 
 
 FORMAT = 1
-"""Number of the format of what lies beside checkpoints in the object store.
+"""The format number of manifests and other files beside checkpoints in the object store.
 
-It grows apart from the protocol: checkpoints outlive the versions that wrote them.
+It grows independently of the protocol, as checkpoints outlive the versions that wrote them.
 """
 
 
@@ -50,7 +50,7 @@ class _Formatted(msgspec.Struct):
 
 
 def of_newer_format(data: bytes, what: str) -> str | None:
-    """Why an object cannot be read: its format is newer than this installation. Else None."""
+    """Return why an object of a newer format cannot be read; None if it can be."""
     try:
         found = msgspec.json.decode(data, type=_Formatted).version
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -165,6 +165,10 @@ def fill(connection: socket.socket, target: memoryview, deadline: float | None =
 
 
 def proof_of(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
+    """Return the proof of one side that it knows the job's token, bound to both random numbers.
+
+    `side` is b"client" or b"server"; `first` and `second` are the numbers of both sides.
+    """
     return hmac.new(token.encode(), side + first + second, hashlib.sha256).digest()
 
 

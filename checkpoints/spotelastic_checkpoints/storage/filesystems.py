@@ -1,7 +1,8 @@
-"""Any store that fsspec reaches by URL, as far as that goes; memory is for tests.
+"""Stores objects in any file system that fsspec opens by URL, with the guarantees that it has.
 
-Every call has a deadline. One that was left behind at it may come through late, and must do no harm
-then: what it writes was copied before, and nothing is created or swapped until it has ended.
+Every call has a deadline. An abandoned call may still have its effect later, and must do no harm
+then. The data that it writes was copied before. A call that creates or swaps an object holds the
+only lock until it ends.
 """
 
 import threading
@@ -22,7 +23,7 @@ from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
 CREATING = ("gs", "gcs", "az", "abfs", "abfss", "memory")
-"""Schemes whose stores keep whole objects, and create one only where there is none."""
+"""Schemes of stores that write whole objects, and can create an object only if it is missing."""
 PACKAGES = {
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
@@ -35,7 +36,7 @@ PACKAGES = {
     "hf": "huggingface_hub",
     "lakefs": "lakefs-spec",
 }
-"""What brings a scheme, where that is not the module that is missing."""
+"""The package to install for a scheme, where its name is not that of the missing module."""
 OPEN_WITHIN = 60.0
 """Seconds to import a file system and to connect."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -44,7 +45,10 @@ T = TypeVar("T")
 
 
 class FsspecStorage:
-    """Creation is the store's own where it has one; a swap reads, compares and writes."""
+    """An object store behind an fsspec file system.
+
+    Creating an object is atomic if the store can do that. A swap reads, compares and writes.
+    """
 
     def __init__(
         self,
@@ -54,8 +58,11 @@ class FsspecStorage:
         whole: int = WHOLE,
         copies: Copies = COPIES,
     ) -> None:
-        """`options` are fsspec's storage options; `whole` is the size of the largest object that
-        goes up in one request."""
+        """Open the file system. Raises `StorageRefused` or `StorageUnavailable`.
+
+        `options` are fsspec's storage options. Objects of at most `whole` bytes go up in one
+        request.
+        """
         self._limits = limits
         self._whole = whole
         self.url = url.rstrip("/")
@@ -65,7 +72,9 @@ class FsspecStorage:
         self._options = dict(options or {})
         self._hanging = Hanging(copies=copies)
         self._idle: list[Any] = []
-        """File systems that nobody is at: one is for one thread, unless it is asynchronous."""
+        """File systems that no thread uses. One serves one thread at a time, unless it is
+        asynchronous.
+        """
         self._one_writer = threading.Lock()
         with self._opened(scheme):
             first = self._hanging.within(OPEN_WITHIN, lambda: self._first(scheme))
@@ -127,7 +136,7 @@ class FsspecStorage:
                 self._delete(key)
 
     def unfinished(self) -> list[str]:
-        """The stores that are reached this way end them by themselves."""
+        """Return nothing: these stores end unfinished uploads by themselves."""
         return []
 
     def abort_uploads(self, prefix: str) -> int:
@@ -136,7 +145,7 @@ class FsspecStorage:
     def close(self) -> None:
         pass
 
-    # -- with a file system, in a thread that may be left behind ----------------------------------
+    # -- calls of a file system, in a thread that may be abandoned --------------------------------
 
     def _content(self, fs: Any, key: str) -> bytes | None:
         try:
@@ -170,7 +179,10 @@ class FsspecStorage:
         self._in_folder(fs, self._path(key), lambda path: fs.pipe_file(path, data, **how))
 
     def _in_folder(self, fs: Any, path: str, write: Callable[[str], T]) -> T:
-        """Some have folders, which must be there first; of others a bucket would be made."""
+        """Write a file, and create its folder if that is missing.
+
+        A store of objects has no folders. It would create a bucket, which is refused instead.
+        """
         with suppress(FileNotFoundError):
             return write(path)
         try:
@@ -183,7 +195,7 @@ class FsspecStorage:
     @contextmanager
     def _only_writer(self) -> Iterator[None]:
         if not self._one_writer.acquire(timeout=self._limits.answer):
-            raise TimeoutError("an earlier write is without an answer")
+            raise TimeoutError("an earlier write has not been answered yet")
         try:
             yield
         finally:
@@ -212,7 +224,7 @@ class FsspecStorage:
             raise
         self._give_back(fs)
 
-    # -- between the caller and such a thread -----------------------------------------------------
+    # -- running such calls, and explaining their errors ------------------------------------------
 
     def _call(self, what: str, seconds: float, call: Callable[[Any], T]) -> T:
         with self._explained(what):
@@ -220,7 +232,7 @@ class FsspecStorage:
 
     def _with_one(self, call: Callable[[Any], T]) -> T:
         fs = self._take()
-        # One that has failed is not used again: its connection may be broken.
+        # A file system that has failed is not used again: its connection may be broken.
         try:
             answer = call(fs)
         except (FileNotFoundError, FileExistsError):
@@ -250,7 +262,7 @@ class FsspecStorage:
     def _file_system(self) -> Any:
         options = {**self._kind._get_kwargs_from_urls(self.url), **self._options}
         options["skip_instance_cache"] = True
-        if self._kind.async_impl:  # others may take no option that they do not know
+        if self._kind.async_impl:  # other kinds may refuse an option that they do not know
             options["use_listings_cache"] = False
         return self._kind(**options)
 
@@ -261,7 +273,7 @@ class FsspecStorage:
         return f"{self._root}/{key}"
 
     def _key(self, path: str) -> str:
-        """Some file systems list paths without the leading / that they are asked for with."""
+        """Return the key of a path. Some file systems list paths without their leading slash."""
         return path.lstrip("/").removeprefix(self._root.lstrip("/")).lstrip("/")
 
     @contextmanager
@@ -274,7 +286,7 @@ class FsspecStorage:
             raise StorageRefused(f"{self.url} needs a package: pip install {package}") from error
         except PermissionError as error:
             raise StorageRefused(f"{self.url}: {error}") from error
-        except OSError as error:  # a time-out, too
+        except OSError as error:  # includes TimeoutError
             raise StorageUnavailable(f"{self.url}: {error}") from error
         except Exception as error:
             raise StorageRefused(f"{self.url}: {error}") from error
@@ -288,7 +300,9 @@ class FsspecStorage:
         except PermissionError as error:
             raise StorageRefused(f"{self.url}/{what}: {error}") from error
         except NotImplementedError as error:
-            raise StorageRefused(f"{self.url}: fsspec cannot do this there: {error}") from error
+            raise StorageRefused(
+                f"{self.url}: fsspec cannot do this in that store: {error}"
+            ) from error
         except Exception as error:
             text = str(error) or type(error).__name__
             raise StorageUnavailable(f"{self.url}/{what}: {text}") from error
@@ -309,7 +323,7 @@ def _weaker(scheme: str, creates: bool) -> str:
 
 def _discard(fs: Any, file: Any, path: str) -> None:
     if isinstance(file, AbstractBufferedFile):
-        # Closing would make an object of what has come so far.
+        # Closing the file would create an object from the bytes written so far.
         file.discard()
         file.closed = True
         return
@@ -319,12 +333,15 @@ def _discard(fs: Any, file: Any, path: str) -> None:
 
 
 def _is_beyond_the_end(error: BaseException | None) -> bool:
-    """Whether a store over HTTP has said 416 to a range, in the words of any of its clients."""
+    """Return whether a store answered 416 to a range, for any HTTP client."""
     return 416 in (getattr(error, name, 0) for name in ("code", "status", "status_code"))
 
 
 def _written(entry: dict[str, Any]) -> float:
-    """Epoch seconds; each file system has its own word for it. 0 where it has none."""
+    """Return when a file was written (epoch s).
+
+    File systems name the field differently; 0 if none has it.
+    """
     told = next((entry[name] for name in _TIMES if entry.get(name)), 0.0)
     if isinstance(told, str):
         told = datetime.fromisoformat(told)

@@ -1,7 +1,7 @@
-"""Calls that may never return, given up at a deadline, and room for what they write.
+"""Abandons calls that may hang at their deadline, and limits the memory that they hold.
 
-What hangs in somebody else's code cannot be ended, only left behind, in a thread that nothing waits
-for, not even the end of the process. It keeps its copy of what it was to write until it ends.
+A call that hangs in foreign code cannot be ended, only abandoned. It goes on in a thread that
+nothing waits for, not even the end of the process. It keeps its copy of the data until it ends.
 """
 
 import threading
@@ -13,34 +13,39 @@ from functools import partial
 from typing import TypeVar
 
 MOST = 64
-"""Calls at a time, those that were left behind among them: an outage must not fill the memory."""
+"""Number of calls at a time, abandoned ones included: an outage must not fill the memory."""
 COPIED = 128 << 20
-"""Bytes of copies at a time, of all stores of a process."""
+"""Bytes of copies at a time, for all stores of a process."""
 SMALL = 1 << 20
-"""Bytes that need no room: calls that were left behind may hold all of it, and a manifest must not
-wait for them. Few of such are on their way at a time."""
+"""Bytes up to which a copy takes none of the room.
+
+Abandoned calls may hold all the room, and a manifest must not wait for them. Only few small copies
+exist at a time.
+"""
 
 T = TypeVar("T")
 
 
 class Copies:
-    """Room for copies of what is written, those of calls that were left behind among them."""
+    """The room for copies of data that is being written, copies of abandoned calls included."""
 
     def __init__(self, most: int = COPIED, small: int = SMALL) -> None:
-        """There is room for `most` bytes; copies of `small` bytes or less need none."""
+        """Give out `most` bytes of room. Copies of `small` bytes or less need none."""
         self._small = small
         self._most = self._free = most
         self._changed = threading.Condition()
         self._turn = threading.Lock()
 
     def room(self, nbytes: int, seconds: float) -> Callable[[], None]:
-        """What is to be called once the copy is gone. One that is larger than all of the room has
-        it to itself, and a `SMALL` one takes none. Raises `TimeoutError` where there is none at
-        the deadline."""
+        """Take room for a copy, and return a function that gives it back.
+
+        A copy that is larger than all the room gets all of it. Raises `TimeoutError` if there is no
+        room within `seconds`.
+        """
         if nbytes <= self._small:
             return _nothing
         deadline, nbytes = time.monotonic() + seconds, min(nbytes, self._most)
-        # One waits at a time: a large one would wait for as long as small ones come.
+        # One copy waits at a time. Otherwise a large copy would wait as long as small ones come.
         if self._turn.acquire(timeout=seconds):
             try:
                 with self._changed:
@@ -50,7 +55,7 @@ class Copies:
                         return partial(self._give_back, nbytes)
             finally:
                 self._turn.release()
-        raise TimeoutError(f"no room within {seconds:g} s beside what is on its way up")
+        raise TimeoutError(f"no room within {seconds:g} s: earlier uploads hold all of it")
 
     def _give_back(self, nbytes: int) -> None:
         with self._changed:
@@ -62,7 +67,7 @@ COPIES = Copies()
 
 
 class Hanging:
-    """Runs calls that may hang."""
+    """Runs calls that may hang, each in a thread of its own."""
 
     def __init__(self, most: int = MOST, copies: Copies = COPIES) -> None:
         self._copies = copies
@@ -70,29 +75,35 @@ class Hanging:
         self._most = most
 
     def within(self, seconds: float, call: Callable[[], T]) -> T:
-        """What `call` returns or raises; `TimeoutError` at the deadline. What it does later on
-        happens all the same, so that it must not look at memory that may be another's by then."""
+        """Return the result of `call`, or raise its error. Raises `TimeoutError` at the deadline.
+
+        An abandoned call goes on. It must not use memory that may belong to something else by then.
+        """
         with ExitStack() as held:
             return self._within(seconds, call, held)
 
     def copied(self, seconds: float, data: memoryview, call: Callable[[bytes], T]) -> T:
-        """`within`, for a call that looks at a copy of `data`. The copy may wait for its room as
-        long as the call for its answer."""
+        """Run a call like `within`, and give it a copy of `data`.
+
+        Waiting for room and waiting for the result may take `seconds` each.
+        """
         with ExitStack() as held:
             held.callback(self._copies.room(len(data), seconds))
             return self._within(seconds, partial(call, bytes(data)), held)
 
     def with_room(self, seconds: float, nbytes: int, call: Callable[[], T]) -> T:
-        """`within`, for a call that holds `nbytes` of copies at most. They may wait for their room
-        as long as the call for its answer."""
+        """Run a call like `within` that holds copies of at most `nbytes`.
+
+        Waiting for room and waiting for the result may take `seconds` each.
+        """
         with ExitStack() as held:
             held.callback(self._copies.room(nbytes, seconds))
             return self._within(seconds, call, held)
 
     def _within(self, seconds: float, call: Callable[[], T], held: ExitStack) -> T:
-        """What is `held` is given back when the call has ended, or at once if it cannot begin."""
+        """Run the call, and release `held` when it has ended, or at once if it cannot start."""
         if not self._room.acquire(timeout=seconds):
-            raise TimeoutError(f"{self._most} calls are without an answer")
+            raise TimeoutError(f"{self._most} calls have not been answered yet")
         held.callback(self._room.release)
         answer: Future[T] = Future()
         theirs = held.pop_all()
@@ -105,12 +116,12 @@ class Hanging:
         try:
             return answer.result(seconds)
         except TimeoutError as error:
-            if answer.done():  # its own
+            if answer.done():  # the call itself raised it
                 raise
             raise TimeoutError(f"no answer within {seconds:g} s") from error
         finally:
-            # What was raised knows this frame: with the answer in it, it would know itself, and
-            # keep the copy until garbage is collected.
+            # The error refers to this frame. With the answer in it there would be a cycle, which
+            # keeps the copy until the next garbage collection.
             del answer, call, arguments
 
 
@@ -126,8 +137,11 @@ def _run(answer: Future[T], call: Callable[[], T], held: ExitStack) -> None:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Of all that led to it. They are over, and would keep the copy that one of them knew, after
-    its room has been given back, for as long as somebody keeps the error."""
+    """Drop the tracebacks of an error and of the errors behind it.
+
+    Their frames would keep the copy of the data in memory, after its room was given back, for as
+    long as the error is kept.
+    """
     known, left = set(), [error]
     while left:
         found = left.pop()

@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OutagePatience:
-    """How long a store may be away, and how often it is asked meanwhile, in seconds."""
+    """How long work waits for a store that is away, and how often it asks again."""
 
     within: float = 300.0
-    """Seconds to wait at most."""
+    """Seconds after which the store is given up."""
     first: float = 0.2
-    """The shortest back-off."""
+    """The shortest back-off, in seconds."""
     most: float = 5.0
-    """The longest back-off."""
+    """The longest back-off, in seconds."""
     worth_a_word: float = 5.0
-    """The back-off from which an outage is reported."""
+    """The back-off, in seconds, from which an outage is reported."""
 
 
 RESTORE_PATIENCE = OutagePatience()

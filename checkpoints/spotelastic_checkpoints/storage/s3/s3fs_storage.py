@@ -1,7 +1,7 @@
-"""S3 through s3fs, and its underlying client where s3fs has no words for a condition.
+"""Stores objects in S3 through s3fs, for platforms and options that obstore does not support.
 
-Stands in where obstore has no wheel, and where a caller gives s3fs's own options: it needs 60 MiB
-more and three times the CPU.
+Where s3fs cannot state a condition, its underlying client is called. It needs 60 MiB more memory
+than obstore, and three times the CPU.
 """
 
 import asyncio
@@ -24,18 +24,21 @@ from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
 WHOLE = 2 * PART
-"""Bytes up to which an object goes up in one request: it is copied for that."""
+"""Bytes up to which an object goes up in one request; it is copied for that."""
 _OPTIONS = {
     *inspect.signature(s3fs.S3FileSystem.__init__).parameters,
     *("profile", "skip_instance_cache", "use_listings_cache"),
 } - {"self", "asynchronous", "loop", "kwargs"}
-"""The rest it would hand on, and fail at the first request."""
+"""Options that s3fs knows. It accepts others too, and fails with them at the first request."""
 
 T = TypeVar("T")
 
 
 class S3fsStorage:
-    """Keys under `s3://bucket/prefix`. Retries are the caller's: every call is one attempt."""
+    """An object store in S3, with its keys under `s3://bucket/prefix`.
+
+    Every call is one attempt; the caller retries.
+    """
 
     weaker = ""
 
@@ -47,7 +50,7 @@ class S3fsStorage:
         whole: int = WHOLE,
         copies: Copies = COPIES,
     ) -> None:
-        """`options` are those of s3fs; retries and deadlines stay ours."""
+        """Open the bucket. `options` are those of s3fs, except for retries and deadlines."""
         self._limits = limits
         self._whole = whole
         self._copies = copies
@@ -99,7 +102,7 @@ class S3fsStorage:
                 work = self._put_parts(self._prefix + key, data, progress)
                 self._run(key, work, parts, held)
         except FileNotFoundError as error:
-            # Its multipart upload: somebody took it for one that was left behind.
+            # The multipart upload is gone: another process aborted it as an unfinished one.
             raise StorageUnavailable(f"{self.url}/{key}: its upload was aborted") from error
 
     def create(self, key: str, data: bytes) -> bool:
@@ -171,14 +174,14 @@ class S3fsStorage:
                         "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=bytes(part)
                     )
                 except Exception as error:
-                    if not failed:  # another would never be raised, and keep its part
+                    if not failed:  # a second error would never be raised, and keep its part
                         failed.append(error)
                     return
             done.append({"PartNumber": number, "ETag": answer["ETag"]})
             progress(len(part))
 
         try:
-            # None is cut short: a part that arrives after the abort would stay.
+            # All parts run to their end: a part that arrives after the abort would stay.
             pieces = enumerate(cut(data, part_size(len(data))), 1)
             await asyncio.gather(*(put(number, part) for number, part in pieces))
             if failed:
@@ -188,7 +191,7 @@ class S3fsStorage:
                 "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=parts
             )
         except BaseException:
-            # Unfinished uploads cost money without being listed.
+            # An unfinished upload costs money, and no listing of objects shows it.
             await self._call("abort_multipart_upload", Key=key, UploadId=upload)
             raise
 
@@ -213,7 +216,7 @@ class S3fsStorage:
             )
         return len(uploads)
 
-    # -- between the loop and the caller ----------------------------------------------------------
+    # -- running them, and explaining their errors ------------------------------------------------
 
     def _put_if(self, key: str, data: bytes, **condition: str) -> bool:
         try:
@@ -224,7 +227,10 @@ class S3fsStorage:
 
     @contextmanager
     def _room(self, what: str, nbytes: int, parts: int) -> Iterator[ExitStack]:
-        """For copies of so many bytes. It is left for `_run`, and given back if that takes none."""
+        """Take room for copies of `nbytes`.
+
+        It is given back here unless `_run` has taken it over.
+        """
         with ExitStack() as held:
             try:
                 held.callback(self._copies.room(nbytes, self._limit(parts)))
@@ -239,7 +245,10 @@ class S3fsStorage:
         parts: int = 1,
         held: ExitStack | None = None,
     ) -> T:
-        """What is `held` is given back when the work has ended, which may be later than this."""
+        """Run the work in fsspec's event loop, and return its result.
+
+        `held` is released when the work has ended, which may be after this function has returned.
+        """
 
         async def awaited() -> T:
             with held.pop_all() if held is not None else ExitStack():
@@ -256,11 +265,15 @@ class S3fsStorage:
             raise self._explained(what, error) from error
 
     def _limit(self, parts: int) -> float:
-        """Seconds for so many parts."""
+        """Return the seconds that so many parts may take."""
         return self._limits.answer * (1 + parts / PARTS_AT_ONCE)
 
     def _explained(self, what: str, error: Exception) -> Exception:
-        """FileNotFoundError, FileExistsError (a condition failed), or one of our own."""
+        """Return the error to raise instead of one of the client.
+
+        It is `FileNotFoundError`, `FileExistsError` (a condition failed), `StorageRefused` or
+        `StorageUnavailable`.
+        """
         place = f"{self.url}/{what}"
         cause = error if isinstance(error, ClientError) else error.__cause__
         if isinstance(cause, ClientError):

@@ -183,7 +183,7 @@ def test_no_more_calls_are_left_behind_than_there_is_room_for() -> None:
     hanging = Hanging(most=1)
     with pytest.raises(TimeoutError, match="no answer"):
         hanging.within(0.01, lambda: go_on.wait(PATIENT))
-    with pytest.raises(TimeoutError, match="1 calls are without an answer"):
+    with pytest.raises(TimeoutError, match="1 calls have not been answered yet"):
         hanging.within(0.01, lambda: True)
     go_on.set()
     assert hanging.within(PATIENT, lambda: True)
