@@ -26,12 +26,12 @@ def seconds_left(text: str | None) -> float | None:
     return wanted
 
 
-def limited(capacity: Capacity, within: float | None, now: float) -> Capacity:
+def with_deadline(capacity: Capacity, within: float | None, now: float) -> Capacity:
     """Return the capacity with a deadline `within` seconds from `now`; None: without a deadline."""
     return replace(capacity, deadline=None if within is None else now + within, within=within)
 
 
-def kept(asked: Capacity, known: Capacity) -> Capacity:
+def keep_deadline(asked: Capacity, known: Capacity) -> Capacity:
     """Return the requested capacity with the deadline of the running job, if the same time is given
     again.
 
@@ -52,7 +52,7 @@ def capacity(
     max_cost: float | None = None,
     keep_failed: bool = False,
 ) -> Capacity:
-    """Return what may be bought, without a deadline (see `limited`). Raises `UsageError`."""
+    """Return what may be bought, without a deadline (see `with_deadline`). Raises `UsageError`."""
     for flag, limit in (("--max-price", max_price), ("--max-cost", max_cost)):
         if limit is not None and not 0 < limit < math.inf:
             raise UsageError(f"{flag} {limit:g}: expected more than 0 US dollars")

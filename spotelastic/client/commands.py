@@ -22,7 +22,7 @@ from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.messaging.bucket import STOPPING
 from spotelastic.client import confirmation
-from spotelastic.client.capacity_policy import limited, seconds_left
+from spotelastic.client.capacity_policy import seconds_left, with_deadline
 from spotelastic.client.target import cost_of, status_of
 from spotelastic.clock import steady, wall
 from spotelastic.controller.decisions import limits
@@ -208,7 +208,7 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
 
     def change(spec: JobSpec) -> JobSpec:
         new = replace(spec.capacity, max_cost=limit)
-        return replace(spec, capacity=new if within is None else limited(new, within, now))
+        return replace(spec, capacity=new if within is None else with_deadline(new, within, now))
 
     return change
 

@@ -56,7 +56,7 @@ def defaults(
     return {str(flags[key].name): value for key, value in values.items()}
 
 
-def told(key: str, folder: Path, environ: Mapping[str, str]) -> str | None:
+def configured(key: str, folder: Path, environ: Mapping[str, str]) -> str | None:
     """Return what the variable, else the file, says for one flag with a text value.
 
     For other commands that must look where `up` does. Raises `UsageError`.

@@ -12,7 +12,7 @@ from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.client import variables
-from spotelastic.client.capacity_policy import capacity, limited, seconds_left
+from spotelastic.client.capacity_policy import capacity, seconds_left, with_deadline
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import ALLOW_UNCOMMITTED, Capacity, Environment, Settings
@@ -182,7 +182,7 @@ def _capacity(request: JobRequest) -> Capacity:
         max_cost=request.max_cost,
         keep_failed=request.keep_failed,
     )
-    return limited(bought, seconds_left(request.deadline), wall())
+    return with_deadline(bought, seconds_left(request.deadline), wall())
 
 
 def _requirement(request: JobRequest) -> Requirement:

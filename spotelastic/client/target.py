@@ -85,7 +85,7 @@ class CloudTarget:
                 "no local cloud is running and no AWS account is configured: start a local one "
                 "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
             )
-        return cls(Aws(region or _told_region(), read_timeout=READ_TIMEOUT), None)
+        return cls(Aws(region or _configured_region(), read_timeout=READ_TIMEOUT), None)
 
     @classmethod
     def of(cls, cloud: CloudInfo) -> "CloudTarget":
@@ -144,7 +144,7 @@ class CloudTarget:
             raise UsageError(f"there is no cluster named {name}{others}")
         return found
 
-    def told(self, name: str | None, note: Callable[[str], None]) -> Cluster:
+    def cluster_or_gone(self, name: str | None, note: Callable[[str], None]) -> Cluster:
         """Return the cluster, or one of that name that is gone and has left its last status.
 
         For a cluster that is gone, `note` is called, also with leftovers that still cost money.
@@ -161,7 +161,7 @@ class CloudTarget:
 
     def _gone(self, name: str) -> Cluster | None:
         """Return a cluster that has ended, by its data in the configured or the shared bucket."""
-        for bucket in (_told("bucket"), self.bucket):
+        for bucket in (_configured("bucket"), self.bucket):
             job = BucketObjects(self.aws, bucket, name).job() if bucket else None
             if bucket and job is not None:
                 return Cluster(self.aws, job, bucket)
@@ -349,17 +349,17 @@ def _listed(name: str, cluster: Cluster | None) -> ClusterSummary:
     return ClusterSummary(name, status.state, workers, status.step)
 
 
-def _told_region() -> str | None:
+def _configured_region() -> str | None:
     """Return the configured region; None lets boto3 read AWS's configuration.
 
     boto3 reads all of it but `AWS_REGION`.
     """
-    return _told("region") or os.environ.get("AWS_REGION") or None
+    return _configured("region") or os.environ.get("AWS_REGION") or None
 
 
-def _told(key: str) -> str | None:
+def _configured(key: str) -> str | None:
     """Return the value that `up` would use in this folder without the flag."""
-    return config_file.told(key, Path(), os.environ)
+    return config_file.configured(key, Path(), os.environ)
 
 
 def aws_is_configured() -> bool:

@@ -188,7 +188,7 @@ def serve(
     from spotelastic.agent.run import AgentResult
 
     where = meeting(options, *launcher_options.sizes(options.nnodes))
-    storage = run_storage.of(options)
+    storage = run_storage.storage_url(options)
     configure = _plan(options, entry, command, where, storage)
     probe(storage, options.rdzv_id, chosen=bool(options.storage))
     ignored = given(options, WITHOUT_EFFECT)
@@ -221,7 +221,7 @@ def _rendezvous_and_storage(
     etcd = folders.state / "etcd"
     if where.role == "alone":
         with (
-            run_storage.used(options, storage, others=None, say=logger.info) as use,
+            run_storage.claimed(options, storage, others=None, say=logger.info) as use,
             meet(where, etcd, logger.info) as rendezvous,
         ):
             yield rendezvous, use
@@ -229,7 +229,7 @@ def _rendezvous_and_storage(
         with (
             meet(where, etcd, logger.info) as rendezvous,
             others_at(rendezvous, options.rdzv_id) as others,
-            run_storage.used(options, storage, others=others, say=logger.info) as use,
+            run_storage.claimed(options, storage, others=others, say=logger.info) as use,
         ):
             yield rendezvous, use
 

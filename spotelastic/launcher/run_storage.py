@@ -70,7 +70,7 @@ class StorageUse:
         return others is None or self.code in (0, 1) or others.live() is False
 
 
-def of(options: argparse.Namespace) -> str:
+def storage_url(options: argparse.Namespace) -> str:
     """Return where the run's checkpoints go. Raises `UsageError` for a name that leaves ./runs."""
     name = options.rdzv_id
     if not name or "\0" in name:
@@ -87,7 +87,7 @@ def of(options: argparse.Namespace) -> str:
 
 
 @contextmanager
-def used(
+def claimed(
     options: argparse.Namespace, storage: str, *, others: Others | None, say: Say
 ) -> Iterator[StorageUse]:
     """Hold the storage for this run; without `others` this node is alone.
@@ -96,11 +96,11 @@ def used(
     was cut off or suspended for long, this process gets SIGTERM, which ends its node.
     """
     with ExitStack() as stack:
-        yield _Taking(options, storage, others, say, stack).taken()
+        yield _Claiming(options, storage, others, say, stack).claim()
 
 
 @dataclass(slots=True)
-class _Taking:
+class _Claiming:
     options: argparse.Namespace
     storage: str
     others: Others | None
@@ -108,7 +108,7 @@ class _Taking:
     stack: ExitStack
     use: StorageUse = field(default_factory=StorageUse)
 
-    def taken(self) -> StorageUse:
+    def claim(self) -> StorageUse:
         """Claim the storage, and report what it holds; return its use."""
         folder = folder_of(self.storage)
         if folder is not None:

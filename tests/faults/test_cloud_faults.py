@@ -419,10 +419,10 @@ def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(tri
     assert cluster.objects.size("checkpoints/") == 5_000_000
     trial.nothing_is_left()
     cluster.objects.put(STATUS, msgspec.json.encode(Status(NAME, "succeeded", 0.0, step=7)))
-    status = place.told(NAME, told.append).objects.status()
+    status = place.cluster_or_gone(NAME, told.append).objects.status()
     assert status is not None and status.step == 7
     assert told[-1] == f"{NAME} is gone: this is its last report"
     place.down(NAME, told.append, keep_data=False)
     assert cluster.objects.size("") == 0
     with pytest.raises(UsageError, match=f"there is no cluster named {NAME}"):
-        place.told(NAME, told.append)
+        place.cluster_or_gone(NAME, told.append)

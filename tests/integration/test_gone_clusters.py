@@ -83,7 +83,7 @@ def test_one_of_the_shared_bucket_is_found_where_up_is_told_another(aws: Aws, fo
     place, notes = CloudTarget(aws, None), list[str]()
     for bucket in (BUCKET, "never-made"):
         (folder / "spotelastic.toml").write_text(f"bucket = {bucket!r}")
-        assert place.told(NAME, notes.append).objects == objects
+        assert place.cluster_or_gone(NAME, notes.append).objects == objects
         assert place.data(NAME).cluster == objects
 
 
@@ -100,7 +100,7 @@ def test_what_is_left_of_a_cluster_is_told_with_what_removes_it(aws: Aws) -> Non
     with pytest.raises(UsageError) as told:
         place.cluster(NAME)
     assert str(told.value) == left
-    assert place.told(NAME, notes.append).objects == objects
+    assert place.cluster_or_gone(NAME, notes.append).objects == objects
     assert notes == [left, f"{NAME} is gone: this is its last report"]
     place.down(NAME, notes.append)
     with pytest.raises(UsageError, match=f"^there is no cluster named {NAME}$"):
@@ -111,5 +111,5 @@ def test_a_cluster_whose_job_was_deleted_is_told_by_all_that_runs(aws: Aws) -> N
     cluster = clusters.create(request(NAME), lambda _: None, aws)
     cluster.objects.delete_all()
     with pytest.raises(UsageError, match=r": 1 stack, 5 groups, 4 instances, \d+ disks; "):
-        CloudTarget(aws, None).told(NAME, print)
+        CloudTarget(aws, None).cluster_or_gone(NAME, print)
     clusters.delete(NAME, aws=aws)

@@ -350,7 +350,7 @@ def test_commands_that_look_need_little(
 ) -> None:
     place = user_with(looking(), "looking", monkeypatch)
     assert [each.name for each in place.listing()] == [OURS, THEIRS]
-    cluster = place.told(OURS, print)
+    cluster = place.cluster_or_gone(OURS, print)
     assert status_of(cluster).state == "pending"
     assert (cluster.objects.events(), cluster.objects.report()) == ([], None)
     assert list(tail(cluster)) == []

@@ -29,7 +29,7 @@ from spotelastic.cli.render import list_prices, loss_curve, tables
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.cli.render.progress import ProgressView, view
 from spotelastic.client import confirmation, local_data, preflight
-from spotelastic.client.capacity_policy import kept
+from spotelastic.client.capacity_policy import keep_deadline
 from spotelastic.client.job_config import JobRequest, ValidatedJob, check
 from spotelastic.client.target import CloudTarget, aws_is_configured
 from spotelastic.clock import steady
@@ -83,7 +83,9 @@ def _carry_through(
         known = preflight.find(target, request, checked)
         earlier_run.check(request, known)
         if known is not None:
-            checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
+            checked = replace(
+                checked, capacity=keep_deadline(checked.capacity, known.spec.capacity)
+            )
         with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(target.aws, _wish(request, checked, known))
             headline = render_plan.headline(request, checked, found)

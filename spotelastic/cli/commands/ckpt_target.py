@@ -152,7 +152,7 @@ def _storage_of(cluster: str) -> str:
         why = ", and no cluster of that name has left checkpoints on this machine"
         target = CloudTarget.find(None)
         why = ", and {}"
-        return target.told(cluster, lambda _: None).spec.storage
+        return target.cluster_or_gone(cluster, lambda _: None).spec.storage
     except UsageError as error:
         found = local_data.find(cluster)
         if found is not None and found.folder.is_dir():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spotelastic.cli.options import replay as options
 from spotelastic.cli.options.common import AsJson
-from spotelastic.client.capacity_policy import capacity, limited, seconds_left
+from spotelastic.client.capacity_policy import capacity, seconds_left, with_deadline
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted
 from spotelastic.validation import size
@@ -80,7 +80,7 @@ def replay(
     scenario = Scenario(
         minimum,
         most,
-        capacity=limited(bought, seconds_left(deadline), 0.0),
+        capacity=with_deadline(bought, seconds_left(deadline), 0.0),
         step=step_time,
         state=size("--state", state),
         sharded=sharded,

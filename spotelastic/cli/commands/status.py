@@ -64,7 +64,7 @@ def status(
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget, status_of
 
-    cluster = CloudTarget.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
     told = status_of(cluster)
     tables.show(told, tables.status_table, as_json=json)
     for line in told.warnings:
@@ -99,7 +99,7 @@ def events(
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget
 
-    cluster = CloudTarget.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
     tables.show(cluster.objects.events(), tables.events_table, as_json=json)
 
 
@@ -110,7 +110,7 @@ def report(
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget
 
-    cluster = CloudTarget.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
     made = cluster.objects.report()
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: its first round has not begun")
@@ -124,5 +124,5 @@ def cost(
     from spotelastic.cli.render import tables
     from spotelastic.client.target import CloudTarget, cost_of
 
-    cluster = CloudTarget.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
     tables.show(cost_of(cluster), tables.cost_table, as_json=json)

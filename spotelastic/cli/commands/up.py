@@ -190,7 +190,7 @@ def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]
         return tuple(args)
     parameters = context.command.params
     flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
-    words, ours = script_args.divided(args, flags)
+    words, ours = script_args.split(args, flags)
     if ours:
         typer.echo(f"note: {script_args.note(ours)}", err=True)
     return words

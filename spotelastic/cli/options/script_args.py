@@ -14,7 +14,7 @@ GUARDS = frozenset(
 to start."""
 
 
-def divided(typed: Sequence[str], flags: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split(typed: Sequence[str], flags: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the script's arguments, and those among them that look like flags of `up`.
 
     A `--` right after the script says that everything is the script's; it is not passed on. Raises

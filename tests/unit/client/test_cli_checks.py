@@ -12,7 +12,7 @@ from spotelastic import validation
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.client import commands
-from spotelastic.client.capacity_policy import kept, limited
+from spotelastic.client.capacity_policy import keep_deadline, with_deadline
 from spotelastic.client.job_config import JobRequest, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
@@ -268,12 +268,12 @@ def test_the_same_deadline_said_again_is_the_same_end(
 
     first, hour = at(1000.0, "8h"), 3600.0
     seven = 1000.0 + 7 * hour
-    assert kept(at(seven, "480m"), first).deadline == first.deadline == 1000.0 + 8 * hour
-    assert kept(at(seven, "9h"), first).deadline == seven + 9 * hour
-    assert kept(at(seven, None), first).deadline is None
-    assert kept(at(seven, "8h"), at(1000.0, None)).deadline == seven + 8 * hour
-    again = kept(at(seven, "8h"), first)
-    assert kept(at(seven + hour, "8h"), again).deadline == first.deadline
+    assert keep_deadline(at(seven, "480m"), first).deadline == first.deadline == 1000.0 + 8 * hour
+    assert keep_deadline(at(seven, "9h"), first).deadline == seven + 9 * hour
+    assert keep_deadline(at(seven, None), first).deadline is None
+    assert keep_deadline(at(seven, "8h"), at(1000.0, None)).deadline == seven + 8 * hour
+    again = keep_deadline(at(seven, "8h"), first)
+    assert keep_deadline(at(seven + hour, "8h"), again).deadline == first.deadline
 
 
 def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
@@ -281,11 +281,14 @@ def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
 ) -> None:
     monkeypatch.setattr(commands, "wall", lambda: 1000.0)
     monkeypatch.setattr(commands, "cost_of", lambda _: Cost("demo", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
-    before = limited(Capacity(), 60.0, 990.0)
+    before = with_deadline(Capacity(), 60.0, 990.0)
     spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 2), "", (), capacity=before)
     cluster: Any = SimpleNamespace(name="demo", spec=spec)
     anew = commands._time_and_money(cluster, "8h", None)(spec).capacity
-    assert (anew.deadline, kept(limited(before, 8 * 3600.0, 5000.0), anew)) == (29_800.0, anew)
+    assert (anew.deadline, keep_deadline(with_deadline(before, 8 * 3600.0, 5000.0), anew)) == (
+        29_800.0,
+        anew,
+    )
     assert commands._time_and_money(cluster, None, 5.0)(spec).capacity == replace(
         before, max_cost=5.0
     )

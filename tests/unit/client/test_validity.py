@@ -43,7 +43,7 @@ def test_status_warns_beside_what_programs_read(
 
     def look(validity: Validity) -> tuple[str, str]:
         cluster = SimpleNamespace(name="demo", spec=replace(spec, validity=validity))
-        found = SimpleNamespace(told=lambda *_: cluster)
+        found = SimpleNamespace(cluster_or_gone=lambda *_: cluster)
         monkeypatch.setattr(target.CloudTarget, "find", lambda *_: found)
         monkeypatch.setattr(target, "status_of", lambda _: Status("demo", "running", NOW))
         status.status("demo", json=True)

@@ -33,7 +33,7 @@ def run(
 ) -> list[str]:
     said: list[str] = []
     options = parse(args, {})
-    with run_storage.used(options, str(storage), others=others, say=said.append) as use:
+    with run_storage.claimed(options, str(storage), others=others, say=said.append) as use:
         use.ended(code)
     return said
 
@@ -48,11 +48,11 @@ def trained(storage: Path | str, step: int) -> None:
 def test_two_living_runs_do_not_share_a_storage(storage: str) -> None:
     one, other = parse(["a.py", "--steps", "40"], {}), parse(["b.py"], {})
     elsewhere = OtherNodes(MemoryStore(steady), "default", ("a:1",))
-    with run_storage.used(one, storage, others=None, say=print):
+    with run_storage.claimed(one, storage, others=None, say=print):
         for others in (None, elsewhere):
             with (
                 pytest.raises(UsageError, match=r"another run \(a.py --steps 40, begun .* pid"),
-                run_storage.used(other, storage, others=others, say=print),
+                run_storage.claimed(other, storage, others=others, say=print),
             ):
                 pytest.fail("both have it")
     assert run(storage, "b.py") == [], "it is free again, and nothing is in it"
@@ -62,16 +62,16 @@ def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
     options, said = parse(["a.py"], {}), list[str]()
     etcd = MemoryStore(steady)
     one, other = (OtherNodes(etcd, "default", (at,)) for at in ("a:1", "b:1"))
-    with run_storage.used(options, storage, others=one, say=said.append):
+    with run_storage.claimed(options, storage, others=one, say=said.append):
         etcd.put(Keys("default").live("one"), b"")
-        with run_storage.used(
+        with run_storage.claimed(
             parse(["--fresh", "a.py"], {}), storage, others=other, say=said.append
         ):
             assert said == ["--fresh has no effect: the run has already begun"]
             for stranger in (None, OtherNodes(MemoryStore(steady), "default", ("c:1",))):
                 with (
                     pytest.raises(UsageError, match="another run"),
-                    run_storage.used(options, storage, others=stranger, say=print),
+                    run_storage.claimed(options, storage, others=stranger, say=print),
                 ):
                     pytest.fail("another run has it")
 
@@ -115,7 +115,7 @@ def test_fresh_leaves_what_others_see_too_where_it_is(storage: str) -> None:
 
 
 def test_fresh_takes_nothing_from_a_run_that_lives(storage: str) -> None:
-    with run_storage.used(parse(["a.py"], {}), storage, others=None, say=print):
+    with run_storage.claimed(parse(["a.py"], {}), storage, others=None, say=print):
         trained(storage, 7)
         with pytest.raises(UsageError, match="another run"):
             run(storage, "--fresh", "b.py")
@@ -125,7 +125,7 @@ def test_fresh_takes_nothing_from_a_run_that_lives(storage: str) -> None:
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/../../x", "/x", "a\0b", ".", "a//b", "a/"])
 def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--rdzv-id"):
-        run_storage.of(parse([f"--rdzv-id={name}", "a.py"], {}))
+        run_storage.storage_url(parse([f"--rdzv-id={name}", "a.py"], {}))
 
 
 def test_no_secret_is_kept() -> None:
