@@ -1,4 +1,4 @@
-"""The configuration that an agent is started with."""
+"""`AgentConfig`: all that an agent, the supervising process of a node, is told at its start."""
 
 import signal
 import sys

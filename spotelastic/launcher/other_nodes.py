@@ -1,4 +1,7 @@
-"""Tells, from the etcd of a run, which other nodes of the run exist."""
+"""Identifies, through etcd, the nodes that form one run, and tells whether an agent of it is alive.
+
+They share one storage: `run_storage.py` asks here before it takes or refuses that.
+"""
 
 import secrets
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Values that tell people how a job is doing: progress, events, status, interruptions, costs."""
+"""Dataclasses that describe how a job is doing: progress, events, status, interruptions, costs.
+
+Agents and controllers write them; `status`, `events`, `cost` and `report` show them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

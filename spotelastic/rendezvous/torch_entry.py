@@ -1,8 +1,8 @@
-"""Registers spotelastic as a rendezvous backend of torchrun (entry point `torchrun.handlers`).
+"""Entry point through which torchrun finds spotelastic as a rendezvous backend.
 
-torch loads this module in every process that imports torch.distributed's launcher or checkpoints,
-workers and the zygote included. So it imports nothing itself: gRPC in a process that forks would be
-a hazard.
+torch loads this module in every process that imports its launcher or its checkpoint package:
+workers, and the process that forks them. So it imports the real handler only when torchrun calls
+it: gRPC in a process that forks would be a hazard.
 """
 
 from collections.abc import Callable

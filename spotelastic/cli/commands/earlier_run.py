@@ -1,5 +1,4 @@
-"""Tells from which stored checkpoint a new cluster continues, or makes it begin afresh with
---fresh."""
+"""Tells from which stored checkpoint a new cluster continues; with --fresh, starts it at step 0."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The values that the controller decides from (an observation) and decides on (actions)."""
+"""Dataclasses of the controller: the observation that it decides from, and its possible actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
