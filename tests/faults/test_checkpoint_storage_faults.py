@@ -253,7 +253,7 @@ def test_a_shard_that_has_lost_its_end_is_found_and_named(tmp_path: Path) -> Non
         assert worker.client.flush(PATIENT)
         [shard] = Path(node.storage).rglob("*.distcp")
         os.truncate(shard, 1000)
-        with pytest.raises(RestoreFailed, match=r"__0_0\.distcp is shorter"):
+        with pytest.raises(RestoreFailed, match=r"__0_0\.distcp is damaged: it is shorter"):
             fetched(worker.client, Resume("store", 1, epoch=epoch))
         worker.client.leave(clean=True)
 

@@ -205,7 +205,7 @@ def test_numbered_parameters_in_another_order_are_refused(tmp_path: Path) -> Non
                 assert begun.restore() == 1
                 check_same(other.state_dict(), optimizer.state_dict())
             else:
-                with pytest.raises(UsageError, match="others here or in another order"):
+                with pytest.raises(UsageError, match="others here, or in another order"):
                     begun.restore()
 
 

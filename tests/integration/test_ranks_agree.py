@@ -134,7 +134,7 @@ def restore(rank, world):
     try:
         environment.open_session(None, None, take_over=False)
     except SpotelasticError as error:
-        print(f"{rank}: {error}", flush=True)
+        os.write(1, f"{rank}: {error}\\n".encode())  # in one piece
 
 support.forked.run(3, restore)
 """

@@ -238,7 +238,7 @@ def _table(outcomes: "Sequence[ReplayOutcome]", *, allows: bool) -> "RenderableT
 
     numbers = (
         "goodput", "of paid", "hours\ntraining", "hours\nstopped", "node\nhours", "cost",
-        "a useful\nnode hour", "steps", "repeated\nsteps", "starts", "saves\nevery",
+        "a useful\nnode hour", "steps", "steps\nredone", "starts", "saves\nevery",
     )  # fmt: skip
     table = tables.table_of("policy", *numbers, right=numbers)
     for each in outcomes:

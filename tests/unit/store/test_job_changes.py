@@ -92,7 +92,7 @@ def test_a_scale_that_what_up_has_written_contradicts_is_not_carried_out(
 
 def test_a_job_that_is_gone_is_not_made_again(objects: BucketObjects) -> None:
     just_before_the_next_write(objects, lambda: objects.delete(JOB))
-    with pytest.raises(EnvironmentFailure, match=r"job.json is gone: demo has no job"):
+    with pytest.raises(EnvironmentFailure, match=r"job.json is missing: demo has no job"):
         objects.change_job(lambda spec: replace(spec, code="new"))
     assert objects.job() is None
 
