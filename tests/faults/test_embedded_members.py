@@ -127,6 +127,6 @@ def test_a_killed_member_comes_back_with_its_data(hosts: Hosts) -> None:
 def test_all_hosts_and_guests_hear_how_the_job_ended(hosts: Hosts) -> None:
     script = str(Path(__file__).parent.parent / "support" / "train_small.py")
     guest = hosts.add("guest", script, "30")
-    wait_until(lambda: "waits for" in guest.output, "a guest says what it waits for")
+    wait_until(lambda: "waiting for" in guest.output, "a guest says what it waits for")
     nodes = [guest, *(hosts.add(name, script, "30") for name in ("c", "b", "a"))]
     assert [node.wait() for node in nodes] == [0, 0, 0, 0], [node.output for node in nodes]
