@@ -189,7 +189,11 @@ def _offer_stacks(path: str) -> None:
     blocks.
     """
     file = open(path, "a")  # noqa: PTH123, SIM115
+    # The zygote ignores the signal, and the script must not find it so. Blocked, it ends nothing.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [STACKS])
+    signal.signal(STACKS, signal.SIG_DFL)
     faulthandler.register(STACKS, file=file, all_threads=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS])
     signal.siginterrupt(STACKS, False)  # what it interrupts is resumed
 
 
