@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import messages
-from spotelastic_checkpoints.commit.upload_pipeline import AWAY_AFTER, Pipeline, Save
+from spotelastic_checkpoints.commit.save_upload import Save
+from spotelastic_checkpoints.commit.upload_pipeline import AWAY_AFTER, Pipeline
 from spotelastic_checkpoints.format import encoding, layout, shards
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena

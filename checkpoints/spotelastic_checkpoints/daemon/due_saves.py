@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 
 from spotelastic_checkpoints import messages
+from spotelastic_checkpoints.commit.save_upload import Save
 from spotelastic_checkpoints.commit.upload_cadence import Cadence
-from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon.daemon_state import DaemonState
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena

@@ -73,6 +73,12 @@ def start_daemon(
             },
             start_new_session=True,
         )
+    _await_answer(process, socket, log)
+    return process
+
+
+def _await_answer(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
+    """Wait until the daemon answers. Else end it, and raise `DaemonUnavailable` with the reason."""
     deadline = time.monotonic() + START_WITHIN
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -80,7 +86,7 @@ def start_daemon(
         except DaemonUnavailable:
             time.sleep(0.01)
         else:
-            return process
+            return
     ended = process.poll()
     process.kill()
     process.wait()

@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PACKAGES = (ROOT / "spotelastic", ROOT / "checkpoints/spotelastic_checkpoints")
 MOST_MODULES = 15
+MOST_LINES = 500
 
 
 def test_a_folder_of_the_product_holds_two_to_fifteen_modules() -> None:
@@ -22,3 +23,14 @@ def test_a_folder_of_the_product_holds_two_to_fifteen_modules() -> None:
         if count == 1 and not any(other.parent == folder for other in modules)
     ]
     assert not lonely, "a folder with one module hides it"
+
+
+def test_a_file_has_at_most_500_lines() -> None:
+    folders = (*PACKAGES, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+    lines = {
+        str(file.relative_to(ROOT)): len(file.read_text().splitlines())
+        for folder in folders
+        for file in folder.rglob("*.py")
+    }
+    assert len(lines) > 800
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES}

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints import messages
-from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
+from spotelastic_checkpoints.commit.save_upload import Save
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.errors import StorageUnavailable, SupersededByNewerEpoch
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.manifest import Manifest

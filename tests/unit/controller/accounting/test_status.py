@@ -1,0 +1,159 @@
+"""The status that people see, from what a controller has observed."""
+
+from dataclasses import replace
+
+from spotelastic.aws.compute.autoscaling import Instance
+from spotelastic.controller.accounting.status import status, step_time
+from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
+from spotelastic.controller.model.observation import DepartedNode
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import Failure, Job
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Upload
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
+from spotelastic.model.round import Member, Round
+from spotelastic.store.codec import encode
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+
+KEYS = Keys("demo")
+
+
+def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Instance:
+    made = Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, 100.0)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def node(id: str, incarnation: str = "1") -> Node:
+    return Node(id, incarnation, "127.80.0.9", "us-east-1a", Fingerprint())
+
+
+# -- the status ----------------------------------------------------------------------------------
+
+MEMBERS = tuple(
+    Member(id, "1", slot, "127.80.0.9", "us-east-1a", 2) for slot, id in enumerate(("a", "b"))
+)
+ROUND = Round(3, "r", "started", MEMBERS, "arrival", "b joined", started_at=20.0)
+RECORDS = Records(
+    job=Job("running", 10.0),
+    round=ROUND,
+    leader="k1",
+    controllers=frozenset({"k1", "k2"}),
+    nodes={id: node(id) for id in ("a", "b", "c")},
+    left={"d": DepartedNode("1", 30.0)},
+    drains={"b": Drain("b", Notice(InterruptionKind.SPOT_INTERRUPTION, "b", "imds", 1.0, 2.0))},
+    progress={"a": Progress("a", 3, 41, 40.0, committed=30), "x": Progress("x", 2, 99, 15.0)},
+    points=tuple(Point(step, 2.5, 20.0 + step / 2) for step in range(38, 42)),
+)
+MACHINES = {
+    each.id: each
+    for each in (
+        machine("a"),
+        machine("b"),
+        machine("c"),
+        machine("d"),
+        machine("e"),
+        machine("f", state="pending"),
+        machine("g", state="terminated"),
+        machine("k1", role="control", member="a"),
+        machine("k2", role="control", member="b"),
+        machine("k3", role="control", member="c"),
+        machine("k0", role="control", member="b", state="terminated"),
+    )
+}
+
+
+def test_a_node_that_comes_back_with_other_code_is_not_gone() -> None:
+    told = frozenset({("restart", "d", "::1")})
+    states = {
+        row.id: row.state
+        for row in status("demo", replace(RECORDS, told=told), MACHINES, "b", 50.0).nodes
+    }
+    assert states["d"] == "restarting"
+    again = replace(RECORDS, told=told, left={"d": DepartedNode("2", 40.0)})
+    states = {row.id: row.state for row in status("demo", again, MACHINES, "b", 50.0).nodes}
+    assert states["d"] == "gone"
+
+
+def test_the_status_shows_every_node_with_its_part() -> None:
+    made = status("demo", RECORDS, MACHINES, "b", 50.0)
+    assert {(row.id, row.state, row.ranks) for row in made.nodes} == {
+        ("a", "training", (0, 1)),
+        ("b", "draining", (2, 3)),
+        ("c", "waiting", ()),
+        ("d", "gone", ()),
+        ("e", "joining", ()),
+        ("f", "pending", ()),
+        ("k1", "leading", ()),
+        ("k2", "standing by", ()),
+        ("k3", "joining", ()),
+    }
+    assert (made.leader, made.etcd_leader) == ("k1", "k2")
+    assert (made.state, made.round, made.step, made.world_size) == ("running", 3, 41, 4)
+    assert (made.committed, made.loss, made.step_time) == (30, 2.5, 0.5)
+
+
+def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
+    failure = Failure("f", "a", "r", 1, 1, 40.0, 1, "ValueError: no", "Traceback ...\nValueError")
+    failed = replace(RECORDS, job=Job("failed", 41.0, "", 40, failure))
+    made = status("demo", failed, MACHINES, "", 50.0)
+    assert made.state == "failed"
+    assert made.step == 40
+    assert "rank 1 on a" in made.reason
+    assert "ValueError" in made.reason
+
+
+def test_before_the_first_round_the_job_is_pending() -> None:
+    made = status("demo", Records(), {"e": MACHINES["e"]}, "", 5.0)
+    assert (made.state, made.step, made.loss) == ("pending", 0, None)
+    assert made.nodes == (NodeStatus("e", "worker", "joining", "us-east-1a", "127.80.0.9"),)
+
+
+def test_the_time_of_a_step_leaves_out_pauses_and_repeats() -> None:
+    steps = [(1, 0.0), (2, 0.1), (3, 0.2), (3, 9.0), (4, 9.1), (5, 20.0)]
+    assert step_time([Point(step, None, at) for step, at in steps]) == 0.1
+    assert step_time([]) == 0.0
+
+
+def test_the_status_tells_how_far_all_nodes_are_with_the_newest_checkpoint() -> None:
+    def told(step: int, done: int, committed: int = 0) -> Progress:
+        return Progress("", 1, 90, 5.0, committed=committed, upload=Upload(step, done, 100, 10.0))
+
+    node = Node("", "i", "10.0.0.1", "z", Fingerprint())
+    records = Records(
+        nodes=dict.fromkeys("abcd", node),
+        progress={
+            "a": told(80, 30),
+            "b": told(80, 50),
+            "c": told(40, 99),  # late with an older one
+            "d": Progress("", 1, 90, 5.0),  # done with its part
+            "gone": told(80, 10),
+        },
+    )
+    assert status("demo", records, {}, "", 5.0).upload == Upload(80, 80, 200, 20.0)
+    committed = dict(records.progress, d=Progress("", 1, 90, 5.0, committed=80))
+    assert status("demo", replace(records, progress=committed), {}, "", 5.0).upload is None
+
+
+def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    later = ProtocolVersion(PROTOCOL.major, PROTOCOL.minor + 1)
+    for name, protocol in (("a", PROTOCOL), ("b", later)):
+        store.put(KEYS.live(name), encode(Node(name, "i", "", "z", Fingerprint(protocol=protocol))))
+    store.put(KEYS.round, b'{"number":"first"}')
+    store.put(KEYS.event("1"), encode(Event(1.0, "version", "a does not know it", "a")))
+    store.put(KEYS.event("2"), encode(Event(1.0, "version", "c does not know it", "c")))
+    made = status("demo", mirror.records(), {}, "", 5.0)
+    unread, mixed, said = made.warnings
+    assert "cannot read all/round in etcd" in unread and "number" in unread
+    assert f"{PROTOCOL} (the controller, a), {later} (b)" in mixed
+    assert said == "a does not know it", "c is gone"
+    store.put(KEYS.round, encode(Round(1, "i", "started", (), "start", "")))
+    store.delete(KEYS.live("b"))
+    store.delete(KEYS.event("1"))
+    assert status("demo", mirror.records(), {}, "", 5.0).warnings == ()
+    watch.close()
+    store.close()
