@@ -172,7 +172,7 @@ NEIGHBOURS = {
 }
 SHOW = "import sys, os\nprint(sys.argv, sys.path[0], __file__, __package__, __name__)\nimport neighbour\n"
 GROUP = """\
-import os, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
@@ -181,19 +181,22 @@ def main():
     dist.all_reduce(x)
     gathered = [None, None]
     dist.all_gather_object(gathered, os.environ["LOCAL_RANK"])
-    print(dist.get_rank(), x, gathered, dist.is_torchelastic_launched())
+    # In one piece: torchrun's workers share a pipe, in which the pieces of two lines would mix.
+    launched = dist.is_torchelastic_launched()
+    sys.stdout.write(f"{dist.get_rank()} {x} {gathered} {launched}\\n")
     dist.barrier()
     dist.destroy_process_group()
 main()
 """
 VARIABLES = """\
-import os, socket
+import os, socket, sys
 NAMES = "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE " \\
     "GROUP_WORLD_SIZE ROLE_WORLD_SIZE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS " \\
     "TORCHELASTIC_USE_AGENT_STORE TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS MINE"
 for name in NAMES.split():
-    print(name, os.environ.get(name))
-print({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"} <= os.environ.keys())
+    sys.stdout.write(f"{name} {os.environ.get(name)}\\n")
+SET = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
+sys.stdout.write(f"{SET <= os.environ.keys()}\\n")
 socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
 """
 
