@@ -20,7 +20,8 @@ NEEDED = {"huggingface_trainer": "transformers", "lightning_callback": "lightnin
 
 def commands(file: Path) -> list[str]:
     told = ast.get_docstring(ast.parse(file.read_text())) or ""
-    return [line for line in told.splitlines() if line.startswith(PROGRAMS)]
+    lines = (line.strip() for line in told.splitlines())
+    return [line for line in lines if line.startswith(PROGRAMS)]
 
 
 def test_every_example_says_how_it_is_run() -> None:
