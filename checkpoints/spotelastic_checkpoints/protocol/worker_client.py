@@ -296,6 +296,10 @@ class WorkerClient:
             self._connection.call(request, type(None), ANSWER_WITHIN)
         except DaemonUnavailable:
             pass
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection and tell the daemon nothing, as when this process dies."""
         self._connection.close()
 
     def _mapped(self, path: str) -> Slot:

@@ -1,36 +1,38 @@
 """Starts, replaces and ends the checkpoint daemon of a script that runs without an agent."""
 
-import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from spotelastic_checkpoints import messages
-from spotelastic_checkpoints.daemon import handover
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.types import RoundInfo
 
-END_WITHIN = 60.0
-"""Seconds that a script waits for its daemon to end."""
-LAST_UPLOAD_WITHIN = 600.0
-"""Seconds that a script waits for what an earlier one left to be uploaded.
+from spotelastic.training.runtime.arena_folder import ArenaFolder, say, shared_memory
 
-The earlier daemon ends sooner where the upload makes no progress.
-"""
-TOLD_AFTER = 1.0
-"""Seconds of that wait after which it is reported."""
-AGAIN = 5.0
-"""Seconds between attempts to replace a daemon, and before one that died at once is replaced."""
-_ARENAS = "spotelastic-solo-"
+
+@dataclass(frozen=True)
+class DaemonUpkeep:
+    """How the daemon of a script without an agent is kept up."""
+
+    end_within: float = 60.0
+    """Seconds that a script waits for its daemon to end."""
+    again: float = 5.0
+    """Seconds between attempts to replace a daemon, and before one that died at once is replaced.
+    """
+    start: Callable[..., "subprocess.Popen[bytes]"] = start_daemon
+    """Starts the process, with the arguments of `start_daemon`."""
+
+
+DEFAULT_UPKEEP = DaemonUpkeep()
 
 
 class OwnDaemon:
@@ -40,12 +42,21 @@ class OwnDaemon:
     while training goes on, on the same slots and socket. Its messages go to stderr, each once.
     """
 
-    def __init__(self, owner: str, node: str, storage: str, workers: int) -> None:
+    def __init__(
+        self,
+        owner: str,
+        node: str,
+        storage: str,
+        workers: int,
+        upkeep: DaemonUpkeep = DEFAULT_UPKEEP,
+    ) -> None:
         """Start the daemon for this node's `workers`. Raises `CheckpointsError` or `OSError`."""
-        _await_last_upload(owner, storage)
-        _sweep()
+        arenas = ArenaFolder(shared_memory())
+        arenas.await_last_upload(owner, storage)
+        arenas.sweep()
+        self._upkeep = upkeep
         self._owner, self._node, self._storage, self._workers = owner, node, storage, workers
-        self._arena = Path(tempfile.mkdtemp(prefix=_ARENAS, dir=_shared_memory()))
+        self._arena = arenas.new()
         self._folder = Path(tempfile.mkdtemp(prefix="spotelastic-"))
         self.socket = self._folder / "daemon.sock"
         self._round: RoundInfo | None = None
@@ -87,7 +98,7 @@ class OwnDaemon:
         # the last one open.
         reading, self._lifeline = os.pipe()
         try:
-            self._process = start_daemon(
+            self._process = self._upkeep.start(
                 socket=self.socket,
                 arena=self._arena,
                 storage=self._storage,
@@ -111,7 +122,7 @@ class OwnDaemon:
             os.write(self._lifeline, b".")
         self._cut()
         try:
-            self._process.wait(END_WITHIN)
+            self._process.wait(self._upkeep.end_within)
         except subprocess.TimeoutExpired:
             return False
         return True
@@ -129,7 +140,7 @@ class OwnDaemon:
     def _replace(self) -> None:
         """Start another daemon, in the thread that was told of the end of the last one."""
         while not self._over.wait(self._pause):
-            self._pause = AGAIN
+            self._pause = self._upkeep.again
             with self._lock:
                 if self._over.is_set():
                     return
@@ -165,7 +176,7 @@ class OwnDaemon:
         kind = message.translate(_WITHOUT_NUMBERS)
         if kind not in self._told:
             self._told.add(kind)
-            _say(message)
+            say(message)
 
     def _remove(self, *more: Path) -> None:
         for folder in (self._folder, *more):
@@ -173,57 +184,3 @@ class OwnDaemon:
 
 
 _WITHOUT_NUMBERS = str.maketrans("", "", "0123456789")
-
-
-def _await_last_upload(owner: str, storage: str) -> None:
-    """Wait until the daemon of an earlier script has committed what that script had sealed.
-
-    The claim of this script comes after that, so that nothing is lost.
-    """
-    begun, told = time.monotonic(), False
-    while any(_is_at_work(folder) for folder in _ending(owner, storage)):
-        waited = time.monotonic() - begun
-        if waited > LAST_UPLOAD_WITHIN:
-            return
-        if waited > TOLD_AFTER and not told:
-            told = True
-            _say("waiting for the last upload of an earlier script of this run")
-        time.sleep(0.05)
-
-
-def _ending(owner: str, storage: str) -> Iterator[Path]:
-    """Return arenas of this run whose daemon has outlived its script."""
-    return (folder for folder in _arenas() if handover.is_marked(folder, owner, storage))
-
-
-def _sweep() -> None:
-    """Delete arenas whose daemon was killed together with its script."""
-    for folder in _arenas():
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > 60 and not _is_at_work(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_at_work(folder: Path) -> bool:
-    """Return whether a daemon serves the arena."""
-    try:
-        with (folder / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # No daemon ever did, or it has just deleted the arena.
-        return False
-    return False
-
-
-def _arenas() -> Iterator[Path]:
-    return _shared_memory().glob(f"{_ARENAS}*")
-
-
-def _shared_memory() -> Path:
-    shm = Path("/dev/shm")
-    return shm if shm.is_dir() else Path(tempfile.gettempdir())
-
-
-def _say(message: str) -> None:
-    print(f"spotelastic: {message}", file=sys.stderr, flush=True)
