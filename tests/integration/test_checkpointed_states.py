@@ -42,7 +42,8 @@ def test_a_state_of_several_files_is_read_by_us_and_by_stock_dcp(tmp_path: Path)
 def test_what_was_filled_before_damage_was_found_is_filled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(streaming, "WINDOW", 1)
+    one_by_one = functools.partial(streaming.windows, size=1)
+    monkeypatch.setattr("spotelastic.training.restore.restored.windows", one_by_one)
     state: dict[str, Any] = {f"w{number}": torch.zeros(1000) for number in range(9)}
     with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
         for step in (1, 2):

@@ -71,7 +71,7 @@ class Held:
 def held(patch: pytest.MonkeyPatch) -> Iterator[Held]:
     """Holds every copy beside training until `go_on` is set, or until the end."""
     copy = Held()
-    move = overlap._move
+    move = overlap.move_bytes
 
     def hold(*arguments: int) -> None:
         if current_thread().name == "snapshot":
@@ -79,9 +79,9 @@ def held(patch: pytest.MonkeyPatch) -> Iterator[Held]:
             assert copy.go_on.wait(60)
         move(*arguments)
 
-    patch.setattr(overlap, "_move", hold)
+    patch.setattr(overlap, "move_bytes", hold)
     try:
         yield copy
     finally:
         copy.go_on.set()
-        patch.setattr(overlap, "_move", move)
+        patch.setattr(overlap, "move_bytes", move)

@@ -11,33 +11,43 @@ from spotelastic_checkpoints.types import RestoreSet, Resume
 
 from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.runtime.session import Ranks
+from spotelastic.training.save.overlap import SIZES, OverlapSizes
 from spotelastic.training.save.saver import Saver
+from spotelastic.training.state.chunks import PIECE
 from spotelastic.training.state.state import State
 
 
 class OneSlot:
-    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        values: dict[str, Any],
+        *,
+        piece: int = PIECE,
+        sizes: OverlapSizes = SIZES,
+    ) -> None:
         self._path = path
-        self._state = State(values)
+        self._state = State(values, piece=piece)
         self._view = self._state.view()
-        self._saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round")
-        path.write_bytes(bytes(max(self._saver.nbytes, slot_bytes(0, b"", 0))))
+        self.saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round", sizes)
+        path.write_bytes(bytes(max(self.saver.nbytes, slot_bytes(0, b"", 0))))
 
     def save(self, step: int, *, overlaps: bool = False) -> None:
         """As a `Checkpointer` does. Raises `LayoutChanged`."""
         if not self._view.current():
             self._view = self._state.view()
-            self._saver.follow(self._view)
+            self.saver.follow(self._view)
         slot = OpenSlot(Slot(self._path), "test", known=False)
-        copying = self._saver.begin(slot, step, due=True, overlaps=overlaps)
+        copying = self.saver.begin(slot, step, due=True, overlaps=overlaps)
         if copying is not None:
             copying.settle()
             assert copying.error is None
 
 
-def load(path: Path, step: int, values: dict[str, Any]) -> None:
+def load(path: Path, step: int, values: dict[str, Any], *, piece: int = PIECE) -> None:
     source = RestoreSet(1, step, 1, (str(path),), "", ())
-    restored, state = RestoreSource(Contents(source), Resume("memory", step)), State(values)
+    restored = RestoreSource(Contents(source), Resume("memory", step))
+    state = State(values, piece=piece)
     restored.needs(state, 0)
     restored.load(state)
 

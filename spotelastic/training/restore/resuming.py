@@ -12,6 +12,8 @@ again. Collectives are allowed here, since no rank trains yet.
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from spotelastic_checkpoints.errors import (
     ArenaFull,
@@ -20,9 +22,8 @@ from spotelastic_checkpoints.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.restore.contents import Contents
-from spotelastic_checkpoints.types import Commit, Range, Resume
+from spotelastic_checkpoints.types import Commit, Moved, Range, RestoreSet, Resume
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 from spotelastic.training.restore.restored import RestoreSource
@@ -31,22 +32,61 @@ from spotelastic.training.runtime.session import Ranks, WorkerSession
 from spotelastic.training.state.compatibility import Misfit, misfit_of_all
 from spotelastic.training.state.state import State
 
-FETCH_WITHIN = 600.0
-"""Seconds without anything being fetched; the daemon's own deadlines are shorter."""
-ROOM_WITHIN = 60.0
-"""Seconds that a restore waits for memory."""
-LOOK_EVERY = 0.5
-"""Seconds between attempts while it waits for memory."""
-FIND_WITHIN = 400.0
-"""Seconds for finding an older commit. The daemon waits for a store that does not answer."""
 BRANCH = "branch"
 """Name of the saved value that says to which step the run was sent back last."""
 NO_BRANCH = -1
 """Says that the run was never sent back. (An imported checkpoint may be of step 0.)"""
 
 
+@dataclass(frozen=True)
+class RestorePatience:
+    """How long a restore waits, in seconds."""
+
+    fetch_within: float = 600.0
+    """For anything to be fetched; the daemon's own deadlines are shorter."""
+    room_within: float = 60.0
+    """For memory."""
+    look_every: float = 0.5
+    """Between attempts while there is no memory."""
+    find_within: float = 400.0
+    """For an older commit to be found. The daemon waits for a store that does not answer."""
+
+
+class SourceClient(Protocol):
+    """What a restore asks the node's daemon for; `WorkerClient` is one."""
+
+    def open(self, resume: Resume, timeout: float) -> RestoreSet:
+        """Return what the source holds."""
+
+    def fetch(
+        self,
+        ident: int,
+        ranges: Sequence[Range],
+        timeout: float,
+        *,
+        ahead: Sequence[Range] = (),
+        passed: int | None = None,
+    ) -> tuple[Moved, ...]:
+        """Wait until these ranges are there."""
+
+    def find(
+        self, timeout: float, *, step: int | None = None, before: Commit | None = None
+    ) -> Commit | None:
+        """Return the newest commit, or None."""
+
+    def restored(self, ident: int) -> None:
+        """Give the restore set back."""
+
+    def complain(self, message: str) -> None:
+        """Report a problem to people."""
+
+
 def open_source(
-    session: WorkerSession, client: WorkerClient, state: State, step: int | None
+    session: WorkerSession,
+    client: SourceClient,
+    state: State,
+    step: int | None,
+    patience: RestorePatience = RestorePatience(),
 ) -> RestoreSource | None:
     """Fetch what `state` needs on this rank, and return the source; None on a fresh run.
 
@@ -54,47 +94,7 @@ def open_source(
     there and was only restarted since, it goes on from its newest state. Raises as
     `Checkpointer.restore` says.
     """
-    source = session.resume
-    if step is None:
-        return _fetch_or_go_back(session, client, state, source) if source.kind != "fresh" else None
-    if session.restarts and source.kind != "fresh":
-        newest = _fetch_or_go_back(session, client, state, source)
-        if newest.own_value(BRANCH) == step:
-            return newest
-        client.restored(newest.ident)
-    commit = _find(session, client, step=step)
-    if commit is None:
-        raise UsageError(
-            f"restore(step={step}): this step was not committed; "
-            "`spotelastic ckpt ls` shows those that were"
-        )
-    restored, problem = _fetch(session, client, state, _from_store(commit))
-    if restored is None:
-        raise SpotelasticError(f"cannot resume from step {step}: {problem}")
-    return restored
-
-
-def _fetch_or_go_back(
-    session: WorkerSession, client: WorkerClient, state: State, source: Resume
-) -> RestoreSource:
-    restored, problem = _fetch(session, client, state, source)
-    if restored is not None:
-        return restored
-    before = Commit(source.epoch, source.step) if source.kind == "store" else None
-    while (commit := _find(session, client, before=before)) is not None:
-        message = f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
-        if session.ranks.rank == 0:
-            print(f"spotelastic: {message}", file=sys.stderr, flush=True)
-            # An agent makes an event of it; a script's own daemon would print it a second time.
-            if session.restarts:
-                client.complain(message)
-        restored, problem = _fetch(session, client, state, _from_store(commit))
-        if restored is not None:
-            return restored
-        before = commit
-    raise SpotelasticError(
-        f"cannot resume from step {source.step}: {problem}; there is no commit before it"
-    )
+    return _Resuming(session, client, state, patience).open(step)
 
 
 class _Misfits:
@@ -127,130 +127,160 @@ class _Misfits:
         return misfit_of_all(known) if len(known) == len(found) else Misfit()
 
 
-def _fetch(
-    session: WorkerSession, client: WorkerClient, state: State, source: Resume
-) -> tuple[RestoreSource | None, str]:
-    """Fetch the source on all ranks. Returns it if all have it, or else None and why.
+@dataclass(frozen=True)
+class _Resuming:
+    """One rank's part in `open_source`."""
 
-    Raises `Unavailable`, or `EnvironmentFailure` where room or a right is missing, when that says
-    nothing about the source.
-    """
-    restored, problem = None, ""
-    other: type[SpotelasticError] | None = None
-    misfits = _Misfits(session.ranks)
-    try:
-        restored = _brought_into_room(session, client, state, source, misfits)
-    except (DaemonUnavailable, StorageUnavailable) as error:
-        problem, other = str(error), Unavailable
-    except (ArenaFull, StorageRefused) as error:
-        problem, other = f"{session.ranks.node}: {error}", EnvironmentFailure
-    except CheckpointsError as error:
-        problem = str(error)
-    misfits.settle()
-    problems = [told for told in session.ranks.gather((problem, other)) if told[0]]
-    if not problems:
-        return restored, ""
-    if restored is not None:
-        client.restored(restored.ident)
-    for problem, other in problems:
-        if other is not None:
-            raise other(f"cannot resume from step {source.step}: {problem}")
-    return None, problems[0][0]
+    session: WorkerSession
+    client: SourceClient
+    state: State
+    patience: RestorePatience
 
+    def open(self, step: int | None) -> RestoreSource | None:
+        """As `open_source`."""
+        source = self.session.resume
+        if step is None:
+            return self._fetch_or_go_back(source) if source.kind != "fresh" else None
+        if self.session.restarts and source.kind != "fresh":
+            newest = self._fetch_or_go_back(source)
+            if newest.own_value(BRANCH) == step:
+                return newest
+            self.client.restored(newest.ident)
+        commit = self._find(step=step)
+        if commit is None:
+            raise UsageError(
+                f"restore(step={step}): this step was not committed; "
+                "`spotelastic ckpt ls` shows those that were"
+            )
+        restored, problem = self._fetch(_from_store(commit))
+        if restored is None:
+            raise SpotelasticError(f"cannot resume from step {step}: {problem}")
+        return restored
 
-def _brought_into_room(
-    session: WorkerSession,
-    client: WorkerClient,
-    state: State,
-    source: Resume,
-    misfits: _Misfits,
-) -> RestoreSource:
-    """Fetch the source, and wait for memory if it is missing. That is reported once."""
-    deadline: float | None = None
-    while True:
-        try:
-            return _brought(session, client, state, source, misfits)
-        except ArenaFull as error:
-            # The deadline counts from here, because a restore may have gone on for long before.
-            if deadline is None:
-                deadline = time.monotonic() + ROOM_WITHIN
-                client.complain(f"a restore is waiting for memory: {error}")
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(LOOK_EVERY)
-
-
-def _brought(
-    session: WorkerSession,
-    client: WorkerClient,
-    state: State,
-    source: Resume,
-    misfits: _Misfits,
-) -> RestoreSource:
-    """Fetch the source for as long as that makes progress.
-
-    It begins again when a daemon dies.
-    """
-    deadline, most = time.monotonic() + FETCH_WITHIN, 0
-    while True:
-        opened = client.open(source, FETCH_WITHIN)
-        contents = Contents(opened)
-        try:
-            restored = RestoreSource(contents, source)
-            needs = restored.needs(state, session.ranks.rank, misfits.of_all)
-            _stream(client, restored, state, needs)
-        except DaemonUnavailable:
-            come = restored.read_to + contents.brought
-            if come > most:
-                deadline, most = time.monotonic() + FETCH_WITHIN, come
-            elif time.monotonic() > deadline:
-                raise
-        except CheckpointsError:
-            client.restored(opened.id)
-            raise
-        else:
+    def _fetch_or_go_back(self, source: Resume) -> RestoreSource:
+        restored, problem = self._fetch(source)
+        if restored is not None:
             return restored
-
-
-def _stream(
-    client: WorkerClient, restored: RestoreSource, state: State, needs: Sequence[Range]
-) -> None:
-    """Fetch what this rank needs, and fill tensors that are as they were saved on the way."""
-    windows, asked = restored.windows(), AHEAD
-    ahead = _ranges(windows[:asked])
-    client.fetch(restored.ident, needs, FETCH_WITHIN, ahead=ahead)
-    restored.match_groups(state)
-    for number, window in enumerate(windows, 1):
-        ahead = _ranges(windows[asked : number + AHEAD])
-        moved = client.fetch(
-            restored.ident, window.ranges, FETCH_WITHIN, ahead=ahead, passed=window.start
+        before = Commit(source.epoch, source.step) if source.kind == "store" else None
+        while (commit := self._find(before=before)) is not None:
+            message = (
+                f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
+            )
+            if self.session.ranks.rank == 0:
+                print(f"spotelastic: {message}", file=sys.stderr, flush=True)
+                # An agent makes an event of it; a script's own daemon would print it a second time.
+                if self.session.restarts:
+                    self.client.complain(message)
+            restored, problem = self._fetch(_from_store(commit))
+            if restored is not None:
+                return restored
+            before = commit
+        raise SpotelasticError(
+            f"cannot resume from step {source.step}: {problem}; there is no commit before it"
         )
-        asked = number + AHEAD
-        restored.fill(window, moved)
+
+    def _fetch(self, source: Resume) -> tuple[RestoreSource | None, str]:
+        """Fetch the source on all ranks. Returns it if all have it, or else None and why.
+
+        Raises `Unavailable`, or `EnvironmentFailure` where room or a right is missing, when that
+        says nothing about the source.
+        """
+        restored, problem = None, ""
+        other: type[SpotelasticError] | None = None
+        misfits = _Misfits(self.session.ranks)
+        try:
+            restored = self._brought_into_room(source, misfits)
+        except (DaemonUnavailable, StorageUnavailable) as error:
+            problem, other = str(error), Unavailable
+        except (ArenaFull, StorageRefused) as error:
+            problem, other = f"{self.session.ranks.node}: {error}", EnvironmentFailure
+        except CheckpointsError as error:
+            problem = str(error)
+        misfits.settle()
+        problems = [told for told in self.session.ranks.gather((problem, other)) if told[0]]
+        if not problems:
+            return restored, ""
+        if restored is not None:
+            self.client.restored(restored.ident)
+        for problem, other in problems:
+            if other is not None:
+                raise other(f"cannot resume from step {source.step}: {problem}")
+        return None, problems[0][0]
+
+    def _brought_into_room(self, source: Resume, misfits: _Misfits) -> RestoreSource:
+        """Fetch the source, and wait for memory if it is missing. That is reported once."""
+        deadline: float | None = None
+        while True:
+            try:
+                return self._brought(source, misfits)
+            except ArenaFull as error:
+                # The deadline counts from here, because a restore may have gone on for long before.
+                if deadline is None:
+                    deadline = time.monotonic() + self.patience.room_within
+                    self.client.complain(f"a restore is waiting for memory: {error}")
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(self.patience.look_every)
+
+    def _brought(self, source: Resume, misfits: _Misfits) -> RestoreSource:
+        """Fetch the source for as long as that makes progress.
+
+        It begins again when a daemon dies.
+        """
+        deadline, most = time.monotonic() + self.patience.fetch_within, 0
+        while True:
+            opened = self.client.open(source, self.patience.fetch_within)
+            contents = Contents(opened)
+            try:
+                restored = RestoreSource(contents, source)
+                needs = restored.needs(self.state, self.session.ranks.rank, misfits.of_all)
+                self._stream(restored, needs)
+            except DaemonUnavailable:
+                come = restored.read_to + contents.brought
+                if come > most:
+                    deadline, most = time.monotonic() + self.patience.fetch_within, come
+                elif time.monotonic() > deadline:
+                    raise
+            except CheckpointsError:
+                self.client.restored(opened.id)
+                raise
+            else:
+                return restored
+
+    def _stream(self, restored: RestoreSource, needs: Sequence[Range]) -> None:
+        """Fetch what this rank needs, and fill tensors that are as they were saved on the way."""
+        windows, asked = restored.windows(), AHEAD
+        ahead = _ranges(windows[:asked])
+        self.client.fetch(restored.ident, needs, self.patience.fetch_within, ahead=ahead)
+        restored.match_groups(self.state)
+        for number, window in enumerate(windows, 1):
+            ahead = _ranges(windows[asked : number + AHEAD])
+            moved = self.client.fetch(
+                restored.ident,
+                window.ranges,
+                self.patience.fetch_within,
+                ahead=ahead,
+                passed=window.start,
+            )
+            asked = number + AHEAD
+            restored.fill(window, moved)
+
+    def _find(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
+        """Find a commit by rank 0 and tell all ranks."""
+        found: tuple[Commit | None, str] = None, ""
+        if self.session.ranks.rank == 0:
+            try:
+                found = self.client.find(self.patience.find_within, step=step, before=before), ""
+            except CheckpointsError as error:
+                found = None, str(error)
+        commit, problem = self.session.ranks.gather(found)[0]
+        if problem:
+            raise SpotelasticError(f"cannot look for an earlier checkpoint: {problem}")
+        return commit
 
 
 def _ranges(windows: Iterable[Window]) -> list[Range]:
     return [wanted for window in windows for wanted in window.ranges]
-
-
-def _find(
-    session: WorkerSession,
-    client: WorkerClient,
-    *,
-    step: int | None = None,
-    before: Commit | None = None,
-) -> Commit | None:
-    """Find a commit by rank 0 and tell all ranks."""
-    found: tuple[Commit | None, str] = None, ""
-    if session.ranks.rank == 0:
-        try:
-            found = client.find(FIND_WITHIN, step=step, before=before), ""
-        except CheckpointsError as error:
-            found = None, str(error)
-    commit, problem = session.ranks.gather(found)[0]
-    if problem:
-        raise SpotelasticError(f"cannot look for an earlier checkpoint: {problem}")
-    return commit
 
 
 def _from_store(commit: Commit) -> Resume:

@@ -9,6 +9,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from operator import itemgetter
 
 import torch
@@ -18,13 +19,21 @@ from spotelastic.training.state.tensors import is_raw
 
 THREADS = 4
 """Threads that read at the same time."""
-AT_ONCE = 8 << 20
-"""Bytes per call."""
-MOST_PARTS = 1000
-"""Pieces of memory per call; Linux takes 1024."""
 GAP = 4096
 """Bytes between two tensors that are read along and thrown away."""
 
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """How much one call reads."""
+
+    at_once: int = 8 << 20
+    """Bytes."""
+    most_parts: int = 1000
+    """Pieces of memory; Linux takes 1024."""
+
+
+LIMITS = ReadLimits()
 Call = tuple[int, int, list[int]]
 """Offset in the file, number of bytes, and the addresses and lengths they go to, as a flat list."""
 
@@ -39,7 +48,10 @@ def can_fill(tensor: torch.Tensor) -> bool:
 
 
 def fill(
-    path: str, wanted: Sequence[tuple[int, torch.Tensor]], moved: Sequence[Moved] = ()
+    path: str,
+    wanted: Sequence[tuple[int, torch.Tensor]],
+    moved: Sequence[Moved] = (),
+    limits: ReadLimits = LIMITS,
 ) -> None:
     """Fill each tensor from its offset in the file.
 
@@ -52,7 +64,7 @@ def fill(
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fill") as pool:
             begun = [
                 pool.submit(_read, descriptor, *call)
-                for call in calls(_in_order(wanted, moved), ctypes.addressof(nowhere))
+                for call in calls(_in_order(wanted, moved), ctypes.addressof(nowhere), limits)
             ]
             torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
             for read in begun:
@@ -99,12 +111,14 @@ def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int,
         yield start, end, start
 
 
-def calls(spans: Iterable[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:
+def calls(
+    spans: Iterable[tuple[int, int, int]], nowhere: int, limits: ReadLimits = LIMITS
+) -> Iterator[Call]:
     """Group spans into calls: neighbours together, long ones in several."""
     begun = end = 0
     parts: list[int] = []
     for offset, address, length in spans:
-        if parts and (offset - end > GAP or offset < end or len(parts) >= 2 * MOST_PARTS):
+        if parts and (offset - end > GAP or offset < end or len(parts) >= 2 * limits.most_parts):
             yield begun, end - begun, parts
             parts = []
         if not parts:
@@ -112,11 +126,11 @@ def calls(spans: Iterable[tuple[int, int, int]], nowhere: int) -> Iterator[Call]
         elif offset > end:
             parts += nowhere, offset - end
         end = offset + length
-        if end - begun < AT_ONCE:
+        if end - begun < limits.at_once:
             parts += address, length
             continue
-        for start in range(0, length, AT_ONCE):
-            now = min(AT_ONCE, length - start)
+        for start in range(0, length, limits.at_once):
+            now = min(limits.at_once, length - start)
             parts += address + start, now
             yield begun, offset + start + now - begun, parts
             begun, parts = offset + start + now, []
@@ -135,10 +149,10 @@ def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
             raise EOFError(f"the file ends {length} bytes before the tensors do")
         offset, length = offset + count, length - count
         if length:
-            parts = _after(parts, count)
+            parts = left_after(parts, count)
 
 
-def _after(parts: list[int], count: int) -> list[int]:
+def left_after(parts: list[int], count: int) -> list[int]:
     """Return the pieces that are left after a call that read `count` bytes only."""
     left = list(parts)
     while count >= left[1]:

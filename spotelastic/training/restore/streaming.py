@@ -50,11 +50,14 @@ class Window(NamedTuple):
         return self.ranges[0][0]
 
 
-def windows(copies: Iterable[Copy]) -> Iterator[Window]:
-    """Group copies into windows, in the order of the file, which is the same for all ranks."""
+def windows(copies: Iterable[Copy], size: int = WINDOW) -> Iterator[Window]:
+    """Group copies into windows of this size, in the order of the file.
+
+    The order is the same for all ranks.
+    """
     window: list[Copy] = []
     for copy in sorted(copies, key=lambda copy: copy.start):
-        if window and copy.end - window[0].start > WINDOW:
+        if window and copy.end - window[0].start > size:
             yield _window(window)
             window = []
         window.append(copy)
@@ -94,19 +97,22 @@ def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview])
 
 
 @torch.no_grad()
-def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
-    """Fill a window's tensors from a file, where some ranges have `moved` elsewhere in it."""
+def fill_window(file: str, window: Window, moved: Sequence[Moved], size: int = WINDOW) -> None:
+    """Fill a window's tensors from a file, where some ranges have `moved` elsewhere in it.
+
+    What cannot be read into directly takes `size` bytes more at a time.
+    """
     direct, others = [], []
     for copy in window.copies:
         offset = copy.end - copy.tensor.nbytes
         if shm_copy.can_fill(copy.tensor):
             direct.append((offset, copy.tensor))
             continue
-        for part in _parts(copy.tensor):
+        for part in _parts(copy.tensor, size):
             others.append((offset, part))
             offset += part.nbytes
     shm_copy.fill(file, direct, moved)
-    for batch in _batches(others):
+    for batch in _batches(others, size):
         # What lies in several places cannot be mapped as one.
         staged = [torch.empty(part.shape, dtype=part.dtype) for _, part in batch]
         shm_copy.fill(
@@ -115,20 +121,22 @@ def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
         pour([part for _, part in batch], staged)
 
 
-def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Cut a tensor into parts of at most a window, where its elements lie in order."""
+def _parts(tensor: torch.Tensor, size: int) -> Sequence[torch.Tensor]:
+    """Cut a tensor into parts of at most `size` bytes, where its elements lie in order."""
     if not is_raw(tensor):
         return [tensor]
-    flat, most = tensor.view(-1), WINDOW // tensor.element_size()
+    flat, most = tensor.view(-1), size // tensor.element_size()
     return [flat[start : start + most] for start in range(0, len(flat), most)]
 
 
-def _batches(parts: Iterable[tuple[int, torch.Tensor]]) -> Iterator[list[tuple[int, torch.Tensor]]]:
-    """Group parts into batches of at most a window, or of one part."""
+def _batches(
+    parts: Iterable[tuple[int, torch.Tensor]], most: int
+) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    """Group parts into batches of at most these bytes, or of one part."""
     batch: list[tuple[int, torch.Tensor]] = []
     size = 0
     for offset, part in parts:
-        if batch and size + part.nbytes > WINDOW:
+        if batch and size + part.nbytes > most:
             yield batch
             batch, size = [], 0
         batch.append((offset, part))

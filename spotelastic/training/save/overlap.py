@@ -24,6 +24,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -31,29 +32,39 @@ import torch
 from spotelastic.training.state.derived import storage_of
 from spotelastic.training.state.tensors import is_raw
 
-BLOCK = 64 << 10
-"""Bytes of each tensor of which some are compared."""
 SAMPLE = 64
 """Bytes compared of each block."""
-LEAST = 1 << 20
-"""Bytes below which nothing is copied this way: that is faster than to start a thread."""
 PIECE = 4 << 20
 """Bytes copied in one call. A thread that waits for the copy takes over pieces of it."""
 NICENESS = 10
 """Niceness of the copying thread, which should not slow training down."""
 _DEVICES = ("cpu", "cuda")
-_move = ctypes.memmove
+move_bytes = ctypes.memmove
+"""Copies a piece: target and source address, and number of bytes."""
+
+
+@dataclass(frozen=True)
+class OverlapSizes:
+    """What is worth to be copied beside training, in bytes."""
+
+    block: int = 64 << 10
+    """The part of each tensor of which `SAMPLE` bytes are compared. No smaller tensor is copied."""
+    least: int = 1 << 20
+    """Nothing is copied this way if it is less: that is faster than to start a thread."""
+
+
+SIZES = OverlapSizes()
 
 
 class WrittenTo(Exception):
     """The state changed before its copy was complete. The message says how that was detected."""
 
 
-def samples_of(tensor: torch.Tensor) -> torch.Tensor:
+def samples_of(tensor: torch.Tensor, block: int = SIZES.block) -> torch.Tensor:
     """Return a view of the first bytes of each whole block. The tensor is contiguous."""
     flat = tensor.view(-1).view(torch.uint8)
-    shape = tensor.nbytes // BLOCK, SAMPLE
-    return flat.as_strided(shape, (BLOCK, 1), flat.storage_offset())
+    shape = tensor.nbytes // block, SAMPLE
+    return flat.as_strided(shape, (block, 1), flat.storage_offset())
 
 
 class Samples:
@@ -143,7 +154,7 @@ class InMemory:
 
     def _piece(self, target: int, source: int, size: int) -> None:
         begun = time.thread_time()
-        _move(target, source, size)
+        move_bytes(target, source, size)
         with self._lock:
             self.effort += time.thread_time() - begun
             self._left -= 1
@@ -215,16 +226,19 @@ class Overlap:
     """The tensors of a state that may be copied beside training. `at` are their numbers."""
 
     def __init__(
-        self, tensors: Sequence[torch.Tensor], optimized: Collection[torch.Tensor]
+        self,
+        tensors: Sequence[torch.Tensor],
+        optimized: Collection[torch.Tensor],
+        sizes: OverlapSizes = SIZES,
     ) -> None:
         self._optimized = optimized
         self._groups: dict[torch.device, list[int]] = defaultdict(list)
-        self.at = _deferrable(tensors, optimized)
+        self.at = _deferrable(tensors, optimized, sizes)
         for number in self.at:
             self._groups[tensors[number].device].append(number)
         self._tensors = tensors
         self._samples = {
-            device: Samples([samples_of(tensors[number]) for number in numbers])
+            device: Samples([samples_of(tensors[number], sizes.block) for number in numbers])
             for device, numbers in self._groups.items()
         }
 
@@ -266,7 +280,7 @@ class Overlap:
 
 
 def _deferrable(
-    tensors: Sequence[torch.Tensor], optimized: Collection[torch.Tensor]
+    tensors: Sequence[torch.Tensor], optimized: Collection[torch.Tensor], sizes: OverlapSizes
 ) -> tuple[int, ...]:
     """Return the numbers of the tensors that may be copied beside training.
 
@@ -276,12 +290,12 @@ def _deferrable(
     found = [
         number
         for number, tensor in enumerate(tensors)
-        if tensor.nbytes >= BLOCK
+        if tensor.nbytes >= sizes.block
         and tensor.device.type in _DEVICES
         and is_raw(tensor)
         and storage_of(tensor) in storages
     ]
-    return tuple(found) if sum(tensors[number].nbytes for number in found) >= LEAST else ()
+    return tuple(found) if sum(tensors[number].nbytes for number in found) >= sizes.least else ()
 
 
 class Copying:

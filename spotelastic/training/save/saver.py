@@ -19,7 +19,7 @@ from spotelastic_checkpoints.types import Item
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.save import pinning
-from spotelastic.training.save.overlap import Copying, Overlap, samples_of
+from spotelastic.training.save.overlap import SIZES, Copying, Overlap, OverlapSizes, samples_of
 from spotelastic.training.state import rank_agreement, values
 from spotelastic.training.state.chunks import Chunk, Key
 from spotelastic.training.state.derived import refuse_names_of_two_paths
@@ -121,13 +121,16 @@ class SlotTensors:
 class Saver:
     """Saves the state by one layout. All ranks make theirs together when the layout is new."""
 
-    def __init__(self, ranks: Ranks, view: StateView, round_: str) -> None:
+    def __init__(
+        self, ranks: Ranks, view: StateView, round_: str, sizes: OverlapSizes = SIZES
+    ) -> None:
         """Agree on the layout.
 
         `round_` is the incarnation. Raises `UsageError` where ranks differ.
         """
         self._ranks = ranks
         self._round = round_
+        self._sizes = sizes
         self._encoders = values.Encoders()
         self._declared, declarations, self.differing = _agreed(ranks, view, self._encoders)
         self._plan = layout.plan(declarations)
@@ -274,14 +277,14 @@ class Saver:
             known = self._views[path] = SlotTensors(memory, tensors, {})
         for number in self._source.overlap.at:
             if number not in known.samples:
-                known.samples[number] = samples_of(known.tensors[number])
+                known.samples[number] = samples_of(known.tensors[number], self._sizes.block)
         return known
 
     def _sources(self, view: StateView) -> SlotSource:
         chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
         entries: Mapping[Key, ValueEntry] = {entry.key: entry for entry in view.entries}
         tensors = [chunks[item.key].tensor for item in self._tensor_items]
-        overlap = Overlap(tensors, view.optimized)
+        overlap = Overlap(tensors, view.optimized, self._sizes)
         deferred = set(overlap.at)
         return SlotSource(
             tensors,

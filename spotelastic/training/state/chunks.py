@@ -62,35 +62,43 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
-    """Return the pieces of a tensor that are saved one by one; of a DTensor, those on this rank."""
+def chunks_of(fqn: str, path: Path, tensor: torch.Tensor, piece: int = PIECE) -> list[Chunk]:
+    """Return the pieces of a tensor that are saved one by one; of a DTensor, those on this rank.
+
+    One of more than `piece` bytes is cut.
+    """
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
+        return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape), piece)
     local = tensor.to_local().detach()
     _, offsets = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
     if not local.numel() and tensor.numel():
         return []
-    return _pieces(fqn, path, local, shape, tuple(offsets))
+    return _pieces(fqn, path, local, shape, tuple(offsets), piece)
 
 
 def _pieces(
-    fqn: str, path: Path, tensor: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...]
+    fqn: str,
+    path: Path,
+    tensor: torch.Tensor,
+    shape: tuple[int, ...],
+    offsets: tuple[int, ...],
+    piece: int,
 ) -> list[Chunk]:
     """Return the pieces of what begins at `offsets` of a tensor of this shape.
 
     A small one is one piece. A large one is cut into rows of the first axis that has several.
     """
     axis = next((at for at, size in enumerate(tensor.shape) if size > 1), None)
-    if axis is None or tensor.nbytes <= PIECE:
+    if axis is None or tensor.nbytes <= piece:
         return [Chunk(fqn, path, tensor, shape, offsets, tuple(tensor.shape))]
     rows = tensor.shape[axis]
-    at_once = max(1, PIECE * rows // tensor.nbytes)
+    at_once = max(1, piece * rows // tensor.nbytes)
     parts = []
     for start in range(0, rows, at_once):
         part = tensor.narrow(axis, start, min(at_once, rows - start))
         place = (*offsets[:axis], offsets[axis] + start, *offsets[axis + 1 :])
-        parts += _pieces(fqn, path, part, shape, place)
+        parts += _pieces(fqn, path, part, shape, place, piece)
     return parts

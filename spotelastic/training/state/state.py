@@ -18,9 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic.errors import UsageError
 from spotelastic.training.data.sampler import ElasticSampler
-from spotelastic.training.state import chunks as chunking
 from spotelastic.training.state import tensors
-from spotelastic.training.state.chunks import Chunk, chunks_of, dtype_name
+from spotelastic.training.state.chunks import PIECE, Chunk, chunks_of, dtype_name
 from spotelastic.training.state.compatibility import Kind
 from spotelastic.training.state.composite_tensors import description, inner_name, inner_tensors
 from spotelastic.training.state.derived import (
@@ -111,13 +110,17 @@ class _Part(NamedTuple):
 class State:
     """The mapping that the script gave: modules, optimizers, objects with state_dict(), values."""
 
-    def __init__(self, values: MutableMapping[str, Any]) -> None:
-        """Check the mapping. Raises `UsageError` for keys and entries that cannot be saved."""
+    def __init__(self, values: MutableMapping[str, Any], *, piece: int = PIECE) -> None:
+        """Check the mapping. Raises `UsageError` for keys and entries that cannot be saved.
+
+        Tensors of more than `piece` bytes are saved in several pieces.
+        """
         if OWN in values:
             raise UsageError(f'state["{OWN}"]: this name is reserved for spotelastic')
         for name in values:
             if type(name) is not str:
                 raise UsageError(f"state[{name!r}]: the keys of a state have to be strings")
+        self._piece = piece
         self.values = Unwrapped(values)
         for name, value in self.values.items():
             refuse_others(name, value)
@@ -134,7 +137,7 @@ class State:
         parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
         paths: dict[str, Path] = {}
-        most = chunking.PIECE
+        most = self._piece
         for part in parts:
             entries += part.entries
             for path, leaf in part.leaves.items():
@@ -144,7 +147,7 @@ class State:
                     inner = inner_tensors(leaf)
                     for name, tensor in inner.items():
                         below = *path, inner_name(name)
-                        chunks += chunks_of(named(below, paths), below, tensor)
+                        chunks += chunks_of(named(below, paths), below, tensor, most)
                     get = functools.partial(description, leaf) if inner else part.readers[path]
                     entries.append(ValueEntry(fqn, path, get))
                     continue
@@ -156,7 +159,7 @@ class State:
                 if is_sharded:
                     sharded.add(fqn)
                 if is_sharded or leaf.nbytes > most:
-                    chunks += chunks_of(fqn, path, leaf)
+                    chunks += chunks_of(fqn, path, leaf, most)
                 else:  # No function is called here: there may be thousands.
                     chunks.append(Chunk(fqn, path, leaf.detach(), shape, (0,) * len(shape), shape))
         checks = [self._check(), *(check for part in parts for check in part.checks)]

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory import arena

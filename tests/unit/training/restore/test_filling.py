@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spotelastic.training.restore import shm_copy
+from spotelastic.training.restore.shm_copy import ReadLimits
 
 SIZE = 1 << 16
 
@@ -23,14 +24,11 @@ SIZE = 1 << 16
 )
 def test_every_tensor_gets_its_bytes(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     parts: list[tuple[int, int]],
     at_once: int,
     most: int,
     chance: "object",
 ) -> None:
-    monkeypatch.setattr(shm_copy, "AT_ONCE", at_once)
-    monkeypatch.setattr(shm_copy, "MOST_PARTS", most)
     data = os.urandom(SIZE)
     (tmp_path / "file").write_bytes(data)
     wanted, end = [], 0
@@ -39,7 +37,7 @@ def test_every_tensor_gets_its_bytes(
             wanted.append((end + gap, torch.zeros(length, dtype=torch.uint8)))
             end += gap + length
     chance.shuffle(wanted)  # type: ignore[attr-defined]
-    shm_copy.fill(str(tmp_path / "file"), wanted)
+    shm_copy.fill(str(tmp_path / "file"), wanted, limits=ReadLimits(at_once, most))
     for offset, tensor in wanted:
         assert bytes(tensor.tolist()) == data[offset : offset + len(tensor)]
 
@@ -79,6 +77,6 @@ def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_call_that_came_back_early_is_gone_on_with() -> None:
-    assert shm_copy._after([100, 4, 200, 6], 3) == [103, 1, 200, 6]
-    assert shm_copy._after([100, 4, 200, 6], 4) == [200, 6]
-    assert shm_copy._after([100, 4, 200, 6], 9) == [205, 1]
+    assert shm_copy.left_after([100, 4, 200, 6], 3) == [103, 1, 200, 6]
+    assert shm_copy.left_after([100, 4, 200, 6], 4) == [200, 6]
+    assert shm_copy.left_after([100, 4, 200, 6], 9) == [205, 1]

@@ -1,6 +1,6 @@
 """What makes the ranks go back to an older commit, and what never does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from spotelastic_checkpoints.errors import (
     StorageUnavailable,
 )
 from spotelastic_checkpoints.format import encoding
-from spotelastic_checkpoints.types import Commit, Item, Range, RestoreSet, Resume
+from spotelastic_checkpoints.types import Commit, Item, Moved, Range, RestoreSet, Resume
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.training.restore import resuming
+from spotelastic.training.restore.resuming import RestorePatience, open_source
 from spotelastic.training.runtime.session import Ranks, WorkerSession
 from spotelastic.training.state.compatibility import Misfit
 from spotelastic.training.state.state import State
@@ -29,7 +29,7 @@ class Daemons:
     """One after the other, each with files of the same names. `faults` strike at each fetch."""
 
     def __init__(self, folder: Path, *faults: CheckpointsError | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._faults = list(faults)
         self.opened: list[int] = []
         self.released: list[int] = []
@@ -40,7 +40,7 @@ class Daemons:
 
     def open(self, resume: Resume, timeout: float) -> RestoreSet:
         self.opened.append(resume.step)
-        file = self._folder / "restore-1"
+        file = self.folder / "restore-1"
         if not self.slow:
             file.unlink(missing_ok=True)
         file.touch()
@@ -51,18 +51,29 @@ class Daemons:
             items.append(Item(name, path, "", (), (), (), -1, len(items) * length, length))
         return RestoreSet(1, resume.step, 1, (), str(file), tuple(items))
 
-    def fetch(self, ident: int, ranges: list[Range], timeout: float, *, ahead: list[Range]) -> None:
+    def fetch(
+        self,
+        ident: int,
+        ranges: Sequence[Range],
+        timeout: float,
+        *,
+        ahead: Sequence[Range] = (),
+        passed: int | None = None,
+    ) -> tuple[Moved, ...]:
         if self.slow > 1:
             self.slow -= 1
-            with (self._folder / "restore-1").open("ab") as file:
+            with (self.folder / "restore-1").open("ab") as file:
                 file.write(bytes(1 << 16))
             raise DaemonUnavailable("did not answer")
         fault = self._faults.pop(0) if self._faults else None
         if fault is not None:
             raise fault
-        (self._folder / "restore-1").write_bytes(encoding.plain_value(self.opened[-1]) * 2)
+        (self.folder / "restore-1").write_bytes(encoding.plain_value(self.opened[-1]) * 2)
+        return ()
 
-    def find(self, timeout: float, *, step: int | None, before: Commit | None) -> Commit | None:
+    def find(
+        self, timeout: float, *, step: int | None = None, before: Commit | None = None
+    ) -> Commit | None:
         return Commit(1, (before.step if before else 10) - 1)
 
     def restored(self, ident: int) -> None:
@@ -76,14 +87,19 @@ ALONE = Ranks(0, 1, 0, "n0")
 COMMITTED = Resume("store", 7, epoch=1)
 
 
-def resumed(daemons: Daemons, ranks: Ranks = ALONE, source: Resume = COMMITTED) -> int:
+def resumed(
+    daemons: Daemons,
+    ranks: Ranks = ALONE,
+    source: Resume = COMMITTED,
+    patience: RestorePatience = RestorePatience(),  # noqa: B008
+) -> int:
     state = {"step": 0}
     session = WorkerSession(ranks, "", "r1", source, False, lambda: None)
-    restored = resuming.open_source(session, daemons, State(state), None)  # type: ignore[arg-type]
+    restored = open_source(session, daemons, State(state), None, patience)
     assert restored is not None
     # A daemon that has taken over makes a file of the same name for another rank.
-    (daemons._folder / "restore-1").unlink()
-    (daemons._folder / "restore-1").write_bytes(bytes(1000))
+    (daemons.folder / "restore-1").unlink()
+    (daemons.folder / "restore-1").write_bytes(bytes(1000))
     restored.load(State(state))
     assert state["step"] == restored.step
     return restored.step
@@ -104,36 +120,27 @@ def test_a_daemon_that_dies_during_a_fetch_is_asked_again_for_the_same_source(
 
 
 @pytest.mark.parametrize("fault", [LOST, StorageUnavailable("the object store: no answer")])
-def test_nobody_goes_back_for_who_does_not_answer(
-    tmp_path: Path, fault: CheckpointsError, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resuming, "FETCH_WITHIN", -1.0)
+def test_nobody_goes_back_for_who_does_not_answer(tmp_path: Path, fault: CheckpointsError) -> None:
     daemons = Daemons(tmp_path, fault)
     with pytest.raises(Unavailable, match=f"cannot resume from step 7: {fault}"):
-        resumed(daemons)
+        resumed(daemons, patience=RestorePatience(fetch_within=-1.0))
     assert daemons.opened == [7]
 
 
-def test_room_for_what_is_fetched_is_waited_for_and_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resuming, "LOOK_EVERY", 0.0)
+def test_room_for_what_is_fetched_is_waited_for_and_told_once(tmp_path: Path) -> None:
     full = ArenaFull("8 MiB more for a restore; 2 MiB are free")
     daemons = Daemons(tmp_path, full, full)
-    assert resumed(daemons) == 7
+    assert resumed(daemons, patience=RestorePatience(look_every=0.0)) == 7
     assert daemons.opened == [7, 7, 7]
     assert daemons.released == [1, 1]
     assert daemons.told == [f"a restore is waiting for memory: {full}"]
 
 
-def test_a_node_that_stays_without_room_is_named_with_its_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resuming, "ROOM_WITHIN", -1.0)
+def test_a_node_that_stays_without_room_is_named_with_its_numbers(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path, ArenaFull("8 MiB more for a restore; 2 MiB are free"))
     told = "cannot resume from step 7: n0: 8 MiB more for a restore; 2 MiB are free"
     with pytest.raises(EnvironmentFailure, match=told):
-        resumed(daemons)
+        resumed(daemons, patience=RestorePatience(room_within=-1.0))
     assert daemons.opened == [7]
 
 
@@ -172,11 +179,8 @@ def test_a_save_that_is_gone_from_memory_is_left_for_what_is_committed(tmp_path:
         resumed(daemons, source=Resume("memory", 7))
 
 
-def test_a_state_that_comes_slowly_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resuming, "FETCH_WITHIN", -1.0)
+def test_a_state_that_comes_slowly_is_waited_for(tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     daemons.slow = 4
-    assert resumed(daemons) == 7
+    assert resumed(daemons, patience=RestorePatience(fetch_within=-1.0)) == 7
     assert daemons.opened == [7, 7, 7, 7]

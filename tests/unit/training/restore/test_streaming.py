@@ -23,7 +23,6 @@ def copy_of(number: int, tensor: torch.Tensor, at: int) -> Copy:
 def test_tensors_that_cannot_be_read_into_are_filled_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr(streaming, "WINDOW", window)
     numbers = torch.arange(3 * ELEMENTS)
     data = numbers.numpy().tobytes()
     size = ELEMENTS * 8
@@ -38,7 +37,8 @@ def test_tensors_that_cannot_be_read_into_are_filled_as_well(
     copies = [copy_of(0, plain, 0), copy_of(1, turned, size), copy_of(2, late, 2 * size)]
     # As where a tensor is on a GPU.
     monkeypatch.setattr(streaming.shm_copy, "can_fill", lambda tensor: tensor is plain)
-    streaming.fill_window(str(tmp_path / "file"), streaming.Window(copies, [(0, 3 * size)]), moved)
+    whole = streaming.Window(copies, [(0, 3 * size)])
+    streaming.fill_window(str(tmp_path / "file"), whole, moved, window)
     assert torch.equal(plain, numbers[:ELEMENTS])
     assert torch.equal(turned, numbers[ELEMENTS : 2 * ELEMENTS].view(30, 20))
     assert torch.equal(late, numbers[2 * ELEMENTS :])

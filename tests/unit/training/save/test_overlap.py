@@ -14,9 +14,8 @@ from torch import nn
 
 from spotelastic.training.save import overlap
 from spotelastic.training.save.overlap import (
-    BLOCK,
-    LEAST,
     SAMPLE,
+    SIZES,
     Copying,
     FromDevice,
     Overlap,
@@ -25,6 +24,7 @@ from spotelastic.training.save.overlap import (
 )
 from spotelastic.training.state.optimizers.optimizer_state import changed_by_steps
 
+BLOCK, LEAST = SIZES.block, SIZES.least
 SIDE = 700
 """Of a matrix: neither a whole number of blocks nor of pieces."""
 
@@ -179,12 +179,10 @@ def test_what_is_put_back_before_the_step_is_found(monkeypatch: pytest.MonkeyPat
         for tensor in run.tensors:
             tensor.data.neg_()
         copy.go_on.set()
-        for part in copying._parts:
-            part.work()
+        copying.settle()
         for tensor in run.tensors:
             tensor.data.neg_()
         copying.guard()
-        copying.settle()
     assert isinstance(copying.error, WrittenTo)
 
 
@@ -214,14 +212,14 @@ def test_who_is_interrupted_while_it_takes_a_hand_leaves_no_save_and_no_wait(
     run = Run()
     with held(monkeypatch) as copy:
         copying = run.begin()
-        hold = overlap._move
+        hold = overlap.move_bytes
 
         def interrupted(*arguments: int) -> None:
             if current_thread().name != "snapshot":
                 raise KeyboardInterrupt
             hold(*arguments)
 
-        monkeypatch.setattr(overlap, "_move", interrupted)
+        monkeypatch.setattr(overlap, "move_bytes", interrupted)
         with pytest.raises(KeyboardInterrupt):
             copying.guard()
         copy.go_on.set()

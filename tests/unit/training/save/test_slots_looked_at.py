@@ -2,14 +2,14 @@
 
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 import torch
+from spotelastic_checkpoints.types import Item
 from support.one_slot import OneSlot
 from support.patience import PATIENT
 
-from spotelastic.training.save.saver import Saver
+from spotelastic.training.save import saver as saver_module
 
 
 def test_the_end_waits_for_who_looks_at_a_slot_and_lets_nobody_begin(
@@ -17,13 +17,14 @@ def test_the_end_waits_for_who_looks_at_a_slot_and_lets_nobody_begin(
 ) -> None:
     inside, go_on, looked = Event(), Event(), list[str]()
 
-    def look(_: Saver, path: str, memory: Any) -> None:
+    def look(_: memoryview, item: Item) -> torch.Tensor:
         inside.set()
         assert go_on.wait(PATIENT)
-        looked.append(path)
+        looked.append(item.fqn)
+        return torch.zeros(3)
 
-    monkeypatch.setattr(Saver, "_tensors_in", look)
-    saver = OneSlot(tmp_path / "slot", {"w": torch.ones(3)})._saver
+    monkeypatch.setattr(saver_module, "tensor_at", look)
+    saver = OneSlot(tmp_path / "slot", {"w": torch.ones(3)}).saver
     looking = Thread(target=saver.look_at, args=("one", memoryview(b"")))
     looking.start()
     assert inside.wait(PATIENT)
@@ -36,4 +37,4 @@ def test_the_end_waits_for_who_looks_at_a_slot_and_lets_nobody_begin(
     looking.join(PATIENT)
     assert not closing.is_alive()
     saver.look_at("two", memoryview(b""))
-    assert looked == ["one"]
+    assert looked == ["w"]

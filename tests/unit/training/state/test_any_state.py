@@ -18,10 +18,12 @@ from support.one_slot import OneSlot, load, stream
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic.errors import UsageError
-from spotelastic.training.save import overlap
+from spotelastic.training.save.overlap import SAMPLE, OverlapSizes
 from spotelastic.training.save.saver import LayoutChanged
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
+SMALL = OverlapSizes(block=SAMPLE, least=1)
+"""So that copies of what is drawn are made beside training, too."""
 DRAWN = int(os.environ.get("DRAWN_STATES", "40"))
 
 
@@ -32,17 +34,11 @@ def the_only_rank() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-@pytest.fixture(autouse=True)
-def small_copies_are_made_beside_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "BLOCK", overlap.SAMPLE)
-    monkeypatch.setattr(overlap, "LEAST", 1)
-
-
 def saved(slot: Path, entries: Mapping[str, Make], *, twice: bool, overlaps: bool) -> Any:
     """The state that was saved; None where it was refused, in a line that names an entry."""
     state = built(entries, 1)
     try:
-        written = OneSlot(slot, state)
+        written = OneSlot(slot, state, sizes=SMALL)
         written.save(1, overlaps=overlaps)
         if twice:
             for name, entry in built(entries, 2).items():
@@ -50,7 +46,7 @@ def saved(slot: Path, entries: Mapping[str, Make], *, twice: bool, overlaps: boo
             try:
                 written.save(1, overlaps=overlaps)
             except LayoutChanged:
-                OneSlot(slot, state).save(1, overlaps=overlaps)
+                OneSlot(slot, state, sizes=SMALL).save(1, overlaps=overlaps)
     except UsageError as refused:
         told = str(refused)
         assert "\n" not in told.strip() and any(name in told for name in state), told

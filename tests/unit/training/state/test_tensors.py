@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
 from spotelastic.errors import UsageError
-from spotelastic.training.save import overlap
+from spotelastic.training.save.overlap import Overlap
 from spotelastic.training.save.saver import declare
 from spotelastic.training.state.derived import refuse_names_of_two_paths
 from spotelastic.training.state.state import State
@@ -56,9 +56,9 @@ def test_a_view_comes_back_as_what_it_says(tmp_path: Path, turn: Any) -> None:
 
 def test_a_conjugated_parameter_is_not_copied_as_bytes_beside_training() -> None:
     wide = nn.Parameter(torch.zeros(1 << 18, dtype=torch.complex64).conj())
-    assert overlap._deferrable([wide.detach()], [wide]) == ()
+    assert Overlap([wide.detach()], [wide]).at == ()
     plain = nn.Parameter(torch.zeros(1 << 18, dtype=torch.complex64))
-    assert overlap._deferrable([plain.detach()], [plain]) == (0,)
+    assert Overlap([plain.detach()], [plain]).at == (0,)
 
 
 @pytest.mark.parametrize("view", [lambda t: t.conj(), lambda t: t.mT], ids=["conj", "mT"])
