@@ -19,6 +19,7 @@ from spotelastic_checkpoints.threads import minded
 from spotelastic.agent.actions import Exit
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import decide
+from spotelastic.agent.event_log.log import EventLog, Origin, log_file
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.agent.observe import (
@@ -37,7 +38,6 @@ from spotelastic.agent.workers.pool import Warm
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.linux import handled, name_process
-from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
@@ -116,11 +116,18 @@ class _Agent:
         self._actor = AgentExecutor(config, store, self._session, self._queue.put)
         self._local = NodeState(stays=config.stays)
         self._seen = RunState()
+        self._log = EventLog(
+            log_file(config.logs or config.state / "logs", config.node),
+            Origin(config.run, config.node),
+            self._local,
+            self._seen,
+            secrets=(*config.secrets, config.token),
+        )
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
         """Runs until a decision says to exit."""
-        with handled(self._config.signals, self._signalled), self._minding_helpers():
+        with self._log, handled(self._config.signals, self._signalled), self._minding_helpers():
             poller = watches = None
             try:
                 if self._config.imds:
@@ -141,7 +148,9 @@ class _Agent:
 
     def _loop(self, watches: Watches) -> int:
         while True:
-            decision = decide(self._local, self._seen, unbroken(), new_id)
+            now = unbroken()
+            decision = decide(self._local, self._seen, now, self._log.new_id)
+            self._log.decided(self._local, self._seen, now, decision)
             for action in decision.actions:
                 if isinstance(action, Exit):
                     if action.reason:
@@ -172,6 +181,7 @@ class _Agent:
         if isinstance(event, StoreChanged):
             before = self._seen
             self._seen = fold(self._seen, event.items, self._keys, now, event.prefix)
+            self._log.read(event, now, before, self._seen)
             if has_gone_back(before, self._seen):
                 logger.warning("the store has lost what it knew: this node joins anew")
                 self._local = forgotten(self._local)
@@ -180,7 +190,8 @@ class _Agent:
             return
         if isinstance(event, HelperEnded):
             raise EnvironmentFailure(f"the thread “{event.name}” of this node ended: {event.error}")
-        self._local = observe(self._local, event, now)
+        known, self._local = self._local, observe(self._local, event, now)
+        self._log.observed(event, now, known, self._local)
         match event:
             case Warm(info):
                 self._warm(info)

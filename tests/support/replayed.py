@@ -1,0 +1,26 @@
+"""Replays the event logs that real agents have written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotelastic.agent.event_log.records import LogFile, load
+from spotelastic.agent.event_log.replay import Replayed, replay
+
+
+def logs(folder: Path) -> dict[str, tuple[LogFile, ...]]:
+    """The logs below a folder, by the name of their node."""
+    found = (load(path) for path in sorted(folder.rglob("agent-*.events")))
+    return {files[-1].header["node"]: files for files in found}
+
+
+def decisions(folder: Path) -> dict[str, list[Replayed]]:
+    """What each node decided, as this code decides it again."""
+    return {node: list(replay(files)) for node, files in logs(folder).items()}
+
+
+def differences(folder: Path) -> Iterator[str]:
+    """In what this code decides otherwise than the agents did."""
+    for node, all_ in decisions(folder).items():
+        for each in all_:
+            if each.difference:
+                yield f"{node} at {each.at}: {each.difference} (after {', '.join(each.because)})"
