@@ -6,8 +6,10 @@ tried where SPOTELASTIC_TEST_GS and SPOTELASTIC_TEST_AZ name a place to write to
 `gs://bucket/prefix`; emulators of them will do.
 """
 
-import contextlib
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -235,15 +237,24 @@ def test_an_upload_that_was_left_is_seen_and_ended(
         storage.close()
 
 
-def test_what_a_writer_that_was_killed_left_in_a_folder_is_seen_and_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+KILLED_AT_ITS_FIRST_BYTES = """
+import os, signal, sys
+from pathlib import Path
+from spotelastic_checkpoints.storage.folder import FolderStorage
+
+def die(nbytes: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+FolderStorage(Path(sys.argv[1])).put(sys.argv[2], memoryview(b"data"), die)
+"""
+
+
+def test_what_a_writer_that_was_killed_left_in_a_folder_is_seen_and_ended(tmp_path: Path) -> None:
     storage = FolderStorage(tmp_path)
     names = ("LATEST", "3/step-00000001/__0_0.distcp", "4/step-00000009/__0_0.distcp")
-    with monkeypatch.context() as patch, contextlib.ExitStack() as killed:
-        patch.setattr(Path, "unlink", lambda *_, **__: None)
-        for name in names:
-            killed.enter_context(storage._written(name, memoryview(b"")))
+    for name in names:
+        writer = [sys.executable, "-c", KILLED_AT_ITS_FIRST_BYTES, str(tmp_path), name]
+        assert subprocess.run(writer, check=False).returncode == -signal.SIGKILL
     assert storage.unfinished() == sorted(names)
     assert storage.abort_uploads("3/") == 1
     assert storage.abort_uploads(names[2]) == 1

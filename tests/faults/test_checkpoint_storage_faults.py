@@ -27,7 +27,7 @@ from support.checkpoints import (
 )
 from support.faulty_s3 import Fault, FaultyS3
 from support.patience import PATIENT, eventually
-from support.uploading import one_tensor_a_file, run, sealed
+from support.uploading import ONE_TENSOR_A_FILE, run, sealed
 from support.verifying import committed, never_went_back, nothing_is_half_uploaded, verified
 
 import spotelastic as se
@@ -151,14 +151,13 @@ def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: Faulty
 
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(deaf=True)], ids=["503", "reset"])
 def test_of_many_files_each_is_sent_again_only_as_often_as_it_failed(
-    fault: Fault, tmp_path: Path, s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, tmp_path: Path, s3: FaultyS3
 ) -> None:
-    one_tensor_a_file(monkeypatch)
     save = sealed(tmp_path / "slot", tensors=20)
     commits = Commits(open_storage(s3.url), "test")
     assert commits.claim().epoch == save.commit.epoch
     s3.strike_again(3, replace(fault, method="PUT", part=".distcp"))
-    *complaints, told = run(commits, lambda pipeline: pipeline.want(save))
+    *complaints, told = run(commits, lambda pipeline: pipeline.want(save), policy=ONE_TENSOR_A_FILE)
     assert isinstance(told, Committed)
     # An attempt whose first file fails before the others are begun sends none, which is told once.
     assert len(complaints) <= 1 and all(isinstance(c, SaveFailed) for c in complaints), complaints

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.commit.save_upload import Save
-from spotelastic_checkpoints.commit.upload_pipeline import AWAY_AFTER, Pipeline
-from spotelastic_checkpoints.format import encoding, layout, shards
+from spotelastic_checkpoints.commit.upload_pipeline import UPLOAD_POLICY, Pipeline, UploadPolicy
+from spotelastic_checkpoints.format import encoding, layout
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
@@ -39,9 +38,7 @@ def sealed(path: Path, tensors: int) -> Save:
     return Save(Commit(1, 1), "r1", ((slot, header),))
 
 
-def one_tensor_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = encoding.nbytes("float32", (ROWS,)) + 1000
-    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+ONE_TENSOR_A_FILE = UploadPolicy(file=encoding.nbytes("float32", (ROWS,)) + 1000)
 
 
 def nothing(pipeline: Pipeline) -> None:
@@ -53,7 +50,7 @@ def run(
     work: Callable[[Pipeline], None],
     moved_on: Callable[[Pipeline], None] = nothing,
     overwritten: Callable[[Pipeline], object] = nothing,
-    away_after: float = AWAY_AFTER,
+    policy: UploadPolicy = UPLOAD_POLICY,
 ) -> list[messages.DaemonEvent]:
     """What a pipeline tells until it has nothing more to do."""
     events: list[messages.DaemonEvent] = []
@@ -69,7 +66,7 @@ def run(
                 uploads,
                 lambda commit: None,
                 lambda: overwritten(pipeline),
-                away_after,
+                policy,
             )
             running = asyncio.create_task(pipeline.run())
             work(pipeline)

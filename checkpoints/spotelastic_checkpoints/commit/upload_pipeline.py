@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,10 +42,23 @@ logger = logging.getLogger(__name__)
 _RETRY = Backoff(0.2, 5.0, jitter=(0.5, 1.5))
 """Between attempts while the store does not answer. All nodes of a cluster lose it at once, so
 that their pauses have jitter."""
-AWAY_AFTER = 10.0
-"""Seconds without an uploaded file after which a failing save lets others overwrite its slots."""
 _LOOK = Backoff(0.05, 1.0, factor=1.5)
 """Between looks for the other nodes' manifests."""
+
+
+@dataclass(frozen=True)
+class UploadPolicy:
+    """How uploads are made."""
+
+    away_after: float = 10.0
+    """Seconds without an uploaded file after which the store counts as away: a failing save lets
+    others overwrite its slots.
+    """
+    file: int = shards.FILE
+    """Bytes beyond which a file takes no further items."""
+
+
+UPLOAD_POLICY = UploadPolicy()
 
 
 class _Left(CheckpointsError):
@@ -93,17 +106,16 @@ class Pipeline:
         uploads: Executor,
         committed: Callable[[Commit], None],
         overwritten: Callable[[], None],
-        away_after: float = AWAY_AFTER,
+        policy: UploadPolicy = UPLOAD_POLICY,
     ) -> None:
         """Create an idle pipeline; `run` does the work.
 
         Blocking calls run in `executor`. Files are uploaded in `uploads`, whose number of threads
         is the number of files in flight. `committed` is called for each commit that this node
         makes, `moved_on` whenever a save stops needing its slots, and `overwritten` when a save has
-        lost its slot and no newer one waits. The store counts as away when nothing has gone up for
-        `away_after` seconds.
+        lost its slot and no newer one waits.
         """
-        self._away_after = away_after
+        self._policy = policy
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
@@ -299,7 +311,7 @@ class Pipeline:
                     if self._wanted is not None:
                         return
                 backoff = backoff.failed()
-                away = time.monotonic() - got_on > self._away_after
+                away = time.monotonic() - got_on > self._policy.away_after
                 await self._rest(backoff.pause(random.uniform), away=away)
                 continue
             except SupersededByNewerEpoch:
@@ -383,7 +395,7 @@ class Pipeline:
             return None
         if slot.header() != header:
             raise _overwritten(header)
-        return shards.cut(slot.items(header)[: header.owned], header.owned_bytes)
+        return shards.cut(slot.items(header)[: header.owned], header.owned_bytes, self._policy.file)
 
     def _put(
         self, commit: Commit, name: str, slot: Slot, file: Cut, progress: UploadProgress

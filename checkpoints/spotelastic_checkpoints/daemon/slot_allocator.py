@@ -2,8 +2,8 @@
 
 from collections.abc import Set
 from pathlib import Path
+from typing import Protocol
 
-from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.memory import slots
@@ -11,18 +11,33 @@ from spotelastic_checkpoints.memory.arena import Arena, SlotView
 from spotelastic_checkpoints.types import Resume, RoundInfo
 
 
+class SlotReader(Protocol):
+    """Reads slots to upload them; `Pipeline` does."""
+
+    @property
+    def pinned(self) -> Set[Path]:
+        """Slots that are overwritten only if no other is free."""
+
+    @property
+    def in_use(self) -> Set[Path]:
+        """Those of the pinned slots that may not be overwritten at all."""
+
+    def give_way(self) -> bool:
+        """Give up one slot. Returns False where there is none to give up."""
+
+
 class SlotAllocator:
     """Hands out the slots of a node to its workers' saves."""
 
-    def __init__(self, arena: Arena, furnishing: SlotPrefaulter, pipeline: Pipeline) -> None:
+    def __init__(self, arena: Arena, furnishing: SlotPrefaulter, uploads: SlotReader) -> None:
         self._arena = arena
         self._furnishing = furnishing
-        self._pipeline = pipeline
+        self._uploads = uploads
 
     def prepare(self, local_rank: int, nbytes: int, round_: RoundInfo | None) -> list[Path]:
         """Return the slots, of `nbytes` each, that the rank will have. Raises `ArenaFull`."""
         views = self._views(local_rank)
-        dispensable = slots.dispensable(views, round_, self._pipeline.pinned)
+        dispensable = slots.dispensable(views, round_, self._uploads.pinned)
         return self._furnishing.begin(local_rank, nbytes, dispensable)
 
     def next(self, client: Client, round_: RoundInfo | None, *, urgent: bool) -> Path | None:
@@ -35,7 +50,7 @@ class SlotAllocator:
         views = [self._arena.view(path) for path in client.slots]
         path = self._free(views, missing, round_)
         would_help = urgent and slots.choose(views, round_, missing) is not None
-        while path is None and would_help and self._pipeline.give_way():
+        while path is None and would_help and self._uploads.give_way():
             path = self._free(views, missing, round_)
         return path
 
@@ -46,8 +61,8 @@ class SlotAllocator:
 
         One that waits for a store that is away is taken only if no other is free.
         """
-        path = slots.choose(views, round_, self._pipeline.pinned | missing)
-        return path or slots.choose(views, round_, self._pipeline.in_use | missing)
+        path = slots.choose(views, round_, self._uploads.pinned | missing)
+        return path or slots.choose(views, round_, self._uploads.in_use | missing)
 
     def make_room(self, resume: Resume, round_: RoundInfo | None) -> None:
         """Discard slots that the next saves would overwrite anyway, for what is fetched to restore.
@@ -57,7 +72,7 @@ class SlotAllocator:
         source = resume.incarnation, resume.step, resume.layout
         for local_rank in range(self._arena.workers):
             views = self._views(local_rank)
-            kept = self._pipeline.pinned | {view.path for view in views if _holds(view) == source}
+            kept = self._uploads.pinned | {view.path for view in views if _holds(view) == source}
             while len(views) > 1 and (path := slots.choose(views, round_, kept)):
                 views = [view for view in views if view.path != path]
                 self._furnishing.discard(path)

@@ -153,6 +153,19 @@ class Fetcher:
         """What memory was missing, if that has ended it; a new fetcher may find some."""
         return str(self._failed) if isinstance(self._failed, ArenaFull) else ""
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory, behind the file's own ranges, that ranks may still read."""
+        with self._lock:
+            leases = [lease for brought in self._brought.values() for lease in brought.leases]
+            return sum(len(lease.memory) for lease in leases)
+
+    @property
+    def idle(self) -> int:
+        """Number of open connections that no lane uses."""
+        with self._lock:
+            return sum(map(len, self._connected.values()))
+
     # -- local ranks ------------------------------------------------------------------------------
 
     def enter(self, reader: int) -> None:

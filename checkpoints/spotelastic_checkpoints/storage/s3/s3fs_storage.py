@@ -7,7 +7,7 @@ than obstore, and three times the CPU.
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -49,8 +49,13 @@ class S3fsStorage:
         limits: Limits = DEFAULT_LIMITS,
         whole: int = WHOLE,
         copies: Copies = COPIES,
+        request: Callable[..., Awaitable[Any]] | None = None,
     ) -> None:
-        """Open the bucket. `options` are those of s3fs, except for retries and deadlines."""
+        """Open the bucket. `options` are those of s3fs, except for retries and deadlines.
+
+        `request` makes a request of boto3's client by its method and arguments; s3fs does, unless
+        another function is given.
+        """
         self._limits = limits
         self._whole = whole
         self._copies = copies
@@ -73,6 +78,7 @@ class S3fsStorage:
         ours = {"skip_instance_cache": True, "use_listings_cache": False, "config_kwargs": config}
         self._fs = s3fs.S3FileSystem(**{"endpoint_url": endpoint, **given, **ours})
         self._fs.retries = 1
+        self._request = request or self._fs._call_s3
 
     def get(self, key: str) -> Blob | None:
         try:
@@ -138,7 +144,7 @@ class S3fsStorage:
     # -- inside fsspec's event loop ---------------------------------------------------------------
 
     async def _call(self, method: str, **arguments: Any) -> Any:
-        return await self._fs._call_s3(method, Bucket=self._bucket, **arguments)
+        return await self._request(method, Bucket=self._bucket, **arguments)
 
     async def _get(self, key: str, span: str = "") -> Blob:
         arguments = {"Range": span} if span else {}

@@ -15,13 +15,13 @@ import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.commit.save_upload import Save
-from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, UploadPolicy
 from spotelastic_checkpoints.errors import StorageUnavailable, SupersededByNewerEpoch
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.types import Commit
 from support.patience import PATIENT, eventually
-from support.uploading import one_tensor_a_file, run, sealed
+from support.uploading import ONE_TENSOR_A_FILE, run, sealed
 
 
 class FirstFails:
@@ -78,17 +78,17 @@ class Claimed:
         return True
 
 
+AT_ONCE = UploadPolicy(away_after=0.0)
+
+
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
     return sealed(tmp_path / "slot", tensors=4)
 
 
-def test_an_attempt_ends_when_all_its_files_have(
-    save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one_tensor_a_file(monkeypatch)
+def test_an_attempt_ends_when_all_its_files_have(save: Save) -> None:
     commits = FirstFails()
-    events = run(commits, lambda pipeline: pipeline.want(save))
+    events = run(commits, lambda pipeline: pipeline.want(save), policy=ONE_TENSOR_A_FILE)
     assert commits.story == ["try 1", "the file of try 1 has ended", "try 2"]
     assert [type(event) for event in events] == [messages.Committed], "a file is no outage"
     assert commits.manifest is not None
@@ -128,11 +128,10 @@ class KeepsRequests(FirstFails):
 
 
 def test_what_a_file_that_failed_was_to_send_is_not_kept_until_the_others_have_ended(
-    save: Save, monkeypatch: pytest.MonkeyPatch
+    save: Save,
 ) -> None:
-    one_tensor_a_file(monkeypatch)
     commits = KeepsRequests()
-    [committed] = run(commits, lambda pipeline: pipeline.want(save))
+    [committed] = run(commits, lambda pipeline: pipeline.want(save), policy=ONE_TENSOR_A_FILE)
     assert isinstance(committed, messages.Committed)
     assert commits.gone
 
@@ -164,12 +163,9 @@ class Rewritten(Claimed):
         return True
 
 
-def test_files_of_what_the_slot_held_before_are_sent_again(
-    save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one_tensor_a_file(monkeypatch)
+def test_files_of_what_the_slot_held_before_are_sent_again(save: Save) -> None:
     commits = Rewritten(save)
-    [committed] = run(commits, lambda pipeline: pipeline.want(save))
+    [committed] = run(commits, lambda pipeline: pipeline.want(save), policy=ONE_TENSOR_A_FILE)
     assert isinstance(committed, messages.Committed)
     assert commits.manifest is not None
     items = [(shard.name, item) for shard in commits.manifest.shards for item in shard.items]
@@ -193,10 +189,7 @@ class Slow(Claimed):
         self.may_end.wait(10.0)
 
 
-def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
-    save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one_tensor_a_file(monkeypatch)
+def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(save: Save) -> None:
     commits = Slow()
 
     def work(pipeline: Pipeline) -> None:
@@ -211,18 +204,23 @@ def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
         assert not pipeline.give_way()
         commits.may_end.set()
 
-    [told] = run(commits, work)
+    [told] = run(commits, work, policy=ONE_TENSOR_A_FILE)
     assert isinstance(told, messages.SaveFailed)
     assert told.message == "step 1 was not committed: its slot was needed for a later save"
     assert len(commits.names) <= 2, "as many as there are threads"
 
 
 class Timed(Slow):
-    """The same, with every step committed."""
+    """The same with every step committed, and no file on its way of steps up to `passes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes: int = 0) -> None:
         super().__init__()
+        self._passes = passes
         self.steps: list[int] = []
+
+    def put_shard(self, commit: Commit, name: str, data: memoryview, progress: Any) -> None:
+        if commit.step > self._passes:
+            super().put_shard(commit, name, data, progress)
 
     def put_manifest(self, content: Manifest) -> None:
         self.steps.append(content.step)
@@ -231,36 +229,36 @@ class Timed(Slow):
         return True
 
 
-@pytest.mark.parametrize(("seconds", "sent"), [(1e9, [1, 2]), (0.0, [2])])
+@pytest.mark.parametrize(("seconds", "sent"), [(1e9, [1, 2, 3]), (0.0, [1, 3])])
 def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
-    save: Save, seconds: float, sent: list[int], monkeypatch: pytest.MonkeyPatch
+    save: Save, seconds: float, sent: list[int]
 ) -> None:
-    one_tensor_a_file(monkeypatch)
-    commits = Timed()
-    later = dataclasses.replace(save, commit=Commit(1, 2))
+    """By how fast the first one went up."""
+    commits = Timed(passes=1)
+    second, third = (dataclasses.replace(save, commit=Commit(1, step)) for step in (2, 3))
 
-    def work(pipeline: Pipeline) -> None:
+    def moved_on(pipeline: Pipeline) -> None:
+        if commits.steps != [1] or pipeline.busy():
+            return
         pipeline.deadline = time.time() + seconds
-        pipeline._last_rate = 1e6
-        pipeline.want(save)
+        pipeline.want(second)
         asyncio.get_running_loop().run_in_executor(None, commits.begun.wait).add_done_callback(
-            lambda _: (pipeline.want(later), commits.may_end.set())
+            lambda _: (pipeline.want(third), commits.may_end.set())
         )
 
-    told = run(commits, work)
+    told = run(commits, lambda pipeline: pipeline.want(save), moved_on, policy=ONE_TENSOR_A_FILE)
     assert commits.steps == sent
     assert [event.step for event in told if isinstance(event, messages.Committed)] == sent
     assert [event.message for event in told if isinstance(event, messages.SaveFailed)] == [
-        "step 1 was not committed: "
+        "step 2 was not committed: "
         "the node is about to go, and only a later save can still be uploaded in time"
-        for _ in range(2 - len(sent))
+        for _ in range(3 - len(sent))
     ]
 
 
 def test_an_upload_that_is_no_history_of_the_next_round_ends_with_what_is_on_its_way(
-    save: Save, monkeypatch: pytest.MonkeyPatch
+    save: Save,
 ) -> None:
-    one_tensor_a_file(monkeypatch)
     commits = Timed()
     later = dataclasses.replace(save, commit=Commit(1, 2))
 
@@ -276,7 +274,7 @@ def test_an_upload_that_is_no_history_of_the_next_round_ends_with_what_is_on_its
         pipeline.want(save)  # the step that the round goes on from
         commits.may_end.set()
 
-    [committed] = run(commits, work)
+    [committed] = run(commits, work, policy=ONE_TENSOR_A_FILE)
     assert isinstance(committed, messages.Committed)
     assert (committed.step, commits.steps) == (1, [1])
     assert len(commits.names) <= 2 + 4, "no more of the other than there are threads"
@@ -363,7 +361,7 @@ def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(
         assert not pipeline.want(save)
         assert pipeline.want(later[0])
 
-    told = run(commits, lambda pipeline: pipeline.want(save), moved_on, overwritten, away_after=0.0)
+    told = run(commits, lambda pipeline: pipeline.want(save), moved_on, overwritten, AT_ONCE)
     assert commits.steps == [2]
     assert [type(event) for event in told] == [messages.SaveFailed, messages.Committed], (
         "the outage, once"

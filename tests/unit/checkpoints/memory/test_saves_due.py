@@ -1,9 +1,9 @@
 """Which of the sealed saves a daemon sends to the store."""
 
 import asyncio
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
+from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.memory import arena, slots
 from spotelastic_checkpoints.memory.arena import Arena, Slot, SlotHeader
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
@@ -71,29 +72,41 @@ def test_what_the_lost_round_left_is_sent_while_there_is_nothing_newer(tmp_path:
     assert wanted(folder) == (5, 110)
 
 
+@dataclass
+class Reading:
+    """What an upload reads."""
+
+    pinned: Set[Path]
+    in_use: Set[Path]
+
+    def give_way(self) -> bool:
+        return False
+
+
+class AllThere(SlotPrefaulter):
+    """All slots are in memory."""
+
+    def missing(self, paths: Iterable[Path]) -> set[Path]:
+        return set()
+
+
 def test_a_save_on_its_way_to_a_store_that_is_away_is_overwritten_last(tmp_path: Path) -> None:
     """It is what all nodes commit when the store is back."""
     folder = Arena(tmp_path, 1)
     for number, step in enumerate((60, 70, 80)):
         seal(folder, number, "now", step, due=step == 60)
-    service = begun(folder)
     sending, older, newest = (folder.slot_path(0, number) for number in range(3))
-    pipeline = service.pipeline
-    all_there: Any = SimpleNamespace(missing=lambda _: set())
-    grants = SlotAllocator(folder, all_there, pipeline)
+    reading = Reading(pinned={sending}, in_use=set())
+    there = AllThere(folder, 3, lambda: None, pytest.fail)
+    grants = SlotAllocator(folder, there, reading)
 
     def granted(*paths: Path) -> Path | None:
-        client: Any = SimpleNamespace(slots=paths)
-        return grants.next(client, NOW, urgent=False)
+        return grants.next(Client(pytest.fail, slots=[*paths]), NOW, urgent=False)
 
-    pipeline._active, pipeline._wanted = pipeline._wanted, None
-    pipeline._resting = True
-    assert pipeline.pinned == {sending}
     assert granted(sending, older, newest) == older
     assert granted(sending, newest) == sending, "there is no other"
-    pipeline._resting = False
+    reading.in_use = {sending}
     assert granted(sending, newest) is None
-    service.close()
 
 
 def test_a_run_that_was_sent_back_goes_on_committing(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_connection_that_was_ended_while_it_was_idle_is_no_loss_of_its_source(
     items = [(item(f"t{n}", n * SIZE, SIZE), (CopyLocation(0, "f", n * SIZE),)) for n in range(2)]
     fetcher = Fetcher(tmp_path / "restore-1", fetch_units.placed(items), [source])
     fetcher.fetch([(0, SIZE)])
-    eventually(lambda: fetcher._connected[0])
+    eventually(lambda: fetcher.idle)
     source.connections[0].ended, source.bad = True, bad
     if bad:
         with pytest.raises(RestoreFailed, match="lost the checkpoint daemon"):
@@ -170,10 +170,9 @@ def test_the_memory_of_what_all_ranks_have_passed_is_used_again(shared_memory: P
     assert memory(fetcher) <= 3 * (SIZE + SLACK)
     assert source.sent == COUNT * SIZE
     fetcher.passed(0, END)
-    before = fetcher._extents.free
+    assert fetcher.held == SIZE, "the other one is at the last"
     fetcher.passed(1, END)
-    assert fetcher._extents.free > before, "the other one was at the last"
-    assert not fetcher._brought
+    assert fetcher.held == 0
     fetcher.remove()
 
 
@@ -196,7 +195,7 @@ def test_what_a_rank_keeps_stays_in_its_place_wherever_it_came_to(shared_memory:
     fetcher.passed(0, END)
     assert there(fetcher, (0, COUNT * SIZE)) == source.data
     assert source.sent == COUNT * SIZE
-    assert not fetcher._brought
+    assert fetcher.held == 0, "it is in its place alone"
     fetcher.remove()
 
 
@@ -239,7 +238,7 @@ def test_who_comes_last_with_the_same_does_not_write_to_what_is_read(
     asked = [(0, BLOCK)]
     moved = fetcher.fetch(asked, keep=False)
     late.go_on.set()
-    eventually(lambda: fetcher._connected[0])
+    eventually(lambda: fetcher.idle)
     assert there(fetcher, asked[0], moved) == second.data[:BLOCK]
     assert fetcher.fetch(asked, keep=False) == moved
     fetcher.remove()
@@ -260,7 +259,7 @@ def test_nothing_goes_before_every_rank_has_come(shared_memory: Path) -> None:
     moved = fetcher.fetch(ranges, keep=False)
     fetcher.passed(0, END)
     assert there(fetcher, (0, COUNT * SIZE), moved) == source.data
-    assert fetcher._extents.free == 0
+    assert fetcher.held == COUNT * SIZE
     fetcher.remove()
 
 

@@ -90,7 +90,7 @@ def test_an_upload_that_somebody_has_aborted_can_be_made_again(
             put(storage)
 
 
-def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_with_s3fs_too() -> None:
     adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3.s3fs_storage")
 
     async def call(method: str, **_: object) -> dict[str, str]:
@@ -99,8 +99,7 @@ def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = {"Error": {"Code": "NoSuchUpload"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
         raise ClientError(answer, method)
 
-    storage = adapter.S3fsStorage("s3://bucket/run", whole=0)
-    monkeypatch.setattr(storage, "_call", call)
+    storage = adapter.S3fsStorage("s3://bucket/run", whole=0, request=call)
     with pytest.raises(StorageUnavailable, match="aborted"):
         storage.put("key", memoryview(b"data"))
 
@@ -118,10 +117,10 @@ class Counted(Copies):
 class Uploading:
     """s3fs's requests to write, answered when the test says so."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, room: int, **options: Any) -> None:
+    def __init__(self, room: int, **options: Any) -> None:
         adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3.s3fs_storage")
         self.copies = Counted(room, small=0)
-        options["copies"] = self.copies
+        options |= {"copies": self.copies, "request": self._request}
         self.storage = adapter.S3fsStorage("s3://bucket/run", **options)
         self.hasty = adapter.S3fsStorage("s3://bucket/run", limits=Limits(answer=0.05), **options)
         """The same with little time for an answer."""
@@ -131,10 +130,8 @@ class Uploading:
         self.blocks = threading.Event()
         """and what the whole event loop does."""
         self.blocks.set()
-        for storage in (self.storage, self.hasty):
-            patch.setattr(storage, "_call", self._call)
 
-    async def _call(self, method: str, **arguments: Any) -> dict[str, str]:
+    async def _request(self, method: str, **arguments: Any) -> dict[str, str]:
         nbytes = len(arguments.get("Body", b""))
         self.at_once += nbytes
         self.most = max(self.most, self.at_once)
@@ -155,10 +152,8 @@ class Uploading:
         return True
 
 
-def test_with_s3fs_no_more_is_copied_at_a_time_than_there_is_room_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    uploading = Uploading(monkeypatch, 3000)
+def test_with_s3fs_no_more_is_copied_at_a_time_than_there_is_room_for() -> None:
+    uploading = Uploading(3000)
     uploading.until = lambda: uploading.copies.asked >= 12 and uploading.most >= 3000
     data = memoryview(bytes(1000))
     with ThreadPoolExecutor(12) as pool:
@@ -170,10 +165,8 @@ def test_with_s3fs_no_more_is_copied_at_a_time_than_there_is_room_for(
 
 
 @pytest.mark.parametrize("whole", [1000, 0])
-def test_with_s3fs_a_copy_keeps_its_room_until_its_request_ends(
-    whole: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uploading = Uploading(monkeypatch, 1000, whole=whole)
+def test_with_s3fs_a_copy_keeps_its_room_until_its_request_ends(whole: int) -> None:
+    uploading = Uploading(1000, whole=whole)
     data = memoryview(bytes(1000))
     uploading.blocks.clear()
     with pytest.raises(StorageUnavailable):
@@ -210,8 +203,7 @@ def test_with_s3fs_an_error_that_somebody_keeps_does_not_keep_what_could_not_be_
     freed: list[int] = []
     monkeypatch.setattr(adapter, "part_size", lambda _: 250)
     monkeypatch.setattr(adapter, "bytes", Copy, raising=False)
-    storage = adapter.S3fsStorage("s3://bucket/run", whole=whole)
-    monkeypatch.setattr(storage, "_call", call)
+    storage = adapter.S3fsStorage("s3://bucket/run", whole=whole, request=call)
     gc.disable()
     try:
         with pytest.raises(StorageUnavailable, match="shard: away") as caught:
