@@ -30,6 +30,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
+from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.fault_client import FaultClient
@@ -88,11 +89,11 @@ class Market:
     spans: dict[str, Span] = field(default_factory=dict)
     """When each instance existed, in epoch seconds."""
 
-    def running(self) -> list[autoscaling.Instance]:
+    def running(self) -> list[Instance]:
         found = autoscaling.instances(self.cluster.aws, NAME, "worker")
-        return sorted((m for m in found if m.state in autoscaling.ALIVE), key=lambda m: m.id)
+        return sorted((m for m in found if m.state in ALIVE), key=lambda m: m.id)
 
-    def look(self) -> list[autoscaling.Instance]:
+    def look(self) -> list[Instance]:
         running = self.running()
         for machine in running:
             new = Span(machine.id, machine.launched_at, float("inf"))

@@ -33,10 +33,10 @@ from light.store import LightStore
 from spotelastic.agent.observe import LocalEvent, Noticed
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.aws.base.names import MEMBERS
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.bootstrap.context import REFRESH
 from spotelastic.clock import unbroken
+from spotelastic.cloud.events import SpotWarning
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.loop.run import LEASE
 from spotelastic.controller.model.config import LoopPace
@@ -94,10 +94,10 @@ def deciding() -> Iterator[Row]:
         desired=DECIDED,
         since=0.0,
         job=Job("running", 0.0),
-        group=ScalingGroup(
+        group=WorkerGroup(
             "workers", DECIDED, tuple(GroupMember(name, "InService") for name in names)
         ),
-        on_demand=ScalingGroup("on-demand", 0, ()),
+        on_demand=WorkerGroup("on-demand", 0, ()),
         machines={
             name: Instance(name, "worker", "running", "p5.48xlarge", "a", "", True, 0.0)
             for name in names

@@ -21,8 +21,8 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.aws.base.names import MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import ScalingGroup
 from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.cloud.model import WorkerGroup
 from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
 from spotelastic.controller.loop.run import run as run_controller
 from spotelastic.controller.model.config import ControllerConfig
@@ -53,7 +53,7 @@ class Account:
     def objects(self) -> BucketObjects:
         return BucketObjects(self.aws, BUCKET, NAME)
 
-    def group(self) -> ScalingGroup:
+    def group(self) -> WorkerGroup:
         found = autoscaling.group(self.aws, Names(NAME).workers)
         assert found is not None
         return found

@@ -20,15 +20,15 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import instance_types, worker_groups
 from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.messaging.bucket import STOPPING
 from spotelastic.client import confirmation
 from spotelastic.client.capacity_policy import seconds_left, with_deadline
 from spotelastic.client.target import cost_of, status_of
 from spotelastic.clock import steady, wall
+from spotelastic.cloud.bucket import STOPPING
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.command import Command, CommandKind
+from spotelastic.model.command import ANSWERED_WITHIN, Command, CommandKind
 from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import Cost, Status
 
@@ -129,12 +129,12 @@ def _give(cluster: Cluster, command: Command) -> str:
     if cluster.objects.has(STOPPING):
         raise UsageError(f"{cluster.name} is being taken down")
     command_queue.send(cluster.aws, cluster.name, command)
-    give_up = steady() + command_queue.ANSWERED_WITHIN
-    while (answer := command_queue.answer_to(cluster.objects, command.id)) is None:
+    give_up = steady() + ANSWERED_WITHIN
+    while (answer := cluster.objects.answer_to(command.id)) is None:
         if steady() > give_up:
             raise EnvironmentFailure(
                 f"no controller of {cluster.name} has answered within "
-                f"{command_queue.ANSWERED_WITHIN:g} s, and the command has expired: see "
+                f"{ANSWERED_WITHIN:g} s, and the command has expired: see "
                 f"`spotelastic status {cluster.name}`, and try again"
             )
         threading.Event().wait(LOOK_EVERY)

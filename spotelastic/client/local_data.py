@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from spotelastic_checkpoints.commit.commit_protocol import LATEST, Latest
 
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, JOB
+from spotelastic.cloud.bucket import CHECKPOINTS, JOB
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base import kept_objects

@@ -9,11 +9,12 @@ from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base import account
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import existing_vpc
 from spotelastic.client import confirmation, local_data
 from spotelastic.client.job_config import JobRequest, ValidatedJob
 from spotelastic.client.target import CloudTarget, cost_of
+from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
 from spotelastic.controller.model.observation import ControllerPolicy, Money
 from spotelastic.errors import OtherVersion, UsageError

@@ -19,11 +19,12 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.prices import STORED
-from spotelastic.aws.messaging.bucket import USAGE, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client import config_file, local_data
 from spotelastic.clock import wall
+from spotelastic.cloud.bucket import USAGE
 from spotelastic.controller.accounting.usage import Usage, closed, cost
 from spotelastic.errors import EnvironmentFailure, OtherVersion, UsageError
 from spotelastic.local import cloud as local

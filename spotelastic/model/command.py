@@ -6,6 +6,10 @@ from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
 CommandKind = Word["stop", "restart", "scale"]
+LIFETIME = 8.0
+"""Seconds within which a leading controller must have seen a command."""
+ANSWERED_WITHIN = 10.0
+"""Seconds that the sender waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from spotelastic.aws.compute.autoscaling import ALIVE, GroupMember, Instance, ScalingGroup
-from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
+from spotelastic.cloud.events import CloudEvent, SpotWarning, StateChange
+from spotelastic.cloud.model import ALIVE, GroupMember, Instance, WorkerGroup
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
@@ -105,11 +105,11 @@ class SimulatedMarket:
 
     # -- the group --------------------------------------------------------------------------------
 
-    def group(self, name: str) -> ScalingGroup:
+    def group(self, name: str) -> WorkerGroup:
         """Return the group as Auto Scaling describes it."""
         mine = ((id, each.state) for id, each in self.rented.items() if each.group == name)
         members = sorted((GroupMember(id, state) for id, state in mine if state), key=_instance)
-        return ScalingGroup(name, self.desired[name], tuple(members))
+        return WorkerGroup(name, self.desired[name], tuple(members))
 
     def set_desired(self, group: str, size: int) -> None:
         """Set the size of a group."""
@@ -179,7 +179,7 @@ class SimulatedMarket:
         self._fill()
         self._changed()
 
-    def _tell(self, event: AwsEvent) -> None:
+    def _tell(self, event: CloudEvent) -> None:
         self._told += 1
         receipt = f"r{self._told}"
 

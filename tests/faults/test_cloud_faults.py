@@ -28,12 +28,13 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.messaging.bucket import STATUS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import SurveyQuery, survey
 from spotelastic.client import preflight
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status

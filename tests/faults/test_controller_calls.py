@@ -38,6 +38,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.clock import unbroken
+from spotelastic.cloud.model import Instance, WorkerGroup
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop.run import lead_with
@@ -119,7 +120,7 @@ class Story:
         self.boots = True
         """Whether instances come up."""
 
-    def group(self) -> autoscaling.ScalingGroup:
+    def group(self) -> WorkerGroup:
         found = autoscaling.group(self.aws, ITS.workers)
         assert found is not None
         return found
@@ -127,7 +128,7 @@ class Story:
     def staying(self) -> set[str]:
         return {place.instance for place in self.group().members if not place.leaving}
 
-    def machines(self) -> dict[str, autoscaling.Instance]:
+    def machines(self) -> dict[str, Instance]:
         return {each.id: each for each in autoscaling.instances(self.aws, NAME)}
 
     def live(self) -> None:
@@ -274,8 +275,8 @@ def is_scaled_to(story: Story, count: int) -> None:
     """Done already, when only its answer failed, is a success as well."""
     command = Command(f"to-{count}", "scale", None, count)
     command_queue.send(story.aws, NAME, command)
-    story.until(lambda: command_queue.answer_to(story.cluster.objects, command.id))
-    answer = command_queue.answer_to(story.cluster.objects, command.id)
+    story.until(lambda: story.cluster.objects.answer_to(command.id))
+    answer = story.cluster.objects.answer_to(command.id)
     assert answer is not None
     wanted = f"1 to {count} nodes" if count > 1 else "1 node"
     assert (wanted in answer.text, answer.accepted) == (True, True)

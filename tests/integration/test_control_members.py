@@ -8,6 +8,7 @@ from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, runni
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.security import certificates
 from spotelastic.clock import wall
+from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import Generation, Generations
 from spotelastic.errors import Unavailable
@@ -104,13 +105,13 @@ def three_are_led(trial: Trial) -> bool | None:
 
 def instance_of(trial: Trial, member: str) -> str:
     machines = autoscaling.instances(trial.cluster.aws, NAME, "control")
-    (found,) = (m.id for m in machines if m.member == member and m.state in autoscaling.ALIVE)
+    (found,) = (m.id for m in machines if m.member == member and m.state in ALIVE)
     return found
 
 
 def gone_and_replaced(trial: Trial, lost: str, member: str) -> bool | None:
     machines = autoscaling.instances(trial.cluster.aws, NAME, "control")
-    alive = [m.id for m in machines if m.member == member and m.state in autoscaling.ALIVE]
+    alive = [m.id for m in machines if m.member == member and m.state in ALIVE]
     return True if alive and lost not in alive else None
 
 

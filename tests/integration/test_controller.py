@@ -25,9 +25,9 @@ from support.trial import (
 from spotelastic.aws.base.names import CONTROL_TYPE, Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.compute.autoscaling import ALIVE
 from spotelastic.aws.compute.estimate import besides
 from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.cloud.model import ALIVE, UNATTENDED
 from spotelastic.local import cloud
 from spotelastic.model.job import Job
 from spotelastic.store.codec import encode
@@ -193,7 +193,7 @@ def nobody_looks_after_the_workers_and_aws_ends_them(trial: Trial) -> None:
         "ScheduledUpdateGroupActions"
     ]
     assert switch["DesiredCapacity"] == 0
-    assert switch["StartTime"].timestamp() > time.time() + worker_groups.UNATTENDED / 2
+    assert switch["StartTime"].timestamp() > time.time() + UNATTENDED / 2
     scaling.suspend_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
     worker_groups.postpone(trial.cluster.aws, group, time.time() + 1.0)
     eventually(lambda: None if trial.group().members else True, "workers that AWS has ended")

@@ -11,9 +11,9 @@ from support.asked import request
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import STATUS
 from spotelastic.client import logs as client_logs
 from spotelastic.clock import wall
+from spotelastic.cloud.bucket import STATUS
 from spotelastic.model.progress import Status
 
 NAME = "quokka"

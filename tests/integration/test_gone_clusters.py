@@ -12,9 +12,10 @@ from support.asked import request
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.messaging.bucket import STATUS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cli.main import main
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
 

@@ -7,8 +7,8 @@ import pytest
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import ALIVE
 from spotelastic.client import commands
+from spotelastic.cloud.model import ALIVE
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, Settings

@@ -15,11 +15,12 @@ from support.asked import request
 
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.messaging.bucket import JOB, STATUS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cli.commands import bring_up, watch
 from spotelastic.cli.main import main
 from spotelastic.client import commands, confirmation
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import JOB, STATUS
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
 

@@ -13,11 +13,11 @@ from support.asked import request
 from spotelastic.aws.base.clients import SignedOut
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.messaging.bucket import STATUS
 from spotelastic.cli.commands import bring_up, watch
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Status
 from spotelastic.signals import Signals

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
+from spotelastic.cloud.events import CloudEvent, SpotWarning, StateChange
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
     Action,
@@ -74,7 +74,7 @@ class World:
     def at(self, delay: float, what: str, instance: str) -> None:
         self.due.append((self.now + delay, what, instance))
 
-    def tell(self, event: AwsEvent) -> None:
+    def tell(self, event: CloudEvent) -> None:
         """Once or twice, and late."""
         for _ in range(self.random.choice((1, 1, 2))):
             arrival = self.now + self.random.uniform(0.0, 5.0)
@@ -132,7 +132,7 @@ class World:
             desired=self.desired,
             since=self.since,
             job=self.job,
-            group=ScalingGroup(
+            group=WorkerGroup(
                 GROUP, self.group, tuple(GroupMember(n, s) for n, s in sorted(self.members.items()))
             ),
             machines=dict(self.machines),

@@ -11,7 +11,7 @@ import pytest
 from test_controller_sim import BOOT, LEASE, POLICY, WARNING, World
 from test_rounds_sim import SETTINGS, cluster, finish
 
-from spotelastic.aws.messaging.eventbridge import AwsEvent
+from spotelastic.cloud.events import CloudEvent
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import EndJobAtOnce, Message
 
@@ -26,7 +26,7 @@ class Bus(World):
     dry_until: float = 0.0
     """No capacity before."""
 
-    def tell(self, event: AwsEvent) -> None:
+    def tell(self, event: CloudEvent) -> None:
         for copy in range(self.copies):
             late = self.random.uniform(0.0, 30.0) if self.shuffled else 0.0
             arrival = self.now + self.delay + late

@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 import msgspec
 from support.fake_aws import CallLog, FakeAutoScaling, FakeEc2, FakeS3, FakeSqs, fake_aws, instance
 
-from spotelastic.aws.messaging import bucket
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.clock import unbroken
+from spotelastic.cloud import bucket
+from spotelastic.cloud.events import SpotWarning
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Mirror

@@ -1,6 +1,6 @@
 """Observations of a small cluster, for tests of the controller's decisions."""
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import ControllerDecision
 from spotelastic.controller.model.observation import (
     Action,
@@ -26,8 +26,8 @@ def node(id: str) -> Node:
     return Node(id, f"{id}-1", "127.80.0.9", "us-east-1a", Fingerprint())
 
 
-def group(*places: GroupMember, desired: int = 2) -> ScalingGroup:
-    return ScalingGroup(GROUP, desired, places)
+def group(*places: GroupMember, desired: int = 2) -> WorkerGroup:
+    return WorkerGroup(GROUP, desired, places)
 
 
 def in_service(*ids: str) -> tuple[GroupMember, ...]:

@@ -1,6 +1,6 @@
 """A controller's observation of a cluster whose nodes all train, and the decision on it."""
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.capacity import sizes
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
@@ -38,8 +38,8 @@ def cluster(spot: int, on_demand: int = 0, *, most: int = 4, least: int = 2) -> 
     )
 
 
-def group(name: str, instances: list[str], desired: int) -> ScalingGroup:
-    return ScalingGroup(name, desired, tuple(GroupMember(each, "InService") for each in instances))
+def group(name: str, instances: list[str], desired: int) -> WorkerGroup:
+    return WorkerGroup(name, desired, tuple(GroupMember(each, "InService") for each in instances))
 
 
 def wanted(seen: Observation, policy: ControllerPolicy) -> dict[str, int]:

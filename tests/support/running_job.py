@@ -12,10 +12,10 @@ from support.exactly import SCRIPT, TESTS
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import ALIVE, Instance
 from spotelastic.aws.compute.prices import AwsPrices
-from spotelastic.aws.messaging.bucket import USAGE
 from spotelastic.client.target import cost_of
+from spotelastic.cloud.bucket import USAGE
+from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.controller.accounting.ledger_events import LEDGER, entries
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.model.observation import account

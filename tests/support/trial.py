@@ -22,6 +22,7 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import certificates
+from spotelastic.cloud.model import WorkerGroup
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.job import Settings
@@ -79,7 +80,7 @@ class Trial:
 
         return eventually(look, f"an event {kind}")
 
-    def group(self) -> autoscaling.ScalingGroup:
+    def group(self) -> WorkerGroup:
         found = autoscaling.group(self.cluster.aws, Names(NAME).workers)
         assert found is not None
         return found

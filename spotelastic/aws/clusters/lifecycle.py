@@ -24,22 +24,14 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.messaging.bucket import (
-    CURVE,
-    EVENTS,
-    JOB,
-    REPORT,
-    STATUS,
-    STOPPING,
-    USAGE,
-    BucketObjects,
-)
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning import dry_run
 from spotelastic.aws.planning.plan import ClusterSpec, LaunchPlan, packed, plan_of
 from spotelastic.aws.security import certificates
 from spotelastic.aws.security import secrets as user_secrets
 from spotelastic.clock import wall
+from spotelastic.cloud.bucket import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import JobSpec
 

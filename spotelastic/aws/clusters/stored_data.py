@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.cloud.bucket import CHECKPOINTS
 
 Say = Callable[[str], None]
 

@@ -19,9 +19,10 @@ from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.clusters import stored_data
 from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.messaging.bucket import STOPPING, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
+from spotelastic.cloud.bucket import STOPPING
 from spotelastic.errors import UsageError
 
 TERMINATE_TIMEOUT = 600.0

@@ -1,93 +1,22 @@
 """Observes and changes Auto Scaling groups and their instances, for the controller."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, SUBNETS
 from spotelastic.aws.base.names import TERMINATE_HOOK
-
-ALIVE = frozenset({"pending", "running"})
-"""States of instances that run or will run."""
-GONE = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
-"""States of instances that end or have ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """An instance's membership in its Auto Scaling group."""
-
-    instance: str
-    state: str
-    """The lifecycle state: Pending, InService, Terminating, Terminating:Wait, ..."""
-    healthy: bool = True
-
-    @property
-    def leaving(self) -> bool:
-        """Whether the instance is on its way out of the group."""
-        return self.state.startswith(("Terminat", "Detach"))
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingGroup:
-    """An Auto Scaling group."""
-
-    name: str
-    desired: int
-    members: tuple[GroupMember, ...]
-    subnets: tuple[str, ...] = ()
-    """Subnets in which it launches at present."""
-    offered: tuple[str, ...] = ()
-    """All subnets in which it may launch."""
-    suspended: bool = False
-    """Whether AWS has stopped its launches, as it does after a day of failures."""
-
-    @property
-    def staying(self) -> int:
-        """Number of its instances that are not on their way out."""
-        return sum(not member.leaving for member in self.members)
-
-    @property
-    def asked(self) -> int:
-        """Number of instances that it still has to launch."""
-        return max(0, self.desired - self.staying)
-
-    def member(self, instance: str) -> GroupMember | None:
-        """Return the membership of an instance, or None."""
-        return next((member for member in self.members if member.instance == instance), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """An instance as EC2 describes it."""
-
-    id: str
-    role: str
-    """"worker" or "control"."""
-    state: str
-    type: str
-    zone: str
-    address: str
-    spot: bool
-    launched_at: float
-    member: str = ""
-    """The etcd member that a control node runs."""
-    reason: str = ""
-    """Why it ended, in EC2's words: Server.SpotInstanceTermination, ..."""
-    public: bool = False
-    """Whether it has a public address; a new instance gets it a moment later."""
-
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 
 # -- observe -------------------------------------------------------------------------------------
 
 
-def group(aws: Aws, name: str) -> ScalingGroup | None:
+def group(aws: Aws, name: str) -> WorkerGroup | None:
     """Return the group of that name, or None."""
     return groups(aws, (name,)).get(name)
 
 
-def groups(aws: Aws, names: Sequence[str]) -> dict[str, ScalingGroup]:
+def groups(aws: Aws, names: Sequence[str]) -> dict[str, WorkerGroup]:
     """Return the groups that exist, by name, with one call."""
     with calling(f"describe the worker groups {', '.join(names)}"):
         answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=list(names))
@@ -98,14 +27,14 @@ def groups(aws: Aws, names: Sequence[str]) -> dict[str, ScalingGroup]:
     }
 
 
-def _group(item: dict[str, Any]) -> ScalingGroup:
+def _group(item: dict[str, Any]) -> WorkerGroup:
     members = [
         GroupMember(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
         for each in item.get("Instances", ())
     ]
     members.sort(key=lambda member: member.instance)
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
-    return ScalingGroup(
+    return WorkerGroup(
         item["AutoScalingGroupName"],
         item["DesiredCapacity"],
         tuple(members),

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.compute import estimate
@@ -25,17 +24,6 @@ ASKED_AGAIN_AFTER = 3600.0
 """Seconds that the table is used after the Pricing API has not answered."""
 STORED = 0.023
 """US dollars a month for a GB in S3 (standard class, us-east-1)."""
-
-
-class Prices(Protocol):
-    """Hourly prices in US dollars; 0 if a price is not known."""
-
-    def spot(self, type: str, zone: str) -> float: ...
-
-    def on_demand(self, type: str) -> float: ...
-
-    def besides(self, role: str, *, public: bool) -> float:
-        """Return the price of a node's disks, and of its address if that is public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +153,10 @@ class AwsPrices:
     def besides(self, role: str, *, public: bool) -> float:
         """Return the price of a node's disks, and of its address if that is public."""
         return estimate.besides(role, public=public)
+
+    def network(self, nat_gateways: int) -> float:
+        """Return the price of the cluster's NAT gateways."""
+        return estimate.gateways(nat_gateways)
 
     def spot(self, type: str, zone: str) -> float:
         """Return the present spot price of a type in a zone; 0 if there is none."""

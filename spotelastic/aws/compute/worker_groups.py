@@ -26,12 +26,11 @@ from spotelastic.aws.base.waiting import until
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB
 from spotelastic.clock import wall
+from spotelastic.cloud.model import UNATTENDED
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 DRAIN_TIME = 180
 """Seconds that a terminating instance may take to save before its group goes on anyway."""
-UNATTENDED = 3600.0
-"""Seconds that instances keep running after a controller last led the cluster."""
 LEAST_LIMIT = 0.001
 """Lowest limit of a spot price that AWS accepts, in US dollars an hour."""
 DELETE_WITHIN = 120.0

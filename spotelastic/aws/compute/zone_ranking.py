@@ -1,11 +1,12 @@
-"""Ranks the zones into which workers can be packed, by placement score, price and traffic cost."""
+"""Looks up what the zones offer into which workers can be packed: placement scores and prices."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.compute import offers
 from spotelastic.clock import Clock, steady
+from spotelastic.cloud.model import ZoneOffer
 
 MEANINGFUL = 3
 """Number of types from which EC2's placement scores are meaningful."""
@@ -13,46 +14,6 @@ FRESH_FOR = 1800.0
 """Seconds that scores are kept: AWS limits how many configurations can be asked a day."""
 PRICED_FOR = 300.0
 """Seconds that prices are kept."""
-TRAFFIC_GB = 720.0
-"""GB an hour that a node exchanges with others: 1 GB of gradients all-reduced every 10 s."""
-TRAFFIC_USD = 0.02
-"""US dollars for a GB between zones, both directions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """A zone that workers may be in."""
-
-    name: str
-    subnets: tuple[str, ...] = ()
-    id: str = ""
-    """The zone's id, which is the same for all accounts, unlike its name."""
-    usd: float = 0.0
-    """US dollars an hour for a node of the cheapest type there; 0 if not known."""
-    score: int = 0
-    """EC2's placement score, 1 to 10: how likely all nodes are launched; 0 if not known."""
-    elsewhere: float = 0.0
-    """Share of the job's nodes that train in other zones."""
-
-    @property
-    def cost(self) -> float:
-        """Expected US dollars an hour of a node there.
-
-        Half the likelihood must come at half the price. Without any score all zones are equally
-        likely.
-        """
-        return self.usd / (self.score or 10) * 10 + self.elsewhere * TRAFFIC_GB * TRAFFIC_USD
-
-
-def ranked(zones: Iterable[Zone]) -> tuple[Zone, ...]:
-    """Return the zones, best first (pure).
-
-    If some have a score, one without counts as the worst. Zones without a price come last.
-    """
-    found = list(zones)
-    if any(zone.score for zone in found):
-        found = [replace(zone, score=zone.score or 1) for zone in found]
-    return tuple(sorted(found, key=lambda zone: (not zone.usd, zone.cost, zone.name)))
 
 
 class Zones:
@@ -61,33 +22,35 @@ class Zones:
     def __init__(self, aws: Aws, clock: Clock = steady) -> None:
         self._aws = aws
         self._clock = clock
-        self._by_subnet: dict[str, Zone] = {}
+        self._by_subnet: dict[str, ZoneOffer] = {}
         self._scores: dict[tuple[tuple[str, ...], int], tuple[float, dict[str, int]]] = {}
         self._prices: dict[tuple[str, ...], tuple[float, dict[str, float]]] = {}
 
-    def of(self, subnets: Sequence[str]) -> tuple[Zone, ...]:
+    def of(self, subnets: Sequence[str]) -> tuple[ZoneOffer, ...]:
         """Return the zones of the subnets, each with its own subnets, without price and score."""
         if missing := [subnet for subnet in subnets if subnet not in self._by_subnet]:
             with calling("find the zones of the cluster's subnets"):
                 answer = self._aws.ec2.describe_subnets(SubnetIds=missing)
             for item in answer["Subnets"]:
-                zone = Zone(item["AvailabilityZone"], (), item.get("AvailabilityZoneId", ""))
+                zone = ZoneOffer(item["AvailabilityZone"], (), item.get("AvailabilityZoneId", ""))
                 self._by_subnet[item["SubnetId"]] = zone
-        zones: dict[str, Zone] = {}
+        zones: dict[str, ZoneOffer] = {}
         for subnet in subnets:
             zone = self._by_subnet[subnet]
             known = zones.get(zone.name, zone)
             zones[zone.name] = replace(known, subnets=(*known.subnets, subnet))
         return tuple(zones.values())
 
-    def named(self, names: Sequence[str]) -> tuple[Zone, ...]:
+    def named(self, names: Sequence[str]) -> tuple[ZoneOffer, ...]:
         """Return the named zones, without subnets, for a cluster that does not exist yet."""
         with calling("look up the ids of zones"):
             answer = self._aws.ec2.describe_availability_zones(ZoneNames=list(names))
         ids = {item["ZoneName"]: item["ZoneId"] for item in answer["AvailabilityZones"]}
-        return tuple(Zone(name, id=ids.get(name, "")) for name in names)
+        return tuple(ZoneOffer(name, id=ids.get(name, "")) for name in names)
 
-    def offers(self, zones: Iterable[Zone], types: Sequence[str], nodes: int) -> tuple[Zone, ...]:
+    def offers(
+        self, zones: Iterable[ZoneOffer], types: Sequence[str], nodes: int
+    ) -> tuple[ZoneOffer, ...]:
         """Return the zones with the price of a node and the placement score for so many nodes."""
         prices = self._priced(types)
         scores = self._scored(types, nodes)

@@ -1,39 +1,20 @@
-"""Reads and writes the objects of a cluster in its bucket: everything under `<cluster>/`."""
+"""Stores the objects of a cluster in an S3 bucket, under `<cluster>/`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
-
-import msgspec
+from typing import IO
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
-from spotelastic.model.job import JobSpec
-from spotelastic.model.progress import Event, Point, Report, Status
-from spotelastic.model.protocol import keeping_unknown, unfit
+from spotelastic.cloud.bucket import ClusterBucket
 
-CHECKPOINTS = "checkpoints/"
-JOB = "job.json"
-STATUS = "status.json"
-EVENTS = "events.jsonl"
-CURVE = "curve.json"
-REPORT = "report.json"
-USAGE = "usage.json"
-STOPPING = "stopping"
-"""An empty object that exists while, and after, the cluster is being taken down."""
-
-TRIES = 20
-"""Attempts to change an object that others change too."""
-
-T = TypeVar("T")
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
 _OVERTAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
 """S3's answers to a conditional write that another writer was faster with."""
 
 
 @dataclass(frozen=True, slots=True)
-class BucketObjects:
+class BucketObjects(ClusterBucket):
     """The objects of one cluster.
 
     Reads return None for a missing object. All methods raise `Unavailable` if S3 does not answer.
@@ -47,12 +28,7 @@ class BucketObjects:
         """Return the object's URL."""
         return f"s3://{self.bucket}/{self.cluster}/{name}"
 
-    def get(self, name: str) -> bytes | None:
-        """Return an object, or None."""
-        found = self._read(name)
-        return None if found is None else found[0]
-
-    def _read(self, name: str) -> tuple[bytes, str] | None:
+    def read(self, name: str) -> tuple[bytes, str] | None:
         """Return the object and its version (S3's ETag)."""
         try:
             with calling(f"read {self.url(name)}"):
@@ -71,6 +47,10 @@ class BucketObjects:
     def create(self, name: str, data: bytes) -> bool:
         """Create an object; return False if it exists. Of several creators one succeeds."""
         return self._put_if("create", name, data, IfNoneMatch="*")
+
+    def replace(self, name: str, data: bytes, version: str) -> bool:
+        """Write an object that has this version; return False if it has another, or is gone."""
+        return self._put_if("change", name, data, IfMatch=version)
 
     def _put_if(self, what: str, name: str, data: bytes, **condition: str) -> bool:
         """Write under a condition; return False if it does not hold."""
@@ -177,62 +157,6 @@ class BucketObjects:
         except Rejected as error:
             if error.code not in (*_ABSENT, "NoSuchUpload"):  # another process has ended it
                 raise
-
-    # -- the objects that the laptop reads -------------------------------------------------------
-
-    def job(self) -> JobSpec | None:
-        """Return the description of the cluster's job, or None."""
-        return self._decoded(JOB, JobSpec)
-
-    def change_job(self, change: Callable[[JobSpec], JobSpec]) -> JobSpec:
-        """Change the job's description, keeping what others write at the same time.
-
-        `change` may be called several times, and may refuse by raising. Raises `EnvironmentFailure`
-        if there is no job.
-        """
-        for _ in range(TRIES):
-            found = self._read(JOB)
-            if found is None:
-                raise EnvironmentFailure(f"{self.url(JOB)} is missing: {self.cluster} has no job")
-            data, version = found
-            changed = change(self._decode(JOB, data, JobSpec))
-            if self._put_if("change", JOB, keeping_unknown(data, changed), IfMatch=version):
-                return changed
-        raise Unavailable(f"cannot change {self.url(JOB)}: other processes keep changing it")
-
-    def status(self) -> Status | None:
-        """Return the published status, or None."""
-        return self._decoded(STATUS, Status)
-
-    def report(self) -> Report | None:
-        """Return the published report, or None."""
-        return self._decoded(REPORT, Report)
-
-    def curve(self) -> list[Point]:
-        """Return the points of the loss curve."""
-        return self._decoded(CURVE, list[Point]) or []
-
-    def events(self) -> list[Event]:
-        """Return all events so far."""
-        data = self.get(EVENTS) or b""
-        return [msgspec.json.decode(line, type=Event) for line in data.splitlines() if line]
-
-    def _decoded(self, name: str, kind: type[T]) -> T | None:
-        data = self.get(name)
-        return None if data is None else self._decode(name, data, kind)
-
-    def _decode(self, name: str, data: bytes, kind: type[T]) -> T:
-        if reason := unfit(data, f"the cluster {self.cluster}"):
-            raise OtherVersion(
-                f"{self.url(name)}: {reason}; or run `spotelastic down {self.cluster}`, and `up` "
-                "again, which goes on from its checkpoints"
-            )
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
-            raise EnvironmentFailure(
-                f"{self.url(name)} is not what this version of spotelastic writes: {error}"
-            ) from error
 
     def _key(self, name: str) -> str:
         return f"{self.cluster}/{name}"

@@ -11,14 +11,9 @@ import msgspec
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.command import Answer, Command
+from spotelastic.model.command import Command
 
-LIFETIME = 8.0
-"""Seconds within which a leading controller must have seen a command."""
-ANSWERED_WITHIN = 10.0
-"""Seconds that the sender waits for the answer."""
 _NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"
 
 
@@ -51,18 +46,3 @@ def read(item: Mapping[str, Any]) -> tuple[Command | None, float]:
         return msgspec.json.decode(item["Body"], type=Command), sent_at
     except msgspec.MsgspecError:
         return None, sent_at
-
-
-def put_answer(objects: BucketObjects, answer: Answer) -> None:
-    """Store the answer to a command."""
-    objects.put(_name(answer.id), msgspec.json.encode(answer))
-
-
-def answer_to(objects: BucketObjects, id: str) -> Answer | None:
-    """Return the answer to a command; None while there is none."""
-    data = objects.get(_name(id))
-    return None if data is None else msgspec.json.decode(data, type=Answer)
-
-
-def _name(id: str) -> str:
-    return f"commands/{id}.json"

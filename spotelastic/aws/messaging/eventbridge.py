@@ -6,93 +6,22 @@ bodies become values too: they are counted and stop nothing.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class SpotWarning:
-    """AWS will take the instance back, two minutes after `at`. IMDS has the exact time."""
-
-    id: str
-    at: float
-    instance: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rebalance:
-    """The instance is at an elevated risk of interruption."""
-
-    id: str
-    at: float
-    instance: str
+from spotelastic.cloud.events import (
+    CloudEvent,
+    GroupActivity,
+    LifecycleAction,
+    Malformed,
+    Rebalance,
+    SpotWarning,
+    StateChange,
+    Unknown,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """The instance's state in EC2: pending, running, shutting-down, terminated, stopped, ..."""
-
-    id: str
-    at: float
-    instance: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class LifecycleAction:
-    """An Auto Scaling group waits at a hook before it goes on with the instance."""
-
-    id: str
-    at: float
-    instance: str
-    group: str
-    transition: str
-    """LAUNCHING or TERMINATING."""
-    hook: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupActivity:
-    """A group launched or terminated an instance, or failed to."""
-
-    id: str
-    at: float
-    instance: str
-    """The instance; "" if a launch failed before there was one."""
-    group: str
-    name: str
-    """"launch" or "terminate"."""
-    succeeded: bool
-    message: str = ""
-    zone: str = ""
-    """The zone that was tried last; "" if AWS does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """An event of a kind that is not handled."""
-
-    id: str
-    at: float
-    kind: str
-    """Its detail-type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """A message that cannot be read as an event."""
-
-    problem: str
-    id: str = ""
-    at: float = 0.0
-
-
-Known = SpotWarning | Rebalance | StateChange | LifecycleAction | GroupActivity
-AwsEvent = Known | Unknown | Malformed
-
-
-def parse(body: str) -> AwsEvent:
+def parse(body: str) -> CloudEvent:
     """Return the event in a message's body. Never raises."""
     try:
         event = json.loads(body)
@@ -108,19 +37,19 @@ def parse(body: str) -> AwsEvent:
         return Malformed(f"{type(error).__name__}: {error}")
 
 
-def _spot_warning(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+def _spot_warning(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
     return SpotWarning(id, at, _text(detail, "instance-id"))
 
 
-def _rebalance(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+def _rebalance(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
     return Rebalance(id, at, _text(detail, "instance-id"))
 
 
-def _state_change(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+def _state_change(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
     return StateChange(id, at, _text(detail, "instance-id"), _text(detail, "state"))
 
 
-def _lifecycle(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+def _lifecycle(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
     return LifecycleAction(
         id,
         at,
@@ -131,8 +60,8 @@ def _lifecycle(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
     )
 
 
-def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, Any]], AwsEvent]:
-    def read(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, Any]], CloudEvent]:
+    def read(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
         return GroupActivity(
             id,
             at,
@@ -147,7 +76,7 @@ def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, 
     return read
 
 
-READERS: Mapping[tuple[str, str], Callable[[str, float, Mapping[str, Any]], AwsEvent]] = {
+READERS: Mapping[tuple[str, str], Callable[[str, float, Mapping[str, Any]], CloudEvent]] = {
     ("aws.ec2", "EC2 Spot Instance Interruption Warning"): _spot_warning,
     ("aws.ec2", "EC2 Instance Rebalance Recommendation"): _rebalance,
     ("aws.ec2", "EC2 Instance State-change Notification"): _state_change,

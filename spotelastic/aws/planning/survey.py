@@ -14,11 +14,12 @@ from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import PriceList
 from spotelastic.aws.compute.quotas import NodeDemand, Quotas
-from spotelastic.aws.compute.zone_ranking import Zone, Zones, ranked
+from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.planning import type_selection
 from spotelastic.aws.planning.type_selection import Option, Requirement
+from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 
@@ -73,7 +74,7 @@ class Survey:
     warnings: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     """What the types were chosen from, the choice first; empty if they were named."""
-    ranking: tuple[Zone, ...] = ()
+    ranking: tuple[ZoneOffer, ...] = ()
     """The zones, best first, if workers are packed into one of them."""
     prices_of: str = ""
     """Date of the on-demand prices."""
@@ -251,7 +252,7 @@ def _addresses(
 
 def _ranking(
     aws: Aws, wish: SurveyQuery, names: tuple[str, ...], types: tuple[str, ...]
-) -> tuple[Zone, ...]:
+) -> tuple[ZoneOffer, ...]:
     zones = Zones(aws)
     return ranked(zones.offers(zones.named(names), types, wish.maximum))
 

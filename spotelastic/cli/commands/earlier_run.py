@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client.job_config import JobRequest, ValidatedJob
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, UsageError
 
 Say = Callable[[str], None]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from spotelastic.aws.compute.autoscaling import ALIVE, Instance
+from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.model.counting import counted

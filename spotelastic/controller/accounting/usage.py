@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spotelastic.aws.compute.autoscaling import GONE, Instance
-from spotelastic.aws.compute.prices import Prices
+from spotelastic.cloud.model import GONE, Instance
+from spotelastic.cloud.port import Prices
 from spotelastic.controller.model.observation import Money
 from spotelastic.model.progress import Cost, Report
 

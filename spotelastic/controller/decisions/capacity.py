@@ -16,7 +16,7 @@ from itertools import count
 
 from spotelastic_checkpoints.backoff import Backoff
 
-from spotelastic.aws.compute.autoscaling import ScalingGroup
+from spotelastic.cloud.model import WorkerGroup
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import (
     Action,
@@ -42,7 +42,7 @@ TOO_COSTLY = "max-cost"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    group: ScalingGroup
+    group: WorkerGroup
     wanted: int
     reason: str
 
@@ -94,7 +94,7 @@ def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
     return frozenset({job.failure.node})
 
 
-def _names(group: ScalingGroup) -> set[str]:
+def _names(group: WorkerGroup) -> set[str]:
     """Returns the names of the members that stay."""
     return {member.instance for member in group.members if not member.leaving}
 
@@ -121,7 +121,7 @@ def _held_for_spot(seen: Observation, policy: ControllerPolicy) -> bool:
 
 def _reached(
     seen: Observation,
-    group: ScalingGroup,
+    group: WorkerGroup,
     wanted: int,
     promised: float,
     now: float,
@@ -144,7 +144,7 @@ def _reached(
 
 
 def _payable(
-    seen: Observation, group: ScalingGroup, asked: int, promised: float, policy: ControllerPolicy
+    seen: Observation, group: WorkerGroup, asked: int, promised: float, policy: ControllerPolicy
 ) -> int:
     """Returns how many more nodes the money pays for; without a known price, as many as wanted."""
     limit, usd = policy.capacity.max_cost, _an_hour(seen, group)
@@ -154,7 +154,7 @@ def _payable(
     return limits.payable(money, limit, usd, asked, policy)
 
 
-def _an_hour(seen: Observation, group: ScalingGroup) -> float:
+def _an_hour(seen: Observation, group: WorkerGroup) -> float:
     """Returns the US dollars an hour of one more node; 0: its price is not known."""
     return seen.money.spot if group is seen.group else seen.money.on_demand
 
@@ -172,7 +172,7 @@ def _too_costly(policy: ControllerPolicy) -> str:
 
 def held(
     seen: Observation,
-    group: ScalingGroup,
+    group: WorkerGroup,
     now: float,
     policy: ControllerPolicy,
     promised: float = 0.0,
@@ -183,7 +183,7 @@ def held(
     return "" if _payable(seen, group, 0, promised, policy) else _too_costly(policy)
 
 
-def _refused(seen: Observation, group: ScalingGroup, now: float, policy: ControllerPolicy) -> str:
+def _refused(seen: Observation, group: WorkerGroup, now: float, policy: ControllerPolicy) -> str:
     """Returns why the group can get no more nodes, whatever money is left; empty if it can."""
     if group is seen.group and (why := too_dear(seen, policy)):
         return why
@@ -320,7 +320,7 @@ def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Ite
         yield from _give_back(seen, now, policy)
 
 
-def _resume(group: ScalingGroup, now: float) -> Iterator[Action]:
+def _resume(group: WorkerGroup, now: float) -> Iterator[Action]:
     """Resumes a group: AWS suspends one whose launches have all failed for a day, without a
     message.
     """
@@ -332,7 +332,7 @@ def _resume(group: ScalingGroup, now: float) -> Iterator[Action]:
 
 
 def _surplus(
-    seen: Observation, group: ScalingGroup, count: int, stays: frozenset[str]
+    seen: Observation, group: WorkerGroup, count: int, stays: frozenset[str]
 ) -> Iterator[Remove]:
     """Chooses the nodes that train least: first those outside the round, then those that a smaller
     round would leave out, so that it need not change once more.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-from spotelastic.aws.compute.autoscaling import ALIVE, GONE, Instance, ScalingGroup
+from spotelastic.cloud.model import ALIVE, GONE, Instance, WorkerGroup
 from spotelastic.controller.decisions import capacity, commands, interruptions, limits, zone_packing
 from spotelastic.controller.model.observation import (
     Action,
@@ -153,7 +153,7 @@ def _forgotten(seen: Observation) -> Iterator[Forget]:
 
 
 def _replacements(
-    seen: Observation, group: ScalingGroup, removed: set[str], now: float, policy: ControllerPolicy
+    seen: Observation, group: WorkerGroup, removed: set[str], now: float, policy: ControllerPolicy
 ) -> Iterator[Replace]:
     for member in group.members:
         machine = seen.machines.get(member.instance)
@@ -179,7 +179,7 @@ def _replacements(
 
 
 def _drained(
-    seen: Observation, group: ScalingGroup, now: float, policy: ControllerPolicy
+    seen: Observation, group: WorkerGroup, now: float, policy: ControllerPolicy
 ) -> Iterator[CompleteDrain]:
     """Completes the termination of an instance.
 

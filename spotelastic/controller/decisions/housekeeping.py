@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints import log_records
 
-from spotelastic.aws.compute.autoscaling import ALIVE, Instance
-from spotelastic.aws.compute.worker_groups import UNATTENDED
+from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
 from spotelastic.controller.model.observation import EndJobAtOnce, Observation, Tell, account
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event

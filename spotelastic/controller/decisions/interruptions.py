@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.compute import quotas
-from spotelastic.aws.compute.autoscaling import GONE
-from spotelastic.aws.messaging.eventbridge import (
-    AwsEvent,
+from spotelastic.cloud.events import (
+    CloudEvent,
     GroupActivity,
     LifecycleAction,
     Malformed,
@@ -19,6 +18,7 @@ from spotelastic.aws.messaging.eventbridge import (
     StateChange,
     Unknown,
 )
+from spotelastic.cloud.model import GONE
 from spotelastic.controller.model.observation import (
     Action,
     Discard,
@@ -91,7 +91,7 @@ def _is_control(seen: Observation, group: str) -> bool:
     return group in {f"{its}control-{member}" for member in MEMBERS}
 
 
-def _fate(seen: Observation, event: AwsEvent, handled: set[str]) -> Fate:
+def _fate(seen: Observation, event: CloudEvent, handled: set[str]) -> Fate:
     match event:
         case Malformed():
             return "malformed"

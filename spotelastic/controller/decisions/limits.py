@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from spotelastic.aws.compute.autoscaling import ALIVE
+from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.model.observation import ControllerPolicy, Money, Observation
 from spotelastic.model.job import Ending, Job
 

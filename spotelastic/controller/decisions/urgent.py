@@ -7,7 +7,7 @@ What is known of it already is enough to replace it between those calls.
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
-from spotelastic.aws.compute.autoscaling import ALIVE, GroupMember, Instance, ScalingGroup
+from spotelastic.cloud.model import ALIVE, GroupMember, Instance, WorkerGroup
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
 from spotelastic.model.job import Job
@@ -29,7 +29,7 @@ class Membership:
 def warned(
     messages: Iterable[Message],
     drains: Iterable[str],
-    groups: Iterable[ScalingGroup],
+    groups: Iterable[WorkerGroup],
     machines: Mapping[str, Instance],
 ) -> frozenset[str]:
     """Returns the nodes under notice that are to be replaced: those that ran in their groups at the
@@ -41,7 +41,7 @@ def warned(
     return frozenset(run & {*drains, *(message.warns for message in messages)})
 
 
-def acted(groups: Mapping[str, ScalingGroup], done: Iterable[object]) -> dict[str, ScalingGroup]:
+def acted(groups: Mapping[str, WorkerGroup], done: Iterable[object]) -> dict[str, WorkerGroup]:
     """Returns the groups as these actions leave them, until the next look at AWS."""
     left = dict(groups)
     for action in done:
@@ -55,7 +55,7 @@ def acted(groups: Mapping[str, ScalingGroup], done: Iterable[object]) -> dict[st
     return left
 
 
-def _leaves(group: ScalingGroup, instance: str, fewer: int) -> ScalingGroup:
+def _leaves(group: WorkerGroup, instance: str, fewer: int) -> WorkerGroup:
     member = group.member(instance)
     if member is None or member.leaving:
         return group

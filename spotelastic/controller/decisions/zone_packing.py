@@ -9,7 +9,7 @@ than have arrived, so that a zone that promised too much costs little.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from spotelastic.aws.compute.zone_ranking import Zone, ranked
+from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.controller.decisions.capacity import held, refused_until, too_dear, wanting
 from spotelastic.controller.model.observation import (
     Action,
@@ -85,8 +85,8 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
 
 
 def _payable(
-    seen: Observation, zones: Sequence[Zone], now: float, policy: ControllerPolicy
-) -> list[Zone]:
+    seen: Observation, zones: Sequence[ZoneOffer], now: float, policy: ControllerPolicy
+) -> list[ZoneOffer]:
     """Returns the zones whose price is within the limit.
 
     Without a zone so far, any that fits will do. A zone is not left for its price alone if the
@@ -105,7 +105,7 @@ def _payable(
     return [zone for zone in found if zone.usd and seen.zones_left.get(zone.name, 0.0) <= long_ago]
 
 
-def _why(seen: Observation, home: Zone | None, now: float, policy: ControllerPolicy) -> str:
+def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: ControllerPolicy) -> str:
     if home is None:
         return "all nodes are to be in one zone"
     if is_dry(seen, home.name, now, policy):
@@ -114,7 +114,11 @@ def _why(seen: Observation, home: Zone | None, now: float, policy: ControllerPol
 
 
 def _follow(
-    seen: Observation, now: float, home: Zone, policy: ControllerPolicy, removed: Collection[str]
+    seen: Observation,
+    now: float,
+    home: ZoneOffer,
+    policy: ControllerPolicy,
+    removed: Collection[str],
 ) -> Iterator[Action]:
     """Moves nodes that still train elsewhere to the chosen zone.
 

@@ -17,7 +17,6 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import unbroken
 from spotelastic.controller.decisions import housekeeping
@@ -302,7 +301,7 @@ class ControllerExecutor:
 
     def _reply(self, action: Reply) -> None:
         if action.answer is not None:
-            command_queue.put_answer(self._objects, action.answer)
+            self._objects.put_answer(action.answer)
         self._delete(self._commands, action.order.receipt)
 
     def _delete(self, queue: str, receipt: str) -> None:

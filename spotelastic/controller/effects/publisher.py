@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from spotelastic_checkpoints.backoff import Backoff, Draw
 
-from spotelastic.aws.compute.autoscaling import Instance
-from spotelastic.aws.messaging import bucket
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, steady, unbroken
+from spotelastic.cloud import bucket
+from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.accounting.status import status

@@ -14,12 +14,12 @@ import msgspec
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import GONE, Instance, ScalingGroup
-from spotelastic.aws.compute.prices import Prices
-from spotelastic.aws.compute.zone_ranking import Zone, Zones
-from spotelastic.aws.messaging import bucket
+from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, steady, unbroken
+from spotelastic.cloud import bucket
+from spotelastic.cloud.model import GONE, Instance, WorkerGroup, ZoneOffer
+from spotelastic.cloud.port import Prices
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState
@@ -81,7 +81,7 @@ class AwsObserver:
     ) -> None:
         self.job = WantedJob.first(config)
         """The job's description as it was read last."""
-        self.groups: Mapping[str, ScalingGroup] = {}
+        self.groups: Mapping[str, WorkerGroup] = {}
         """The worker groups, by name."""
         self.instances: Mapping[str, Instance] = {}
         """The cluster's instances, by id."""
@@ -196,7 +196,7 @@ class AwsObserver:
         )
         return replace(observation, money=self._money(observation, priced=priced))
 
-    def offered(self, observation: Observation) -> tuple[Zone, ...]:
+    def offered(self, observation: Observation) -> tuple[ZoneOffer, ...]:
         """Returns the zones with prices and scores, if these may be asked for; else without."""
         zones, types, nodes = observation.zones, self.job.types, observation.desired
         return self._offers.ask(lambda: self._zones.offers(zones, types, nodes)) or zones
@@ -241,7 +241,7 @@ class AwsObserver:
         date = self._prices.date
         return Account(records, self.instances, self.bill, date, dict(fates), short)
 
-    def _zones_of(self, group: ScalingGroup | None) -> tuple[Zone, ...]:
+    def _zones_of(self, group: WorkerGroup | None) -> tuple[ZoneOffer, ...]:
         """Returns the zones to choose from, for nodes packed into one. Empty until AWS has been
         asked.
         """

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.compute.zone_ranking import Zone
-from spotelastic.aws.messaging.command_queue import LIFETIME
-from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning
-from spotelastic.model.command import Answer, Command
+from spotelastic.cloud.events import CloudEvent, SpotWarning
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer
+from spotelastic.model.command import LIFETIME, Answer, Command
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -24,7 +22,7 @@ class Message:
     """A message of the queue that has not been deleted."""
 
     receipt: str
-    event: AwsEvent
+    event: CloudEvent
     received_at: float
 
     @property
@@ -133,9 +131,9 @@ class Observation:
     region: str = ""
     wanted: Settings | None = None
     """The settings that the user wants by now."""
-    group: ScalingGroup | None = None
+    group: WorkerGroup | None = None
     """The group of spot instances; None if AWS knows no such group (any more)."""
-    on_demand: ScalingGroup | None = None
+    on_demand: WorkerGroup | None = None
     least: int = 1
     """Number of nodes without which the job does not train."""
     hopeless: bool = False
@@ -143,7 +141,7 @@ class Observation:
     short_since: float | None = None
     """Since when fewer than `least` nodes are registered; None: there are enough."""
     failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
-    zones: tuple[Zone, ...] = ()
+    zones: tuple[ZoneOffer, ...] = ()
     """The zones to choose from, if nodes are to be packed into one; else empty."""
     moved_at: int = 0
     """The newest commit when another zone was chosen, or when nodes last moved there."""
@@ -178,11 +176,11 @@ class Observation:
         return self.job is not None and self.job.state in ENDED
 
     @property
-    def groups(self) -> tuple[ScalingGroup, ...]:
+    def groups(self) -> tuple[WorkerGroup, ...]:
         return tuple(group for group in (self.group, self.on_demand) if group is not None)
 
     @property
-    def home(self) -> Zone | None:
+    def home(self) -> ZoneOffer | None:
         """The zone that the groups launch in; None while that is several."""
         launching = {subnet for group in self.groups for subnet in group.subnets}
         found = (zone for zone in self.zones if launching and launching <= set(zone.subnets))
@@ -194,7 +192,7 @@ class Observation:
         """
         return self.committed not in (0, since)
 
-    def pool(self, group: ScalingGroup) -> Pool:
+    def pool(self, group: WorkerGroup) -> Pool:
         """Returns the pool that the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 

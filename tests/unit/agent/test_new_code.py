@@ -6,7 +6,7 @@ from spotelastic.agent import actions as do
 from spotelastic.agent.decide import RESTART, RESTARTED
 from spotelastic.agent.decide import decide as agent
 from spotelastic.agent.observe import NodeState, Workers
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide as controller
 from spotelastic.controller.model.observation import (
     ControllerPolicy,
@@ -50,7 +50,7 @@ def observed(**changes: object) -> Observed:
         "job": Job("running", 600.0),
         "settings": OLD,
         "wanted": OLD,
-        "group": ScalingGroup("g", 1, (GroupMember("a", "InService"),)),
+        "group": WorkerGroup("g", 1, (GroupMember("a", "InService"),)),
         "machines": {"a": Instance("a", "worker", "running", "m", "z", "10.0.0.1", True, 700.0)},
         "nodes": {"a": NODE},
     }

@@ -13,9 +13,10 @@ from support.committing import put_all
 from support.s3 import s3_endpoint, use_s3
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.messaging.bucket import JOB, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cli.commands import earlier_run
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import JOB
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion

@@ -18,9 +18,10 @@ from spotelastic.aws.artifacts.boot_artifacts import CURRENT
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, JOB, STATUS, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client import preflight
 from spotelastic.client.target import CloudTarget
+from spotelastic.cloud.bucket import CHECKPOINTS, JOB, STATUS
 from spotelastic.errors import OtherVersion, UsageError
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import Status

@@ -15,7 +15,7 @@ from spotelastic_checkpoints.format import metadata
 
 import spotelastic
 from spotelastic.aws.artifacts import boot_artifacts
-from spotelastic.aws.messaging import bucket
+from spotelastic.cloud import bucket
 from spotelastic.controller.etcd import generations, snapshots
 from spotelastic.launcher.flags import GROUPS
 from spotelastic.model.interruption_kind import InterruptionKind

@@ -14,8 +14,9 @@ from support.account import account
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import JOB, BucketObjects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client import commands
+from spotelastic.cloud.bucket import JOB
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.model.observation import Rescale
 from spotelastic.errors import EnvironmentFailure

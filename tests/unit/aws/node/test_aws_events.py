@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.aws.messaging.eventbridge import (
+from spotelastic.aws.messaging.eventbridge import parse
+from spotelastic.cloud.events import (
     GroupActivity,
     LifecycleAction,
     Malformed,
@@ -15,7 +16,6 @@ from spotelastic.aws.messaging.eventbridge import (
     SpotWarning,
     StateChange,
     Unknown,
-    parse,
 )
 
 AT = 1609459200.0

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from spotelastic.aws.compute import estimate
-from spotelastic.aws.compute.autoscaling import Instance
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.client import commands, target
+from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger, usage
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.controller.decisions import limits

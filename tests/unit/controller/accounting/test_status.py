@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spotelastic.aws.compute.autoscaling import Instance
+from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
 from spotelastic.controller.model.observation import DepartedNode

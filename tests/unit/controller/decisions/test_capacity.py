@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.messaging.eventbridge import GroupActivity
+from spotelastic.cloud.events import GroupActivity
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.capacity import sizes
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
@@ -237,7 +237,7 @@ def test_the_node_that_failed_the_job_is_kept_and_all_others_go_by_name() -> Non
     gone = only(seen, policy, Remove)
     assert {action.instance for action in gone if isinstance(action, Remove)} == {"s0", "s2"}
     assert only(seen, policy, Replace) == []
-    alone = replace(seen, group=ScalingGroup(SPOT, 1, (GroupMember("s1", "InService"),)), nodes={})
+    alone = replace(seen, group=WorkerGroup(SPOT, 1, (GroupMember("s1", "InService"),)), nodes={})
     assert only(alone, policy, SetDesired, Remove, Replace) == []
     assert settled(alone, NOW, policy)
 
@@ -354,7 +354,7 @@ def test_carried_out_again_and_again_every_decision_comes_to_rest(
     assert len(seen.nodes) == seen.desired
 
 
-def with_group(seen: Observation, changed: ScalingGroup) -> Observation:
+def with_group(seen: Observation, changed: WorkerGroup) -> Observation:
     if changed.name == SPOT:
         return replace(seen, group=changed)
     return replace(seen, on_demand=changed)

@@ -17,8 +17,7 @@ from support.observations import (
     only,
 )
 
-from spotelastic.aws.compute.autoscaling import GroupMember
-from spotelastic.aws.messaging.eventbridge import (
+from spotelastic.cloud.events import (
     GroupActivity,
     LifecycleAction,
     Malformed,
@@ -27,6 +26,7 @@ from spotelastic.aws.messaging.eventbridge import (
     StateChange,
     Unknown,
 )
+from spotelastic.cloud.model import GroupMember
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (

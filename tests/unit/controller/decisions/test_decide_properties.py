@@ -13,12 +13,8 @@ from support.observations import (
     only,
 )
 
-from spotelastic.aws.compute.autoscaling import GroupMember, ScalingGroup
-from spotelastic.aws.messaging.eventbridge import (
-    Malformed,
-    SpotWarning,
-    StateChange,
-)
+from spotelastic.cloud.events import Malformed, SpotWarning, StateChange
+from spotelastic.cloud.model import GroupMember, WorkerGroup
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
     CompleteDrain,
@@ -45,7 +41,7 @@ observations = st.builds(
     job=st.none() | st.builds(Job, st.sampled_from(["running", "succeeded"]), st.just(900.0)),
     group=st.none()
     | st.builds(
-        ScalingGroup,
+        WorkerGroup,
         st.just(GROUP),
         st.integers(0, 6),
         st.lists(places, max_size=6, unique_by=lambda place: place.instance).map(tuple),

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
-from spotelastic.aws.compute.autoscaling import GroupMember, ScalingGroup
-from spotelastic.aws.compute.zone_ranking import Zone
+from spotelastic.cloud.model import GroupMember, WorkerGroup, ZoneOffer
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     AskToEnd,
@@ -66,7 +65,7 @@ def test_above_the_highest_price_of_spot_an_on_demand_node_is_replaced_all_the_s
 def test_a_price_that_holds_nodes_out_is_told_once_whatever_it_is_meanwhile_and_so_is_its_end() -> (
     None
 ):
-    seen = replace(cluster(0), types=("g5.xlarge",), zones=(Zone("z", ("s",)),), region="r")
+    seen = replace(cluster(0), types=("g5.xlarge",), zones=(ZoneOffer("z", ("s",)),), region="r")
     seen = replace(seen, group=replace(group(SPOT, [], 0), subnets=("s",)))
     heard = list[str]()
     for price, limit in (
@@ -252,7 +251,7 @@ def test_a_doomed_node_trains_on_before_its_job_ends_for_want_of_another() -> No
     policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     seen = replace(cluster(2), money=Money(8.0, per_hour=0.1, spot=2.0, on_demand=6.0))
     leaves = GroupMember("s1", "Terminating:Wait")
-    leaving = replace(seen, group=ScalingGroup(SPOT, 1, (GroupMember("s0", "InService"), leaves)))
+    leaving = replace(seen, group=WorkerGroup(SPOT, 1, (GroupMember("s0", "InService"), leaves)))
     assert only(leaving, policy, AskToEnd) == []
     gone = {name: node for name, node in leaving.nodes.items() if name != "s1"}
     assert len(only(replace(leaving, nodes=gone), policy, AskToEnd)) == 1

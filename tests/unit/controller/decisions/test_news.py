@@ -2,12 +2,12 @@
 
 import pytest
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.messaging.eventbridge import AwsEvent, Rebalance, SpotWarning, StateChange
+from spotelastic.cloud.events import CloudEvent, Rebalance, SpotWarning, StateChange
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.urgent import acted, warned
 from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
 
-SPOT = ScalingGroup(
+SPOT = WorkerGroup(
     "workers",
     3,
     (
@@ -16,7 +16,7 @@ SPOT = ScalingGroup(
         GroupMember("i-off", "InService"),
     ),
 )
-GROUPS = (SPOT, ScalingGroup("on-demand", 1, (GroupMember("i-2", "InService"),)))
+GROUPS = (SPOT, WorkerGroup("on-demand", 1, (GroupMember("i-2", "InService"),)))
 MACHINES = {
     name: Instance(name, "worker", state, "t", "z", "", True, 0.0)
     for name, state in {
@@ -44,7 +44,7 @@ WARNED = SpotWarning("e1", 1.0, "i-1")
     ],
 )
 def test_a_warning_to_a_node_that_is_known_to_run_waits_for_nothing(
-    events: list[AwsEvent], drains: list[str], nodes: set[str]
+    events: list[CloudEvent], drains: list[str], nodes: set[str]
 ) -> None:
     messages = [Message(event.id, event, 1.0) for event in events]
     assert warned(messages, drains, GROUPS, MACHINES) == nodes

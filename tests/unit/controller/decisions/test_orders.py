@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.messaging.command_queue import LIFETIME
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     Action,
@@ -19,7 +18,7 @@ from spotelastic.controller.model.observation import (
     Revive,
     SetDesired,
 )
-from spotelastic.model.command import Answer, Command
+from spotelastic.model.command import LIFETIME, Answer, Command
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
@@ -36,7 +35,7 @@ def cluster(*commands: Command, sent_at: float = NOW - 0.5) -> Observation:
         since=0.0,
         job=Job("running", 100.0),
         wanted=Settings(1, 2),
-        group=ScalingGroup("workers", 2, tuple(GroupMember(name, "InService") for name in NAMES)),
+        group=WorkerGroup("workers", 2, tuple(GroupMember(name, "InService") for name in NAMES)),
         machines={
             name: Instance(name, "worker", "running", "t", "z", "", True, 0.0) for name in NAMES
         },

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import addresses, block_size
 from spotelastic.aws.compute import offers
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.compute.zone_ranking import FRESH_FOR, Zone, Zones, ranked
-from spotelastic.aws.messaging.eventbridge import GroupActivity
+from spotelastic.aws.compute.zone_ranking import FRESH_FOR, Zones
+from spotelastic.cloud.events import GroupActivity
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer, ranked
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.decisions.zone_packing import undecided
 from spotelastic.controller.etcd.etcd_mirror import Mirror
@@ -39,13 +39,13 @@ from spotelastic.store.port import Reset, StoredValue
 
 NOW = 10_000.0
 POLICY = ControllerPolicy()
-ZONES = tuple(Zone(name, (f"subnet-{name}",), f"use1-{name}", 1.0, 9) for name in "abc")
+ZONES = tuple(ZoneOffer(name, (f"subnet-{name}",), f"use1-{name}", 1.0, 9) for name in "abc")
 DRY = LaunchFailures(3, NOW, "no capacity", "capacity")
 
 
 def job(home: str, **nodes: str) -> Observation:
     """Nodes by name, each with its zone; all that the job should have are there."""
-    group = ScalingGroup(
+    group = WorkerGroup(
         "workers",
         len(nodes),
         tuple(GroupMember(name, "InService") for name in nodes),
@@ -75,22 +75,26 @@ def only(seen: Observation, *kinds: type[Action]) -> list[Action]:
 
 
 def test_half_as_likely_must_be_half_as_dear() -> None:
-    likely = Zone("a", usd=1.0, score=8)
-    assert ranked([Zone("b", usd=0.6, score=4), likely])[0].name == "a"
-    assert ranked([Zone("b", usd=0.4, score=4), likely])[0].name == "b"
-    assert ranked([Zone("b", usd=0.9), Zone("a", usd=1.0)])[0].name == "b", "no scores at all"
-    assert ranked([Zone("b", usd=0.9), likely])[0].name == "a", "no score among scores is the worst"
-    assert ranked([Zone("b"), likely])[0].name == "a"
+    likely = ZoneOffer("a", usd=1.0, score=8)
+    assert ranked([ZoneOffer("b", usd=0.6, score=4), likely])[0].name == "a"
+    assert ranked([ZoneOffer("b", usd=0.4, score=4), likely])[0].name == "b"
+    assert ranked([ZoneOffer("b", usd=0.9), ZoneOffer("a", usd=1.0)])[0].name == "b", (
+        "no scores at all"
+    )
+    assert ranked([ZoneOffer("b", usd=0.9), likely])[0].name == "a", (
+        "no score among scores is the worst"
+    )
+    assert ranked([ZoneOffer("b"), likely])[0].name == "a"
 
 
 def test_traffic_between_zones_counts_for_more_than_prices() -> None:
-    assert ranked([Zone("b", usd=0.5, elsewhere=1.0), Zone("a", usd=5.0)])[0].name == "a"
+    assert ranked([ZoneOffer("b", usd=0.5, elsewhere=1.0), ZoneOffer("a", usd=5.0)])[0].name == "a"
 
 
 @given(
     st.lists(
         st.builds(
-            Zone,
+            ZoneOffer,
             st.uuids().map(str),
             usd=st.floats(0.01, 100.0),
             score=st.integers(1, 10),
@@ -100,7 +104,7 @@ def test_traffic_between_zones_counts_for_more_than_prices() -> None:
         unique_by=lambda zone: zone.name,
     )
 )
-def test_no_zone_that_is_worse_in_everything_comes_first(zones: list[Zone]) -> None:
+def test_no_zone_that_is_worse_in_everything_comes_first(zones: list[ZoneOffer]) -> None:
     best = ranked(zones)[0]
     for zone in zones:
         better = zone.usd < best.usd and zone.score >= best.score
@@ -294,7 +298,7 @@ def choice(seen: Observation, policy: ControllerPolicy = LIMITED) -> list[tuple[
     return [each.subnets for each in actions if isinstance(each, SetSubnets)]
 
 
-def priced(a: float, b: float, c: float) -> tuple[Zone, ...]:
+def priced(a: float, b: float, c: float) -> tuple[ZoneOffer, ...]:
     return tuple(replace(zone, usd=usd) for zone, usd in zip(ZONES, (a, b, c), strict=True))
 
 

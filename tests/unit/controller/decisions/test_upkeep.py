@@ -6,7 +6,7 @@ from dataclasses import replace
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.housekeeping import (
     BOOT,
     ClusterState,
@@ -38,7 +38,7 @@ def seen(*machines: Instance, nodes: tuple[str, ...] = (), job: str = "running")
         desired=4,
         since=1000.0,
         job=Job(job, NOW - 100.0),  # type: ignore[arg-type]
-        group=ScalingGroup("workers", 4, places),
+        group=WorkerGroup("workers", 4, places),
         machines={m.id: m for m in machines},
         nodes={id: Node(id, id, "10.0.0.9", "a", Fingerprint()) for id in nodes},
     )
@@ -82,7 +82,7 @@ def test_a_cluster_whose_up_died_before_its_workers_is_taken_down_after_an_hour(
     assert isinstance(dissolved, Teardown)
     again = replace(alone, told=frozenset({account(told.event)}))
     assert upkeep(again, standing, NOW, POLICY).actions == (dissolved,)
-    group = ScalingGroup("workers", 0, ())
+    group = WorkerGroup("workers", 0, ())
     for case, how in (
         (replace(alone, since=NOW - 3599.0), standing),
         (alone, replace(standing, asked_at=NOW - 3599.0)),  # `up` may still be at work
@@ -207,7 +207,7 @@ def test_why_a_boot_failed_is_found_in_json_records_too() -> None:
 
 def test_a_node_that_outlives_its_job_is_looked_after_until_the_cluster_goes() -> None:
     """Else the dead man's switch would end it."""
-    kept = ScalingGroup("workers", 1, (GroupMember("i-kept", "InService"),))
+    kept = WorkerGroup("workers", 1, (GroupMember("i-kept", "InService"),))
     over = replace(seen(), group=kept, job=Job("failed", NOW - 60.0))
     policy = replace(POLICY, linger=7200.0)
     due = replace(LED, switch_at=NOW + 60.0)

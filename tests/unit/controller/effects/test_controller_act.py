@@ -11,9 +11,8 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from spotelastic_checkpoints.types import Resume
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
-from spotelastic.aws.compute.zone_ranking import Zone
-from spotelastic.aws.messaging.eventbridge import SpotWarning
+from spotelastic.cloud.events import SpotWarning
+from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.effects.executor import ControllerExecutor
@@ -108,15 +107,15 @@ def everything() -> Observation:
         since=0.0,
         job=Job("running", 100.0),
         wanted=SPEC.settings,
-        group=ScalingGroup(
+        group=WorkerGroup(
             "workers",
             3,
             tuple(GroupMember(name, state) for name, state in states.items()),
             ("net-a",),
             suspended=True,
         ),
-        on_demand=ScalingGroup("on-demand", 1, (GroupMember("i-dear", "InService"),), ("net-a",)),
-        zones=(Zone("a", ("net-a",)), Zone("b", ("net-b",))),
+        on_demand=WorkerGroup("on-demand", 1, (GroupMember("i-dear", "InService"),), ("net-a",)),
+        zones=(ZoneOffer("a", ("net-a",)), ZoneOffer("b", ("net-b",))),
         failed={("on-demand", "a"): LaunchFailures(3, NOW - 1.0, "none left", "capacity")},
         machines=machines,
         nodes={"i-noticed": Node("i-noticed", "n1", "", "z", Fingerprint())},
@@ -210,7 +209,7 @@ def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore)
     place, (warning, _) = GroupMember("i-noticed", "InService"), everything().messages
     machine = everything().machines["i-noticed"]
     seen = Observation(
-        1, 0.0, group=ScalingGroup("workers", 1, (place,)), machines={"i-noticed": machine}
+        1, 0.0, group=WorkerGroup("workers", 1, (place,)), machines={"i-noticed": machine}
     )
     seen = replace(seen, messages=(warning,))
     for fails in (0, 0, -1):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from support.patience import PATIENT
 
-from spotelastic.aws.messaging.bucket import CURVE, EVENTS, STATUS
+from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable

@@ -7,9 +7,9 @@ import msgspec
 from support.fake_aws import refusal
 from support.leading import BORN, JOB, KEYS, NODES, PACE, SPEC, STOPPING, Leader, warns
 
-from spotelastic.aws.messaging import bucket
-from spotelastic.aws.messaging.eventbridge import StateChange
 from spotelastic.clock import unbroken
+from spotelastic.cloud import bucket
+from spotelastic.cloud.events import StateChange
 from spotelastic.controller.accounting.ledger_events import LEDGER
 from spotelastic.controller.decisions.housekeeping import BOOT, HousekeepingPolicy
 from spotelastic.controller.loop.aws_observer import ReceivedMessages

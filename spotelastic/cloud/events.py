@@ -1,0 +1,88 @@
+"""Events about a cluster's instances and worker groups, as values.
+
+An adapter makes them of what its cloud says. Events of unknown kinds and unreadable messages are
+values too: they are counted and stop nothing.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SpotWarning:
+    """AWS will take the instance back, two minutes after `at`. IMDS has the exact time."""
+
+    id: str
+    at: float
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """The instance is at an elevated risk of interruption."""
+
+    id: str
+    at: float
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The instance's state in EC2: pending, running, shutting-down, terminated, stopped, ..."""
+
+    id: str
+    at: float
+    instance: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleAction:
+    """An Auto Scaling group waits at a hook before it goes on with the instance."""
+
+    id: str
+    at: float
+    instance: str
+    group: str
+    transition: str
+    """LAUNCHING or TERMINATING."""
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupActivity:
+    """A group launched or terminated an instance, or failed to."""
+
+    id: str
+    at: float
+    instance: str
+    """The instance; "" if a launch failed before there was one."""
+    group: str
+    name: str
+    """"launch" or "terminate"."""
+    succeeded: bool
+    message: str = ""
+    zone: str = ""
+    """The zone that was tried last; "" if AWS does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An event of a kind that is not handled."""
+
+    id: str
+    at: float
+    kind: str
+    """Its detail-type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A message that cannot be read as an event."""
+
+    problem: str
+    id: str = ""
+    at: float = 0.0
+
+
+Known = SpotWarning | Rebalance | StateChange | LifecycleAction | GroupActivity
+CloudEvent = Known | Unknown | Malformed
