@@ -22,6 +22,7 @@ from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.aws.base.names import MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.provider.cloud import connect
 from spotelastic.cloud.model import WorkerGroup
 from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
 from spotelastic.controller.loop.run import run as run_controller
@@ -186,8 +187,10 @@ class Controllers:
         self.calls = spawn.Value("q", 0)
         self._processes: dict[str, Any] = {}
         for name in ("i-control-a", "i-control-b"):
-            config = ControllerConfig(spec, BUCKET, region, name, "127.0.0.1")
-            self._start(spawn.Process(target=_control, args=(config, self.calls), name=name))
+            config = ControllerConfig(spec, name, "127.0.0.1")
+            self._start(
+                spawn.Process(target=_control, args=(config, region, self.calls), name=name)
+            )
         self._start(spawn.Process(target=_sit, args=(spec, region, self.calls), name="seats"))
 
     def _start(self, process: Any) -> None:
@@ -207,11 +210,11 @@ class Controllers:
                 process.join()
 
 
-def _control(config: ControllerConfig, calls: Any) -> None:
+def _control(config: ControllerConfig, region: str, calls: Any) -> None:
     _count(calls)
     with Path(os.devnull).open("w") as nowhere:
         sys.stdout = sys.stderr = nowhere  # its output would mix with the results
-        run_controller(config)
+        run_controller(config, connect(Aws(region), config.spec, BUCKET))
 
 
 def _sit(spec: JobSpec, region: str, calls: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from spotelastic.agent.workers.output import Output
+from spotelastic.cloud.port import NoticeSource
 from spotelastic.model.job import Settings
 from spotelastic.store.tls import TlsFiles
 
@@ -49,8 +50,8 @@ class AgentConfig:
     """Files for connections between daemons, all three of them; None: plain text."""
     daemon_name: str = ""
     """Common name in the daemons' certificates; empty: any that the authority has signed."""
-    imds: str = ""
-    """Base URL of the instance metadata service; empty: there is none."""
+    notices: NoticeSource | None = None
+    """Where the node learns that it will be taken away; None: from other nodes alone."""
     spot: bool = False
     code: str = ""
     token: str = ""

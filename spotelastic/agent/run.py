@@ -130,8 +130,8 @@ class _Agent:
         with self._log, handled(self._config.signals, self._signalled), self._minding_helpers():
             poller = watches = None
             try:
-                if self._config.imds:
-                    poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
+                if self._config.notices is not None:
+                    poller = NoticePoller(self._config.notices, self._noticed)
                 watches = Watches(self._store, self._keys, self._queue.put)
                 return AgentResult(self._loop(watches), self._seen.job, self._local.finished)
             finally:

@@ -89,6 +89,7 @@ def run(me: Identity) -> int:
 
 def controller() -> int:
     """Runs the controller, in a process of its own."""
+    from spotelastic.aws.provider.cloud import connect
     from spotelastic.controller.loop.run import run
     from spotelastic.controller.model.config import ControllerConfig
     from spotelastic.linux import name_process
@@ -100,8 +101,8 @@ def controller() -> int:
     spec = job(aws, me)
     log_as("controller", me.instance, spec.env)
     tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
-    its = (me.tag(BUCKET), me.region, me.instance, me.address)
-    return run(ControllerConfig(spec, *its, tls, account=me.account))
+    config = ControllerConfig(spec, me.instance, me.address, tls)
+    return run(config, connect(aws, spec, me.tag(BUCKET)))
 
 
 def _install_etcd(objects: BucketObjects, version: str) -> None:

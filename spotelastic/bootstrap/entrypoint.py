@@ -24,6 +24,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import hardware
 from spotelastic.aws.node.log_shipper import LogShipper, stream
+from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import container, control_node, job_environment
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
@@ -146,7 +147,7 @@ def _agent() -> int:
             tls=tls,
             daemon_tls=tls,
             daemon_name=WORKER_NAME,
-            imds=imds(),
+            notices=ImdsNotices(imds(), me.instance),
             spot=me.spot,
             code=spec.settings.code,
             token=token,

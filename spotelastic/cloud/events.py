@@ -5,15 +5,23 @@ values too: they are counted and stop nothing.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+FailureCause = Literal["capacity", "quota", "other"]
+"""Why a launch failed: there is no capacity, a quota does not allow it, or something else."""
+WARNED_AHEAD = 120.0
+"""Seconds of warning that AWS gives before it takes an instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpotWarning:
-    """AWS will take the instance back, two minutes after `at`. IMDS has the exact time."""
+    """The instance will be taken back. The node itself may know the exact time."""
 
     id: str
     at: float
     instance: str
+    ahead: float = WARNED_AHEAD
+    """Seconds from `at` until it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +35,18 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The instance's state in EC2: pending, running, shutting-down, terminated, stopped, ..."""
+    """The instance is in another state."""
 
     id: str
     at: float
     instance: str
     state: str
+    """An `InstanceState`, or a word that is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleAction:
-    """An Auto Scaling group waits at a hook before it goes on with the instance."""
+    """A group waits at a hook before it goes on with the instance."""
 
     id: str
     at: float
@@ -62,7 +71,9 @@ class GroupActivity:
     succeeded: bool
     message: str = ""
     zone: str = ""
-    """The zone that was tried last; "" if AWS does not say."""
+    """The zone that was tried last; "" if the cloud does not say."""
+    cause: FailureCause = "other"
+    """Why it failed, if it did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,10 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import unbroken
 from spotelastic.cloud.model import Instance, WorkerGroup
 from spotelastic.controller.effects.price_cache import PriceCache
@@ -169,14 +168,12 @@ def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Ite
     watch = store.watch(KEYS.root, mirror)
     leadership = campaign(store, KEYS.leader, b"i-control", store.grant(1e6))
     assert leadership is not None
-    config = ControllerConfig(
-        cluster.spec, cluster.bucket, aws.region, "i-control", "", None, POLICY, pace=PACE
-    )
-    objects = BucketObjects(aws, cluster.bucket, NAME)
-    config = replace(config, spec=replace(config.spec, etcd=(), etcd_members=()))
-    prices = PriceCache(AwsPrices(aws), print)
-    term = lead_with(config, aws, store, objects, mirror, leadership, wake, prices, lambda: True)
+    spec = replace(cluster.spec, etcd=(), etcd_members=())
+    config = ControllerConfig(spec, "i-control", "", None, POLICY, pace=PACE)
     struck = FirstTimes(aws, fault)
+    cloud = connect(aws, spec, cluster.bucket)
+    cloud = replace(cloud, prices=PriceCache(cloud.prices, print))
+    term = lead_with(config, cloud, store, mirror, leadership, wake, lambda: True)
     thread = threading.Thread(target=term.lead, args=(over,), name="term")
     thread.start()
     try:

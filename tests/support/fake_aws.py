@@ -15,6 +15,11 @@ from botocore.exceptions import ClientError
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import ROLE, SUBNETS
+from spotelastic.aws.compute.prices import AwsPrices
+from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.provider import queues
+from spotelastic.aws.provider.capacity import AwsCapacity
+from spotelastic.cloud.port import Cloud, ClusterPrices
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
@@ -49,6 +54,17 @@ class Hooks:
 def fake_aws(region: str = REGION, **services: object) -> Aws:
     """An account with these services, named as boto3 does."""
     return Aws(region, account=ACCOUNT, session=FakeSession(region, services))
+
+
+def cloud_over(aws: Aws, prices: ClusterPrices | None = None) -> Cloud:
+    """The cluster "demo" in that account, by the product's own adapters."""
+    return Cloud(
+        AwsCapacity(aws, "demo", "bucket"),
+        queues.events(aws, "queue"),
+        queues.commands(aws, "commands"),
+        prices or AwsPrices(aws),
+        BucketObjects(aws, "bucket", "demo"),
+    )
 
 
 def refusal(code: str, operation: str = "Operation", message: str = "no") -> ClientError:

@@ -6,20 +6,29 @@ lets the leader take turns, and reads the results: calls to AWS, published accou
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import msgspec
-from support.fake_aws import CallLog, FakeAutoScaling, FakeEc2, FakeS3, FakeSqs, fake_aws, instance
+from support.fake_aws import (
+    CallLog,
+    FakeAutoScaling,
+    FakeEc2,
+    FakeS3,
+    FakeSqs,
+    cloud_over,
+    fake_aws,
+    instance,
+)
 
-from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.provider.capacity import AwsCapacity
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.aws_observer import AwsObserver
+from spotelastic.controller.loop.cloud_observer import CloudObserver
 from spotelastic.controller.loop.collaborators import Collaborators
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
@@ -40,7 +49,7 @@ BORN = 1e9
 SPEC = JobSpec(
     "demo", "demo", "train.py", (), "c0de", Settings(1, 3), "s3://bucket/demo", (), born_at=BORN
 )
-CONFIG = ControllerConfig(SPEC, "bucket", "r", "i-control", "")
+CONFIG = ControllerConfig(SPEC, "i-control", "")
 PACE = LoopPace()
 GROUP = "spotelastic-demo-workers"
 STOPPING = f"head demo/{bucket.STOPPING}"
@@ -106,6 +115,9 @@ class FakePrices:
     def besides(self, role: str, *, public: bool) -> float:
         return 0.0
 
+    def network(self, nat_gateways: int) -> float:
+        return 0.0
+
 
 class Time:
     """Passes as it is told to; waited for, it has passed at once."""
@@ -165,17 +177,11 @@ class Leader:
         leadership = campaign(self.store, KEYS.leader, b"i-control", self.store.grant(1e6))
         assert leadership is not None
         aws = fake_aws(autoscaling=self.group, ec2=self.ec2, s3=self.s3, sqs=FakeSqs(self.log))
-        self.observer = AwsObserver(
-            CONFIG,
-            aws,
-            BucketObjects(aws, "bucket", "demo"),
-            self.prices,
-            self.time.clock,
-            self.time.steady,
-        )
-        executor = ControllerExecutor(
-            aws, self.store, leadership, SPEC, "bucket", "queue", "commands", lambda: True
-        )
+        cloud = cloud_over(aws, self.prices)
+        provider = AwsCapacity(aws, "demo", "bucket", clock=self.time.steady)
+        cloud = replace(cloud, provider=provider)
+        self.observer = CloudObserver(CONFIG, cloud, self.time.clock, self.time.steady)
+        executor = ControllerExecutor(cloud, self.store, leadership, SPEC.run, lambda: True)
         collaborators = Collaborators(
             executor, self.events, self.commands, self.publisher, FakePublisher()
         )

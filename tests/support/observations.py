@@ -42,6 +42,7 @@ def healthy(*ids: str) -> Observation:
         job=Job("running", 600.0),
         group=group(*in_service(*ids), desired=len(ids)),
         machines={id: machine(id) for id in ids},
+        control_groups=frozenset(GROUP.replace("workers", f"control-{name}") for name in "abc"),
         nodes={id: node(id) for id in ids},
     )
 

@@ -39,10 +39,14 @@ def send(aws: Aws, cluster: str, command: Command) -> None:
         aws.sqs.send_message(QueueUrl=url, MessageBody=msgspec.json.encode(command).decode())
 
 
-def read(item: Mapping[str, Any]) -> tuple[Command | None, float]:
-    """Return an SQS message as a command (None if it is not one), and when it was sent."""
-    sent_at = int(item.get("Attributes", {}).get("SentTimestamp", 0)) / 1000
+def read(item: Mapping[str, Any]) -> Command | None:
+    """Return an SQS message as a command; None if it is not one."""
     try:
-        return msgspec.json.decode(item["Body"], type=Command), sent_at
+        return msgspec.json.decode(item["Body"], type=Command)
     except msgspec.MsgspecError:
-        return None, sent_at
+        return None
+
+
+def sent(item: Mapping[str, Any]) -> float:
+    """Return when an SQS message was sent, in seconds since the epoch; 0 if not known."""
+    return int(item.get("Attributes", {}).get("SentTimestamp", 0)) / 1000

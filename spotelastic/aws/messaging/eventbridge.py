@@ -5,12 +5,14 @@ bodies become values too: they are counted and stop nothing.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from spotelastic.cloud.events import (
     CloudEvent,
+    FailureCause,
     GroupActivity,
     LifecycleAction,
     Malformed,
@@ -19,6 +21,11 @@ from spotelastic.cloud.events import (
     StateChange,
     Unknown,
 )
+
+QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
+"""Matches what AWS says of launches that a quota does not allow: an error code, or only its
+text.
+"""
 
 
 def parse(body: str) -> CloudEvent:
@@ -62,6 +69,7 @@ def _lifecycle(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
 
 def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, Any]], CloudEvent]:
     def read(id: str, at: float, detail: Mapping[str, Any]) -> CloudEvent:
+        message = str(detail.get("StatusMessage") or detail.get("Cause") or "")
         return GroupActivity(
             id,
             at,
@@ -69,11 +77,19 @@ def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, 
             group=_text(detail, "AutoScalingGroupName"),
             name=name,
             succeeded=succeeded,
-            message=str(detail.get("StatusMessage") or detail.get("Cause") or ""),
+            message=message,
             zone=str((detail.get("Details") or {}).get("Availability Zone", "")),
+            cause="other" if succeeded else cause_of(message),
         )
 
     return read
+
+
+def cause_of(message: str) -> FailureCause:
+    """Return why a launch failed, by AWS's message about it."""
+    if QUOTA.search(message):
+        return "quota"
+    return "capacity" if "apacity" in message else "other"
 
 
 READERS: Mapping[tuple[str, str], Callable[[str, float, Mapping[str, Any]], CloudEvent]] = {

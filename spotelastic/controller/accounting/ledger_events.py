@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from spotelastic.controller.decisions.interruptions import WARNED_AHEAD
+from spotelastic.cloud.events import WARNED_AHEAD
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Interruption, Report

@@ -281,7 +281,7 @@ def _dear(seen: Observation, price: float, limit: float | None) -> str:
     if limit is None:
         return "there is no --max-price any more"
     zones = {seen.home.name} if seen.home is not None else {m.zone for m in seen.machines.values()}
-    where = " or ".join(sorted(filter(None, zones))) or seen.region
+    where = " or ".join(sorted(filter(None, zones))) or "any zone"
     types = " or ".join(seen.types) or "node"
     cheapest = f"the cheapest {types}" if len(zones) > 1 or len(seen.types) > 1 else types
     return f"{cheapest} in {where} costs ${price:.4g} an hour (--max-price {limit:g})"

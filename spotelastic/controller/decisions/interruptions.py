@@ -3,11 +3,8 @@
 Each message gets one fate. A message about this cluster causes actions, and is deleted after them.
 """
 
-import re
 from collections.abc import Iterator
 
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
-from spotelastic.aws.compute import quotas
 from spotelastic.cloud.events import (
     CloudEvent,
     GroupActivity,
@@ -33,14 +30,8 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 
-WARNED_AHEAD = 120.0
-"""Seconds of warning that AWS gives before it takes an instance."""
 TOLD_AGAIN_AFTER = 3600.0
 """Seconds until a control node that cannot be launched is reported again. AWS keeps trying."""
-QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
-"""Matches what AWS says of launches that a quota does not allow: an error code, or only its
-text.
-"""
 
 
 def read(seen: Observation, now: float) -> Iterator[Action]:
@@ -70,7 +61,7 @@ def _once(seen: Observation, action: Action) -> str:
             return drain.node
         case Tell(event) if event.kind == "launch" and event.data.get("failed"):
             group = str(event.data["group"])
-            return group if _is_control(seen, group) else ""
+            return group if group in seen.control_groups else ""
     return ""
 
 
@@ -79,16 +70,6 @@ def _told_lately(seen: Observation, now: float) -> Iterator[str]:
     for (group, _), failed in seen.failed.items():
         if now < failed.at + TOLD_AGAIN_AFTER:
             yield group
-
-
-def _is_control(seen: Observation, group: str) -> bool:
-    """Whether the group is a control node's of this cluster. The event bus also brings events of
-    clusters whose names begin with this one's.
-    """
-    if seen.group is None:
-        return False
-    its = seen.group.name.removesuffix("workers")
-    return group in {f"{its}control-{member}" for member in MEMBERS}
 
 
 def _fate(seen: Observation, event: CloudEvent, handled: set[str]) -> Fate:
@@ -110,7 +91,7 @@ def _fate(seen: Observation, event: CloudEvent, handled: set[str]) -> Fate:
 def _is_lost_control(seen: Observation, event: LifecycleAction | GroupActivity) -> bool:
     """Whether the event says that a control node could not be launched."""
     failed = isinstance(event, GroupActivity) and event.name == "launch" and not event.succeeded
-    return failed and _is_control(seen, event.group)
+    return failed and event.group in seen.control_groups
 
 
 def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
@@ -120,7 +101,7 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
     observed.
     """
     match message.event:
-        case SpotWarning(id, at, instance) if _is_worker(seen, instance):
+        case SpotWarning(id, at, instance, ahead) if _is_worker(seen, instance):
             # The moment of the end stands in IMDS alone; the agent knows it within a second, unless
             # that service is away.
             notice = Notice(
@@ -129,7 +110,7 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
                 "sqs",
                 at,
                 message.received_at,
-                at + WARNED_AHEAD,
+                at + ahead,
             )
             if not seen.ended:
                 yield DrainNode(Drain(instance, notice), id)
@@ -153,7 +134,7 @@ def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
         "id": activity.id,
     }
     if not activity.succeeded:
-        data |= {"failed": True, "cause": _cause_of(activity.message)}
+        data |= {"failed": True, "cause": activity.cause}
         return Event(now, name, _explained(seen, activity), instance, data)
     machine = seen.machines.get(instance)
     what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
@@ -196,7 +177,7 @@ def _pool(seen: Observation, activity: GroupActivity) -> str:
     """Returns the zone that the activity says something about; empty if workers are not packed into
     one.
     """
-    if _is_control(seen, activity.group):
+    if activity.group in seen.control_groups:
         return activity.zone
     if not seen.zones:
         return ""
@@ -211,25 +192,19 @@ def _explained(seen: Observation, activity: GroupActivity) -> str:
     if activity.name != "launch":
         return f"{activity.group} could not {activity.name} an instance: {why}"
     spot = seen.group is not None and activity.group == seen.group.name
-    types, kind = seen.types, " or ".join(seen.types) or "instance"
+    quota = seen.quotas.spot if spot else seen.quotas.on_demand
+    kind = " or ".join(seen.types) or "instance"
     where = f" in {activity.zone}" if activity.zone else ""
     text = f"no {'spot' if spot else 'on-demand'} {kind} could be launched{where}"
-    if _is_control(seen, activity.group):
-        types = (CONTROL_TYPE,)
+    if activity.group in seen.control_groups:
+        quota = seen.quotas.control
         text = f"no control node could be launched for {activity.group}{where}"
-    match _cause_of(why):
-        case "quota" if quota := quotas.named(types, seen.region, spot=spot):
+    match activity.cause:
+        case "quota" if quota:
             return f"{text}: the quota {quota} does not allow it: {why}"
         case "capacity":
             return f"{text}: there is no capacity: {why}"
     return f"{text}: {why}"
-
-
-def _cause_of(why: str) -> str:
-    """Returns why a launch failed: capacity, quota, or something else."""
-    if QUOTA.search(why):
-        return "quota"
-    return "capacity" if "apacity" in why else "other"
 
 
 def _is_worker(seen: Observation, instance: str) -> bool:

@@ -13,12 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.aws.base.names import Names
-from spotelastic.aws.clusters import teardown
-from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import unbroken
+from spotelastic.cloud.port import Cloud
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.model.observation import (
     Action,
@@ -65,29 +61,22 @@ class ControllerExecutor:
 
     def __init__(
         self,
-        aws: Aws,
+        cloud: Cloud,
         store: Store,
         leadership: Leadership,
-        spec: JobSpec,
-        bucket: str,
-        queue: str,
-        commands: str,
+        run: str,
         alive: Callable[[], bool],
     ) -> None:
-        """`queue` and `commands` are the URLs of the queues from which messages and commands are
-        deleted. `alive` tells from memory whether the leadership's lease is still held.
-        """
-        self._aws = aws
+        """`alive` tells from memory whether the leadership's lease is still held."""
+        self._provider = cloud.provider
+        self._events = cloud.events
+        self._commands = cloud.commands
+        self._objects = cloud.objects
         self._store = store
-        self._keys = Keys(spec.run)
+        self._keys = Keys(run)
         self._leadership = leadership
-        self._spec = spec
-        self._bucket = bucket
-        self._objects = BucketObjects(aws, bucket, spec.cluster)
-        self._queue = queue
         self._error = ""
         self._unsure: dict[tuple[str, str, str], str] = {}
-        self._commands = commands
         self._alive = alive
         self.fates: Counter[Fate] = Counter()
         """Number of deleted messages, by what was done about them."""
@@ -119,8 +108,8 @@ class ControllerExecutor:
     ) -> tuple[Action | housekeeping.Action, ...]:
         """Performs the actions and returns those that succeeded.
 
-        AWS knows nothing of leadership. The leader's key is therefore read once before, and the
-        lease is checked before each action, because a call may take longer than the lease lives.
+        The cloud knows nothing of leadership. The leader's key is therefore read once before, and
+        the lease is checked before each action, as a call may take longer than the lease lives.
         """
         if actions:
             self._check_leadership()
@@ -204,30 +193,30 @@ class ControllerExecutor:
 
     def _replace(self, action: Replace) -> None:
         logger.info(f"{action.instance} goes: {action.reason}")
-        autoscaling.replace(self._aws, action.instance)
+        self._provider.replace(action.instance)
 
     def _remove(self, action: Remove) -> None:
         logger.info(f"{action.instance} goes: {action.reason}")
-        autoscaling.remove(self._aws, action.instance)
+        self._provider.remove(action.instance)
 
     def _complete_drain(self, action: CompleteDrain) -> None:
-        autoscaling.complete_drain(self._aws, action.group, action.instance)
+        self._provider.complete_drain(action.group, action.instance)
 
     def _end_machine(self, action: EndMachine) -> None:
         logger.info(f"{action.instance} is ended: {action.reason}")
-        autoscaling.end(self._aws, (action.instance,))
+        self._provider.end((action.instance,))
 
     def _set_desired(self, action: SetDesired) -> None:
         logger.info(f"{action.group} is set to {action.size}: {action.reason}")
-        autoscaling.set_desired(self._aws, action.group, action.size)
+        self._provider.set_desired(action.group, action.size)
 
     def _set_subnets(self, action: SetSubnets) -> None:
         logger.info(f"{action.group} goes to other subnets: {action.reason}")
-        autoscaling.set_subnets(self._aws, action.group, action.subnets)
+        self._provider.set_subnets(action.group, action.subnets)
 
     def _resume(self, action: ResumeLaunches) -> None:
         logger.info(f"{action.group} may launch again")
-        autoscaling.resume(self._aws, action.group)
+        self._provider.resume(action.group)
 
     def _revive(self, action: Revive) -> None:
         """Restarts a job that has ended.
@@ -296,39 +285,24 @@ class ControllerExecutor:
         return compares, writes
 
     def _discard(self, action: Discard) -> None:
-        self._delete(self._queue, action.message.receipt)
+        self._events.delete(action.message.receipt)
         self.fates[action.fate] += 1
 
     def _reply(self, action: Reply) -> None:
         if action.answer is not None:
             self._objects.put_answer(action.answer)
-        self._delete(self._commands, action.order.receipt)
-
-    def _delete(self, queue: str, receipt: str) -> None:
-        """Deletes a message.
-
-        If the receipt is no longer valid, because this took too long, the queue delivers the
-        message again with another receipt. It is then a duplicate.
-        """
-        try:
-            with calling("delete a message"):
-                self._aws.sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
-        except Rejected as error:
-            if error.code != "ReceiptHandleIsInvalid":
-                raise
+        self._commands.delete(action.order.receipt)
 
     # -- upkeep ----------------------------------------------------------------------------------
 
     def _postpone(self, action: housekeeping.Postpone) -> None:
-        its = Names(self._spec.cluster)
-        for group in (its.workers, its.on_demand):
-            worker_groups.postpone(self._aws, group, action.until)
+        self._provider.postpone(action.until)
 
     def _examine(self, action: housekeeping.Examine) -> None:
         machine = action.machine
         console = self._console(machine.id)
         if not console.strip() and unbroken() < action.until:
-            raise Unavailable(f"{machine.id} did not boot, and AWS shows no console of it yet")
+            raise Unavailable(f"{machine.id} did not boot, and no console of it is shown yet")
         lines = [line for line in console.splitlines() if line.strip()]
         why = housekeeping.said(console)
         event = Event(
@@ -350,15 +324,13 @@ class ControllerExecutor:
         recorded would be repeated, and paid for, again and again.
         """
         try:
-            return autoscaling.console(self._aws, instance)
+            return self._provider.console(instance)
         except EnvironmentFailure as error:
             return f"controller: {error}"
 
     def _dissolve(self, action: housekeeping.Teardown) -> None:
         logger.info(f"the cluster is taken down: {action.reason}")
-        teardown.delete_from_within(
-            self._aws, self._spec.cluster, self._bucket, self._spec.service_role
-        )
+        self._provider.tear_down()
 
 
 def _read(value: StoredValue, kind: type[T]) -> T:

@@ -1,6 +1,4 @@
-"""Receives messages from a queue of AWS's events, or of users' commands, while this controller
-leads.
-"""
+"""Receives the cloud's events, or users' commands, from a queue while this controller leads."""
 
 import logging
 import random
@@ -12,15 +10,15 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from spotelastic_checkpoints.backoff import Backoff, Draw
 
-from spotelastic.aws.base.clients import Aws, calling
-from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.messaging.eventbridge import parse
 from spotelastic.clock import Clock, unbroken
+from spotelastic.cloud.events import CloudEvent
+from spotelastic.cloud.port import Delivery, MessageQueue
 from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.effects.throttle import JITTER
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told
+from spotelastic.model.command import Command
 
 logger = logging.getLogger(__name__)
 
@@ -37,35 +35,31 @@ class Received(Protocol):
 
 
 T = TypeVar("T", bound=Received)
-Read = Callable[[Mapping[str, Any], float], T]
+C = TypeVar("C")
 
 
-def message(item: Mapping[str, Any], now: float) -> Message:
-    """Parses an AWS event as SQS delivers it."""
-    return Message(item["ReceiptHandle"], parse(item["Body"]), now)
+def message(delivery: Delivery[CloudEvent], now: float) -> Message:
+    return Message(delivery.receipt, delivery.content, now)
 
 
-def order(item: Mapping[str, Any], now: float) -> PendingCommand:
-    command, sent_at = command_queue.read(item)
-    return PendingCommand(item["ReceiptHandle"], command, sent_at or now)
+def order(delivery: Delivery[Command | None], now: float) -> PendingCommand:
+    return PendingCommand(delivery.receipt, delivery.content, delivery.sent_at or now)
 
 
-class Inbox(Generic[T]):
+class Inbox(Generic[C, T]):
     """Receives on a thread of its own until it is closed, and calls `arrived` from there."""
 
     def __init__(
         self,
-        aws: Aws,
-        queue_url: str,
-        read: Read[T],
+        queue: MessageQueue[C],
+        read: Callable[[Delivery[C], float], T],
         arrived: Callable[[], None],
         clock: Clock = unbroken,
         pace: LoopPace = PACE,
         retry_at_most: float = RETRY_AT_MOST,
         draw: Draw = random.uniform,
     ) -> None:
-        self.url = queue_url
-        self._aws = aws
+        self._queue = queue
         self._read = read
         self._arrived = arrived
         self._clock = clock
@@ -75,7 +69,7 @@ class Inbox(Generic[T]):
         self._complain = Complaint(logger.warning)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
-        """Messages by their SQS id, which stays the same when a message is delivered once more."""
+        """Messages by their id in the queue, which stays the same at another delivery."""
         self._handled: deque[str] = deque(maxlen=REMEMBERED)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
@@ -158,20 +152,11 @@ class Inbox(Generic[T]):
         """
         for message in messages:
             try:
-                with calling("hand a message back"):
-                    self._aws.sqs.change_message_visibility(
-                        QueueUrl=self.url, ReceiptHandle=message.receipt, VisibilityTimeout=0
-                    )
+                self._queue.hand_back(message.receipt)
             except Exception as error:
                 self._complain(told(error))
 
     def _receive(self) -> dict[str, T]:
-        with calling("receive messages"):
-            answer: Any = self._aws.sqs.receive_message(
-                QueueUrl=self.url,
-                MaxNumberOfMessages=10,
-                WaitTimeSeconds=self._long_poll,
-                AttributeNames=["SentTimestamp"],
-            )
+        deliveries = self._queue.receive(self._long_poll)
         now = self._clock()
-        return {item["MessageId"]: self._read(item, now) for item in answer.get("Messages", ())}
+        return {each.id: self._read(each, now) for each in deliveries}

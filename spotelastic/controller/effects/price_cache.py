@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.clock import Clock, steady
+from spotelastic.cloud.port import ClusterPrices
 from spotelastic.controller.effects.optional_query import OptionalQuery
 
 ASKED_AGAIN_AFTER = 60.0
@@ -16,7 +16,7 @@ class PriceCache:
     """
 
     def __init__(
-        self, prices: AwsPrices, say: Callable[[str], None], clock: Clock = steady
+        self, prices: ClusterPrices, say: Callable[[str], None], clock: Clock = steady
     ) -> None:
         """`say` receives the first failure of several in a row."""
         self._prices = prices
@@ -34,6 +34,9 @@ class PriceCache:
 
     def besides(self, role: str, *, public: bool) -> float:
         return self._prices.besides(role, public=public)
+
+    def network(self, nat_gateways: int) -> float:
+        return self._prices.network(nat_gateways)
 
     def spot(self, type: str, zone: str) -> float:
         usd = self._asking.ask(lambda: self._prices.spot(type, zone))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from spotelastic_checkpoints.backoff import Backoff, Draw
 
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.cloud import bucket
+from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
@@ -66,7 +66,7 @@ class Publisher:
 
     def __init__(
         self,
-        store: BucketObjects,
+        store: ClusterBucket,
         etcd_leader: Callable[[], str],
         alive: Callable[[], bool],
         clock: Clock = unbroken,

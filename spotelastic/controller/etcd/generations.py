@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.cloud.bucket import ClusterBucket
 
 GENERATIONS = "etcd/generations/"
 MEMBERS = "etcd/members/"
@@ -38,7 +38,7 @@ class Generations:
     answer.
     """
 
-    objects: BucketObjects
+    objects: ClusterBucket
 
     def newest(self) -> Generation | None:
         names = self.objects.names(GENERATIONS)

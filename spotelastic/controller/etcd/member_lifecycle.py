@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import steady
+from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import Generation, GenerationClaim, Generations
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
@@ -122,7 +122,7 @@ class MemberLifecycleConfig:
 class MemberLifecycle:
     """Runs one member on one instance, for as long as the instance lives."""
 
-    def __init__(self, config: MemberLifecycleConfig, objects: BucketObjects) -> None:
+    def __init__(self, config: MemberLifecycleConfig, objects: ClusterBucket) -> None:
         self._config = config
         self._generations = Generations(objects)
         self._objects = objects

@@ -5,8 +5,8 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, wall
+from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.controller.etcd.generations import Generations
 from spotelastic.errors import Unavailable, told
 from spotelastic.store.etcd_server.process import find_leader
@@ -23,12 +23,12 @@ KEPT = 6
 LEADS_WITHIN = 2.0
 
 
-def newest(objects: BucketObjects) -> str:
+def newest(objects: ClusterBucket) -> str:
     """Returns the name of the newest snapshot; empty if there is none."""
     return max(objects.names(PREFIX), default="")
 
 
-def save(objects: BucketObjects, endpoints: Sequence[str], tls: TlsFiles | None, now: float) -> str:
+def save(objects: ClusterBucket, endpoints: Sequence[str], tls: TlsFiles | None, now: float) -> str:
     """Takes a snapshot from the leading member and removes old ones. Returns the new one's name."""
     leader = find_leader(endpoints, timeout=LEADS_WITHIN, tls=tls)
     if leader is None:
@@ -50,7 +50,7 @@ class Snapshots:
 
     def __init__(
         self,
-        objects: BucketObjects,
+        objects: ClusterBucket,
         endpoints: Sequence[str],
         tls: TlsFiles | None,
         clock: Clock = wall,

@@ -8,10 +8,7 @@ from typing import Protocol, TypeVar
 
 from spotelastic_checkpoints.backoff import Draw
 
-from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import Names
-from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.cloud.port import Cloud
 from spotelastic.controller.effects import inbox
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.inbox import Inbox
@@ -70,7 +67,7 @@ class Collaborators:
 
     executor: ControllerExecutor
     events: Receives[Message]
-    """AWS's events about the cluster."""
+    """The cloud's events about the cluster."""
     commands: Receives[PendingCommand]
     """Commands from people."""
     publisher: Publishes
@@ -83,9 +80,8 @@ class Collaborators:
 
 def connect(
     config: ControllerConfig,
-    aws: Aws,
+    cloud: Cloud,
     store: Store,
-    objects: BucketObjects,
     leadership: Leadership,
     wake: threading.Event,
     alive: Callable[[], bool],
@@ -95,19 +91,15 @@ def connect(
     held; `draw` returns a random number between two, for back-off.
     """
     spec = config.spec
-    names = (spec.queue, Names(spec.cluster).commands)
-    queue, commands = (command_queue.queue_url(aws, name) for name in names)
-    executor = ControllerExecutor(
-        aws, store, leadership, spec, config.bucket, queue, commands, alive
-    )
+    executor = ControllerExecutor(cloud, store, leadership, spec.run, alive)
     etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
     pace, soon = config.pace, config.policy.command_lifetime / 2  # or commands would be void
     return Collaborators(
         executor=executor,
-        publisher=Publisher(objects, etcd_leader, alive),
-        events=Inbox(aws, queue, inbox.message, wake.set, pace=pace),
+        publisher=Publisher(cloud.objects, etcd_leader, alive),
+        events=Inbox(cloud.events, inbox.message, wake.set, pace=pace),
         commands=Inbox(
-            aws, commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw
+            cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw
         ),
-        snapshots=Snapshots(objects, spec.etcd, config.tls),
+        snapshots=Snapshots(cloud.objects, spec.etcd, config.tls),
     )

@@ -25,7 +25,7 @@ from spotelastic.controller.decisions.urgent import Membership, warned
 from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.effects.throttle import AwsThrottle, WarningRetry
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
-from spotelastic.controller.loop.aws_observer import AwsObserver, ReceivedMessages
+from spotelastic.controller.loop.cloud_observer import CloudObserver, ReceivedMessages
 from spotelastic.controller.loop.collaborators import Collaborators
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import (
@@ -66,7 +66,7 @@ class LeaderLoop:
     def __init__(
         self,
         mirror: Mirror,
-        observer: AwsObserver,
+        observer: CloudObserver,
         collaborators: Collaborators,
         wake: Wakes,
         pace: LoopPace,

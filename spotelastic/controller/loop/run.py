@@ -4,16 +4,14 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from spotelastic_checkpoints.threads import minded
 
-from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import CONTROL_TYPE
-from spotelastic.aws.compute.prices import AwsPrices, PriceList
-from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.cloud.port import Cloud
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.aws_observer import AwsObserver
+from spotelastic.controller.loop.cloud_observer import CloudObserver
 from spotelastic.controller.loop.collaborators import connect
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.config import ControllerConfig
@@ -39,13 +37,9 @@ class Controller:
     thread may call.
     """
 
-    def __init__(self, config: ControllerConfig) -> None:
+    def __init__(self, config: ControllerConfig, cloud: Cloud) -> None:
         self._config = config
-        self._aws = Aws(config.region, account=config.account)
-        self._objects = BucketObjects(self._aws, config.bucket, config.spec.cluster)
-        listed = PriceList(self._aws)
-        listed.prepare((*config.spec.instance_types, CONTROL_TYPE))
-        self._prices = PriceCache(AwsPrices(self._aws, listed), logger.warning)
+        self._cloud = replace(cloud, prices=PriceCache(cloud.prices, logger.warning))
         self._keys = Keys(config.spec.run)
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
@@ -126,13 +120,11 @@ class Controller:
         logger.info("leads")
         loop = lead_with(
             self._config,
-            self._aws,
+            self._cloud,
             self._store,
-            self._objects,
             self._mirror,
             leadership,
             self._wake,
-            self._prices,
             lambda: session.holds,
         )
         try:
@@ -149,26 +141,24 @@ class Controller:
 
 def lead_with(
     config: ControllerConfig,
-    aws: Aws,
+    cloud: Cloud,
     store: Store,
-    objects: BucketObjects,
     mirror: Mirror,
     leadership: Leadership,
     wake: threading.Event,
-    prices: PriceCache,
     alive: Callable[[], bool],
 ) -> LeaderLoop:
-    """Returns the loop of a leader with AWS, etcd and the bucket as they are. `alive` tells whether
+    """Returns the loop of a leader in this cloud. `alive` tells whether
     the leadership's lease is still held.
     """
-    observer = AwsObserver(config, aws, objects, prices)
-    collaborators = connect(config, aws, store, objects, leadership, wake, alive)
+    observer = CloudObserver(config, cloud)
+    collaborators = connect(config, cloud, store, leadership, wake, alive)
     return LeaderLoop(mirror, observer, collaborators, wake, config.pace)
 
 
-def run(config: ControllerConfig) -> int:
+def run(config: ControllerConfig, cloud: Cloud) -> int:
     """Runs a controller until SIGTERM, or until one of its threads has ended by an error."""
-    controller = Controller(config)
+    controller = Controller(config, cloud)
     signal.signal(signal.SIGTERM, lambda *_: controller.stop())
     with minded(HELPERS, controller.fail):
         controller.run()

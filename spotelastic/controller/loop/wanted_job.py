@@ -3,8 +3,6 @@
 import sys
 from dataclasses import dataclass, replace
 
-from spotelastic.aws.base.names import Names
-from spotelastic.aws.compute.estimate import gateways
 from spotelastic.controller.decisions.housekeeping import HousekeepingPolicy
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import ControllerPolicy
@@ -22,24 +20,26 @@ class WantedJob:
     """When `up` wrote the description, by the clock of the computer that it ran on."""
     policy: ControllerPolicy
     upkeep: HousekeepingPolicy
-    gateways: float
-    """US dollars an hour for the cluster's NAT gateways."""
+    nat_gateways: int
+    on_demand_group: str
+    """Name of the group of on-demand workers."""
     asked_at: float = 0.0
     """When this leader saw that `up` had been run again; 0: it has not been."""
     stopping: bool = False
     """Whether the cluster is to be taken down."""
 
     @classmethod
-    def first(cls, config: ControllerConfig) -> "WantedJob":
+    def first(cls, config: ControllerConfig, on_demand_group: str) -> "WantedJob":
         """Returns the description that the control node was started with."""
         spec = config.spec
         return cls(
             settings=spec.settings,
             types=spec.instance_types,
             created_at=spec.created_at,
-            policy=_policy(config.policy, spec),
+            policy=_policy(config.policy, spec, on_demand_group),
             upkeep=HousekeepingPolicy(boot_within=config.policy.boot_within, linger=spec.linger),
-            gateways=gateways(spec.nat_gateways),
+            nat_gateways=spec.nat_gateways,
+            on_demand_group=on_demand_group,
         )
 
     def read(self, stopping: bool, spec: JobSpec | None, now: float) -> "WantedJob":
@@ -53,19 +53,20 @@ class WantedJob:
             settings=spec.settings,
             types=spec.instance_types,
             created_at=spec.created_at,
-            policy=_policy(self.policy, spec),
+            policy=_policy(self.policy, spec, self.on_demand_group),
             upkeep=replace(self.upkeep, linger=spec.linger),
-            gateways=gateways(spec.nat_gateways),
+            nat_gateways=spec.nat_gateways,
+            on_demand_group=self.on_demand_group,
             asked_at=now if again else self.asked_at,
             stopping=stopping,
         )
 
 
-def _policy(policy: ControllerPolicy, spec: JobSpec) -> ControllerPolicy:
+def _policy(policy: ControllerPolicy, spec: JobSpec, on_demand_group: str) -> ControllerPolicy:
     """Returns the policy for this job. A cluster of on-demand workers has all of its nodes as a
     base.
     """
     capacity = spec.capacity
-    if spec.worker_group == Names(spec.cluster).on_demand:
+    if spec.worker_group == on_demand_group:
         capacity = replace(capacity, base=sys.maxsize)
     return replace(policy, capacity=capacity)

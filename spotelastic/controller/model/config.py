@@ -30,13 +30,9 @@ class ControllerConfig:
     """The part of a cluster that one control node has."""
 
     spec: JobSpec
-    bucket: str
-    region: str
     instance: str
     address: str
     tls: TlsFiles | None = None
     """Files with which the controller connects to the etcd members."""
     policy: ControllerPolicy = ControllerPolicy()
-    account: str = ""
-    """AWS account number; by default AWS is asked for it."""
     pace: LoopPace = LoopPace()

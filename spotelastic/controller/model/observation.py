@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer
+from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.model.command import LIFETIME, Answer, Command
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
@@ -128,7 +128,10 @@ class Observation:
     """The settings that the nodes have; None before the first node."""
     types: tuple[str, ...] = ()
     """Instance types of the workers."""
-    region: str = ""
+    quotas: LaunchQuotas = LaunchQuotas()
+    """The quotas that launches count against, for people."""
+    control_groups: frozenset[str] = frozenset()
+    """Names of the control nodes' groups."""
     wanted: Settings | None = None
     """The settings that the user wants by now."""
     group: WorkerGroup | None = None

@@ -13,6 +13,7 @@ import pytest
 from spotelastic_checkpoints.threads import minded
 
 from spotelastic.aws.node.log_shipper import LogShipper
+from spotelastic.cloud.port import Delivery
 from spotelastic.controller.effects.inbox import Inbox
 from spotelastic.controller.loop.run import HELPERS, Controller
 
@@ -91,14 +92,15 @@ class Odd:
         self.closed = threading.Event()
         self.sent: queue.Queue[Any] = queue.Queue()
 
-    def receive_message(self, **_: Any) -> dict[str, Any]:
+    def receive(self, seconds: float) -> list[Delivery[str]]:
         self.calls += 1
         if self.calls > 2:
             self.closed.wait(30)
-        return {"Messages": [{}] if self.calls == 1 else [{"MessageId": "m"}]}
+        return [{}["MessageId"]] if self.calls == 1 else [Delivery("m", "r", "text")]
 
-    def change_message_visibility(self, **_: Any) -> None:
-        pass
+    def hand_back(self, receipt: str) -> None: ...
+
+    def delete(self, receipt: str) -> None: ...
 
     def create_log_stream(self, **_: Any) -> None:
         pass
@@ -114,11 +116,9 @@ def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(
     said: list[str],
 ) -> None:
     sqs, arrived = Odd(), threading.Event()
-    aws: Any = SimpleNamespace(sqs=sqs)
-    read: Any = lambda item, now: Item(item["MessageId"])  # noqa: E731
-    inbox: Any = Inbox(aws, "queue", read, arrived.set)
+    inbox = Inbox(sqs, lambda delivery, now: Item(delivery.receipt), arrived.set)
     assert arrived.wait(30)
-    assert inbox.messages == (Item("m"),)
+    assert inbox.messages == (Item("r"),)
     inbox.close()
     sqs.closed.set()
     assert said == ["KeyError: 'MessageId'"]

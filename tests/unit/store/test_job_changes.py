@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.account import account
+from support.fake_aws import cloud_over
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
@@ -59,9 +60,8 @@ def leader(objects: BucketObjects) -> ControllerExecutor:
     store = MemoryStore(lambda: 0.0).client()
     leadership = campaign(store, Keys("run").leader, b"i-control", store.grant(10.0))
     assert leadership is not None
-    return ControllerExecutor(
-        objects.aws, store, leadership, SPEC, "bucket", "queue", "commands", lambda: True
-    )
+    cloud = cloud_over(objects.aws)
+    return ControllerExecutor(cloud, store, leadership, SPEC.run, lambda: True)
 
 
 def just_before_the_next_write(objects: BucketObjects, happens: Callable[[], None]) -> None:

@@ -9,10 +9,10 @@ from threading import Event, Thread
 import pytest
 from support.local_cloud import until
 
-from spotelastic.agent import notices
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.aws.base.identity import CLUSTER, from_imds
 from spotelastic.aws.base.imds import Imds
+from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.notice import Notice
 
@@ -128,17 +128,15 @@ def test_nobody_listening_is_unavailable() -> None:
 
 @pytest.mark.parametrize("trouble", ["503", "401", "hangs"])
 def test_a_notice_is_seen_after_any_trouble_with_the_service_and_told_once(
-    service: Service, monkeypatch: pytest.MonkeyPatch, trouble: str
+    service: Service, trouble: str
 ) -> None:
-    monkeypatch.setattr(notices, "POLL", 0.01)
-    monkeypatch.setattr(notices, "BACK_OFF", 0.05)
-    monkeypatch.setattr(notices, "ANSWERS_WITHIN", 0.1)
     told: SimpleQueue[Notice] = SimpleQueue()
     if trouble == "hangs":
         service.hangs = 2
     else:
         service.status = int(trouble)
-    poller = NoticePoller(service.url, "i-1", told.put)
+    source = ImdsNotices(service.url, "i-1", timeout=0.1)
+    poller = NoticePoller(source, told.put, poll=0.01, back_off=0.05)
     try:
         if trouble == "hangs":
             until(lambda: service.hangs == 0)

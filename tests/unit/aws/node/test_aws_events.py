@@ -92,6 +92,7 @@ def body(source: str, kind: str, detail: Any) -> str:
                 "launch",
                 False,
                 "We currently do not have sufficient capacity.",
+                cause="capacity",
             ),
         ),
         (

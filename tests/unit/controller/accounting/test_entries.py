@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from spotelastic.cloud.events import WARNED_AHEAD
 from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER, entries
-from spotelastic.controller.decisions.interruptions import WARNED_AHEAD
 from spotelastic.controller.model.observation import account
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Event, Interruption, Report, ReportJob

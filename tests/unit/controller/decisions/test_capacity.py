@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
+from spotelastic.aws.messaging.eventbridge import cause_of
 from spotelastic.cloud.events import GroupActivity
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions.capacity import sizes
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
@@ -214,18 +215,20 @@ def test_launches_that_aws_has_suspended_are_resumed_where_any_are_wanted() -> N
     ],
 )
 def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
-    failed = GroupActivity("e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a")
+    failed = GroupActivity(
+        "e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a", cause_of(why)
+    )
     seen = replace(cluster(2), messages=(Message("r", failed, NOW),))
-    seen = replace(seen, types=("g5.xlarge", "g5.2xlarge"), region="eu-central-1")
+    seen = replace(
+        seen, types=("g5.xlarge", "g5.2xlarge"), quotas=LaunchQuotas(spot="G and VT spot (L-1)")
+    )
     (told,) = only(seen, ControllerPolicy(), Tell)
     assert isinstance(told, Tell)
     assert (told.event.data["cause"], told.event.data["group"]) == (cause, SPOT)
     text = told.event.message
     assert text.startswith("no spot g5.xlarge or g5.2xlarge could be launched in eu-central-1a: ")
     assert text.endswith(why)
-    assert ("the quota G and VT spot (L-3819A6DF; more at https://eu-central" in text) == (
-        cause == "quota"
-    )
+    assert ("the quota G and VT spot (L-1) does not allow it" in text) == (cause == "quota")
 
 
 # -- nodes that are kept --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from support.observations import (
     only,
 )
 
+from spotelastic.aws.messaging.eventbridge import cause_of
 from spotelastic.cloud.events import (
     GroupActivity,
     LifecycleAction,
@@ -26,7 +27,7 @@ from spotelastic.cloud.events import (
     StateChange,
     Unknown,
 )
-from spotelastic.cloud.model import GroupMember
+from spotelastic.cloud.model import GroupMember, LaunchQuotas
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
@@ -158,7 +159,9 @@ def test_an_activity_of_a_group_is_told_once_however_often_it_is_delivered(succe
 
 
 def lost(id: str, group: str, why: str = "InsufficientInstanceCapacity") -> Message:
-    return message(GroupActivity(id, 999.0, "", group, "launch", False, why, "eu-x-1a"))
+    return message(
+        GroupActivity(id, 999.0, "", group, "launch", False, why, "eu-x-1a", cause_of(why))
+    )
 
 
 CONTROL = GROUP.replace("workers", "control-a")
@@ -217,11 +220,11 @@ def test_launches_of_another_cluster_are_none_of_this_one(group: str) -> None:
 
 
 def test_a_quota_that_holds_up_a_control_node_is_that_of_its_type() -> None:
-    seen = replace(healthy("a"), types=("g5.xlarge",), region="eu-x")
+    seen = replace(healthy("a"), quotas=LaunchQuotas(spot="G", control="Standard on-demand"))
     seen = replace(seen, messages=(lost("e1", CONTROL, "VcpuLimitExceeded"),))
     (told,) = only(decide(seen, NOW, POLICY), Tell)
     assert isinstance(told, Tell)
-    assert "the quota Standard on-demand (L-1216C47A; more at" in told.event.message
+    assert "the quota Standard on-demand does not allow it" in told.event.message
 
 
 # -- losses --------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_above_the_highest_price_of_spot_an_on_demand_node_is_replaced_all_the_s
 def test_a_price_that_holds_nodes_out_is_told_once_whatever_it_is_meanwhile_and_so_is_its_end() -> (
     None
 ):
-    seen = replace(cluster(0), types=("g5.xlarge",), zones=(ZoneOffer("z", ("s",)),), region="r")
+    seen = replace(cluster(0), types=("g5.xlarge",), zones=(ZoneOffer("z", ("s",)),))
     seen = replace(seen, group=replace(group(SPOT, [], 0), subnets=("s",)))
     heard = list[str]()
     for price, limit in (

@@ -232,7 +232,9 @@ def test_a_move_leaves_min_nodes_but_a_job_of_fixed_size_moves_node_by_node() ->
 
 def test_whoever_leads_next_knows_what_was_dry_and_when_nodes_moved() -> None:
     mirror, keys = Mirror(Keys("run"), lambda: None), Keys("run")
-    failed = GroupActivity("e1", NOW, "", "workers", "launch", False, "no Spot capacity", "a")
+    failed = GroupActivity(
+        "e1", NOW, "", "workers", "launch", False, "no Spot capacity", "a", "capacity"
+    )
     seen = replace(job("a", n1="a"), messages=(Message("r", failed, NOW),))
     (told,) = only(seen, Tell)
     assert isinstance(told, Tell)

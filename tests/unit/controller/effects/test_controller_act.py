@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from spotelastic_checkpoints.types import Resume
+from support.fake_aws import cloud_over
 
 from spotelastic.cloud.events import SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer
@@ -69,6 +70,10 @@ class Client:
         self.calls: list[Call] = []
         self._fails, self._trouble = fails, trouble
         self._count = 0
+
+    def get_queue_url(self, *, QueueName: str) -> dict[str, str]:
+        """Never fails: a name is as good as a URL here."""
+        return {"QueueUrl": QueueName}
 
     def __getattr__(self, name: str) -> Any:
         def call(**arguments: Any) -> dict[str, Any]:
@@ -142,10 +147,9 @@ def actor(
     leadership: Leadership,
     alive: Callable[[], bool] = lambda: True,
 ) -> ControllerExecutor:
-    aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client, s3=client)
-    return ControllerExecutor(
-        aws, store.client(), leadership, SPEC, "bucket", "queue", "commands", alive
-    )
+    services = dict.fromkeys(("autoscaling", "ec2", "sqs", "s3"), client)
+    aws: Any = SimpleNamespace(**services)
+    return ControllerExecutor(cloud_over(aws), store.client(), leadership, SPEC.run, alive)
 
 
 def recorded() -> list[tuple[Call, AnyAction]]:

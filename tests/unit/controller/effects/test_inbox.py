@@ -1,54 +1,43 @@
 """What becomes of messages whose reader does not lead any more."""
 
-import json
 import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from spotelastic.cloud.events import CloudEvent, SpotWarning
+from spotelastic.cloud.port import Delivery
 from spotelastic.controller.effects.inbox import Inbox, message
 from spotelastic.controller.model.observation import Discard, Message
 from spotelastic.errors import Unavailable
 
-WARNING = {
-    "id": "e1",
-    "detail-type": "EC2 Spot Instance Interruption Warning",
-    "source": "aws.ec2",
-    "time": "2026-01-01T00:00:00Z",
-    "detail": {"instance-id": "i-1", "instance-action": "terminate"},
-}
+EventInbox = Inbox[CloudEvent, Message]
+WARNING = SpotWarning("e1", 1000.0, "i-1")
 
 
 class Queue:
-    """As SQS: who receives waits until there is something."""
+    """Who receives waits until there is something."""
 
     def __init__(self) -> None:
         self._arriving: queue.Queue[list[str]] = queue.Queue()
-        self.handed_back: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.handed_back: queue.Queue[str] = queue.Queue()
 
     def bring(self, *receipts: str) -> None:
         """Each of a message of its own, unless it is named: `name/receipt`."""
         self._arriving.put(list(receipts))
 
-    def receive_message(self, **_: Any) -> dict[str, Any]:
-        body = json.dumps(WARNING)
-        return {
-            "Messages": [
-                {
-                    "MessageId": receipt.rpartition("/")[0] or receipt,
-                    "ReceiptHandle": receipt,
-                    "Body": body,
-                }
-                for receipt in self._arriving.get(timeout=30)
-            ]
-        }
+    def receive(self, seconds: float) -> list[Delivery[CloudEvent]]:
+        return [
+            Delivery(receipt.rpartition("/")[0] or receipt, receipt, WARNING)
+            for receipt in self._arriving.get(timeout=30)
+        ]
 
-    def change_message_visibility(self, **told: Any) -> None:
-        self.handed_back.put((told["ReceiptHandle"], told["VisibilityTimeout"]))
+    def hand_back(self, receipt: str) -> None:
+        self.handed_back.put(receipt)
+
+    def delete(self, receipt: str) -> None: ...
 
 
 @pytest.fixture
@@ -62,16 +51,15 @@ def arrived() -> threading.Event:
 
 
 @pytest.fixture
-def inbox(sqs: Queue, arrived: threading.Event) -> Iterator[Inbox[Message]]:
-    aws: Any = SimpleNamespace(sqs=sqs)
-    inbox = Inbox(aws, "queue", message, arrived.set)
+def inbox(sqs: Queue, arrived: threading.Event) -> Iterator[EventInbox]:
+    inbox = Inbox(sqs, message, arrived.set)
     yield inbox
     inbox.close()
     sqs.bring()
 
 
 def test_what_is_received_stays_until_it_is_dealt_with(
-    inbox: Inbox[Message], sqs: Queue, arrived: threading.Event
+    inbox: EventInbox, sqs: Queue, arrived: threading.Event
 ) -> None:
     sqs.bring("r1", "r2")
     assert arrived.wait(30)
@@ -80,7 +68,7 @@ def test_what_is_received_stays_until_it_is_dealt_with(
 
 
 def test_what_is_delivered_again_is_there_once_with_its_new_receipt(
-    inbox: Inbox[Message], sqs: Queue, arrived: threading.Event
+    inbox: EventInbox, sqs: Queue, arrived: threading.Event
 ) -> None:
     """While AWS is away nothing is dealt with, and everything comes again every few seconds."""
     sqs.bring("m/r1", "other")
@@ -97,15 +85,15 @@ def test_what_is_delivered_again_is_there_once_with_its_new_receipt(
 
 
 def test_who_leads_no_more_hands_back_what_he_has_and_what_he_still_gets(
-    inbox: Inbox[Message], sqs: Queue, arrived: threading.Event
+    inbox: EventInbox, sqs: Queue, arrived: threading.Event
 ) -> None:
     sqs.bring("r1")
     assert arrived.wait(30)
     arrived.clear()
     inbox.close()
-    assert sqs.handed_back.get(timeout=30) == ("r1", 0)
+    assert sqs.handed_back.get(timeout=30) == "r1"
     sqs.bring("r2")
-    assert sqs.handed_back.get(timeout=30) == ("r2", 0)
+    assert sqs.handed_back.get(timeout=30) == "r2"
     assert (inbox.messages, arrived.is_set()) == ((), False)
 
 
@@ -117,12 +105,11 @@ class Throttled:
         self.paused = threading.Event()
         self._left = times
 
-    def receive_message(self, **_: Any) -> dict[str, Any]:
+    def receive(self, seconds: float) -> list[Delivery[CloudEvent]]:
         self._left -= 1
         if self._left != -1:
-            raise Unavailable("AWS is busy")
-        body = json.dumps(WARNING)
-        return {"Messages": [{"MessageId": "m1", "ReceiptHandle": "r1", "Body": body}]}
+            raise Unavailable("the cloud is busy")
+        return [Delivery("m1", "r1", WARNING)]
 
     def draw(self, _: float, high: float) -> float:
         """No pause is waited for but the first after the message."""
@@ -132,19 +119,20 @@ class Throttled:
         self.paused.set()
         return 1e6
 
-    def change_message_visibility(self, **_: Any) -> None: ...
+    def hand_back(self, receipt: str) -> None: ...
+
+    def delete(self, receipt: str) -> None: ...
 
 
 def test_a_queue_that_throttles_is_asked_ever_more_rarely_until_it_answers(
     arrived: threading.Event, said: list[str]
 ) -> None:
     sqs = Throttled(7)
-    aws: Any = SimpleNamespace(sqs=sqs)
-    inbox = Inbox(aws, "queue", message, arrived.set, draw=sqs.draw)
+    inbox = Inbox(sqs, message, arrived.set, draw=sqs.draw)
     assert sqs.paused.wait(30)
     assert arrived.is_set()
     assert sqs.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 1.0]
-    assert sum("AWS is busy" in line for line in said) == 1
+    assert sum("the cloud is busy" in line for line in said) == 1
     thread = inbox._thread
     inbox.close()
     thread.join(30)

@@ -12,7 +12,7 @@ from spotelastic.cloud import bucket
 from spotelastic.cloud.events import StateChange
 from spotelastic.controller.accounting.ledger_events import LEDGER
 from spotelastic.controller.decisions.housekeeping import BOOT, HousekeepingPolicy
-from spotelastic.controller.loop.aws_observer import ReceivedMessages
+from spotelastic.controller.loop.cloud_observer import ReceivedMessages
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Job, Settings

@@ -1,4 +1,4 @@
-"""Observes AWS for a leading controller: the job's description, worker groups, instances and costs.
+"""Observes the cloud for a leader: the job's description, worker groups, instances, costs.
 
 Each part is read by a call of its own and kept until the next one. `observation` puts what is known
 together with the run's records in etcd, for the decisions.
@@ -7,19 +7,13 @@ together with the run's records in etcd, for the decisions.
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import msgspec
 
-from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import Names
-from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.zone_ranking import Zones
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.model import GONE, Instance, WorkerGroup, ZoneOffer
-from spotelastic.cloud.port import Prices
+from spotelastic.cloud.port import Cloud
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState
@@ -47,39 +41,29 @@ WITHOUT_ZONES = "deciding without the zones of the subnets"
 WITHOUT_JOB = "going by the job as it was read last"
 
 
-class DatedPrices(Prices, Protocol):
-    """Prices that name the date of their list."""
-
-    @property
-    def date(self) -> str:
-        """The date of the on-demand prices."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReceivedMessages:
     """The messages and commands that an observation is made with."""
 
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
-    """Ids of AWS's events that were dealt with before."""
+    """Ids of the cloud's events that were dealt with before."""
     commands: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were answered before."""
 
 
-class AwsObserver:
-    """Keeps what AWS showed at the last look."""
+class CloudObserver:
+    """Keeps what the cloud showed at the last look."""
 
     def __init__(
         self,
         config: ControllerConfig,
-        aws: Aws,
-        objects: BucketObjects,
-        prices: DatedPrices,
+        cloud: Cloud,
         clock: Clock = unbroken,
         steady: Clock = steady,
     ) -> None:
-        self.job = WantedJob.first(config)
+        self.job = WantedJob.first(config, cloud.provider.names.on_demand)
         """The job's description as it was read last."""
         self.groups: Mapping[str, WorkerGroup] = {}
         """The worker groups, by name."""
@@ -87,15 +71,14 @@ class AwsObserver:
         """The cluster's instances, by id."""
         self.bill: Mapping[str, Usage] = {}
         """What each instance has cost so far."""
-        self._prices = prices
+        self._prices = cloud.prices
+        self._provider = cloud.provider
+        self._objects = cloud.objects
         self._config = config
-        self._aws = aws
-        self._objects = objects
         self._clock = clock
         self._since = clock()
         self._billed_at = 0.0
         self._short_since: float | None = None
-        self._zones = Zones(aws, steady)
         self._description = OptionalQuery(WITHOUT_JOB, config.pace.idle, logger.warning, steady)
         self._offers = OptionalQuery(WITHOUT_OFFERS, ASKED_AGAIN_AFTER, logger.warning, steady)
         self._subnets = OptionalQuery(WITHOUT_ZONES, config.pace.busy, logger.warning, steady)
@@ -124,17 +107,14 @@ class AwsObserver:
             self._read_job_again(*found)
 
     def look_at_groups(self) -> None:
-        names = Names(self._config.spec.cluster)
-        self.groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
+        self.groups = self._provider.groups()
 
     def look_at_instances(self) -> None:
-        spec = self._config.spec
-        instances = _own(autoscaling.instances(self._aws, spec.cluster), spec.born_at)
+        instances = _own(self._provider.instances(), self._config.spec.born_at)
         self.instances = {instance.id: instance for instance in instances}
         now = self._clock()
-        self.bill = usage.account(
-            self.bill, instances, self._prices, now, self._billed_at, self.job.gateways
-        )
+        network = self._prices.network(self.job.nat_gateways)
+        self.bill = usage.account(self.bill, instances, self._prices, now, self._billed_at, network)
         self._billed_at = now
 
     def acted(self, done: Iterable[object]) -> None:
@@ -158,18 +138,19 @@ class AwsObserver:
         *,
         priced: bool = True,
     ) -> Observation:
-        """Returns an observation with AWS as of the last look. `told`: events that are on record;
-        `priced`: spot prices may be asked for.
+        """Returns an observation with the cloud as of the last look. `told`: events that are on
+        record; `priced`: spot prices may be asked for.
         """
-        wanted, names = self.job.settings, Names(self._config.spec.cluster)
-        group = self.groups.get(names.workers)
+        wanted, names = self.job.settings, self._provider.names
+        group = self.groups.get(names.spot)
         observation = Observation(
             desired=wanted.max_nodes,
             least=wanted.min_nodes,
             settings=records.settings,
             wanted=wanted,
             types=self.job.types,
-            region=self._config.region,
+            quotas=self._provider.quotas(self.job.types),
+            control_groups=names.control,
             since=self._since,
             job=records.job,
             ending=records.ending,
@@ -199,7 +180,7 @@ class AwsObserver:
     def offered(self, observation: Observation) -> tuple[ZoneOffer, ...]:
         """Returns the zones with prices and scores, if these may be asked for; else without."""
         zones, types, nodes = observation.zones, self.job.types, observation.desired
-        return self._offers.ask(lambda: self._zones.offers(zones, types, nodes)) or zones
+        return self._offers.ask(lambda: self._provider.offers(zones, types, nodes)) or zones
 
     def short_since(self, records: Records) -> float | None:
         """Returns since when there are fewer nodes than the job needs; None if there are enough."""
@@ -234,7 +215,7 @@ class AwsObserver:
         )
 
     def account(self, records: Records, fates: Mapping[Fate, int]) -> Account:
-        """Returns what is published of this moment. `fates`: how many of AWS's messages were
+        """Returns what is published of this moment. `fates`: how many of the cloud's messages were
         deleted, by what they were.
         """
         short = self.short_since(records)
@@ -242,12 +223,12 @@ class AwsObserver:
         return Account(records, self.instances, self.bill, date, dict(fates), short)
 
     def _zones_of(self, group: WorkerGroup | None) -> tuple[ZoneOffer, ...]:
-        """Returns the zones to choose from, for nodes packed into one. Empty until AWS has been
-        asked.
+        """Returns the zones to choose from, for nodes packed into one. Empty until the cloud has
+        been asked.
         """
         if group is None or self.job.policy.capacity.zones != "pack":
             return ()
-        return self._subnets.ask(lambda: self._zones.of(group.offered)) or ()
+        return self._subnets.ask(lambda: self._provider.zones(group.offered)) or ()
 
     def _money(self, observation: Observation, *, priced: bool) -> Money:
         money = usage.money(self.bill.values(), self._clock())

@@ -1,0 +1,109 @@
+"""The worker groups and instances of one cluster in AWS: `CapacityProvider` over Auto Scaling."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, Names
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.compute import autoscaling, quotas, worker_groups
+from spotelastic.aws.compute.zone_ranking import Zones
+from spotelastic.clock import Clock, steady
+from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
+
+
+class AwsCapacity:
+    """The groups and instances of one cluster."""
+
+    def __init__(
+        self, aws: Aws, cluster: str, bucket: str, service_role: str = "", clock: Clock = steady
+    ) -> None:
+        """`bucket` and `service_role` are needed to delete the cluster's stack."""
+        self._aws = aws
+        self._cluster = cluster
+        self._bucket = bucket
+        self._service_role = service_role
+        self._zones = Zones(aws, clock)
+        its = Names(cluster)
+        control = frozenset(its.control(member) for member in MEMBERS)
+        self._names = GroupNames(its.workers, its.on_demand, control)
+
+    @property
+    def names(self) -> GroupNames:
+        """The names of the cluster's groups."""
+        return self._names
+
+    # -- observe ---------------------------------------------------------------------------------
+
+    def groups(self) -> Mapping[str, WorkerGroup]:
+        """Return the worker groups that exist, by name, with one call."""
+        return autoscaling.groups(self._aws, (self._names.spot, self._names.on_demand))
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Return all instances of the cluster that EC2 still knows, including terminated ones."""
+        return autoscaling.instances(self._aws, self._cluster)
+
+    def console(self, instance: str) -> str:
+        """Return the end of the instance's console; "" if AWS has nothing yet."""
+        return autoscaling.console(self._aws, instance)
+
+    # -- instances -------------------------------------------------------------------------------
+
+    def replace(self, instance: str) -> None:
+        """End an instance of a group, which launches another one."""
+        autoscaling.replace(self._aws, instance)
+
+    def remove(self, instance: str) -> None:
+        """End an instance of a group, and shrink the group by one."""
+        autoscaling.remove(self._aws, instance)
+
+    def complete_drain(self, group: str, instance: str) -> None:
+        """Complete the lifecycle hook of an instance that has drained."""
+        autoscaling.complete_drain(self._aws, group, instance)
+
+    def end(self, instances: Sequence[str]) -> None:
+        """Terminate instances, whether in a group or not."""
+        autoscaling.end(self._aws, instances)
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def set_desired(self, group: str, desired: int) -> None:
+        """Set the number of instances that the group keeps."""
+        autoscaling.set_desired(self._aws, group, desired)
+
+    def set_subnets(self, group: str, subnets: Sequence[str]) -> None:
+        """Set the subnets in which the group launches from now on."""
+        autoscaling.set_subnets(self._aws, group, subnets)
+
+    def resume(self, group: str) -> None:
+        """Let the group launch again."""
+        autoscaling.resume(self._aws, group)
+
+    def postpone(self, until: float) -> None:
+        """Set the dead man's switch of both groups."""
+        for group in (self._names.spot, self._names.on_demand):
+            worker_groups.postpone(self._aws, group, until)
+
+    def tear_down(self) -> None:
+        """Delete the cluster; the stack's deletion ends the control node that calls this."""
+        teardown.delete_from_within(self._aws, self._cluster, self._bucket, self._service_role)
+
+    # -- where to launch -------------------------------------------------------------------------
+
+    def zones(self, subnets: Sequence[str]) -> tuple[ZoneOffer, ...]:
+        """Return the zones of the subnets, each with its own subnets."""
+        return self._zones.of(subnets)
+
+    def offers(
+        self, zones: Iterable[ZoneOffer], types: Sequence[str], nodes: int
+    ) -> tuple[ZoneOffer, ...]:
+        """Return the zones with spot prices and placement scores."""
+        return self._zones.offers(zones, types, nodes)
+
+    def quotas(self, types: Sequence[str]) -> LaunchQuotas:
+        """Name the vCPU quotas of the types' families, with the pages where to raise them."""
+        region = self._aws.region
+        return LaunchQuotas(
+            spot=quotas.named(types, region, spot=True),
+            on_demand=quotas.named(types, region, spot=False),
+            control=quotas.named((CONTROL_TYPE,), region, spot=False),
+        )

@@ -1,0 +1,23 @@
+"""Puts together what a controller needs of AWS. The local cloud has the same API."""
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import CONTROL_TYPE, Names
+from spotelastic.aws.compute.prices import AwsPrices, PriceList
+from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.provider import queues
+from spotelastic.aws.provider.capacity import AwsCapacity
+from spotelastic.cloud.port import Cloud
+from spotelastic.model.job import JobSpec
+
+
+def connect(aws: Aws, spec: JobSpec, bucket: str) -> Cloud:
+    """Return what the cluster of this job is in. On-demand prices are looked up beside."""
+    listed = PriceList(aws)
+    listed.prepare((*spec.instance_types, CONTROL_TYPE))
+    return Cloud(
+        provider=AwsCapacity(aws, spec.cluster, bucket, spec.service_role),
+        events=queues.events(aws, spec.queue),
+        commands=queues.commands(aws, Names(spec.cluster).commands),
+        prices=AwsPrices(aws, listed),
+        objects=BucketObjects(aws, bucket, spec.cluster),
+    )
