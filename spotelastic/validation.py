@@ -145,14 +145,15 @@ def default_name(script: Path) -> str:
     return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:LONGEST].rstrip("-")
 
 
-def writable(**files: Path | None) -> None:
+def writable(**files: str | Path | None) -> None:
     """Check that the files written at the job's end can be written. The keyword is the flag's name.
 
     The check tries to write: permission bits do not tell, for example in /proc or for root.
     """
-    for flag, file in files.items():
-        if file is None:
+    for flag, given in files.items():
+        if given is None:
             continue
+        file = Path(given)
         if file.is_dir():
             raise UsageError(f"--{flag} {file} is a folder")
         nearest = next(path for path in (file, *file.absolute().parents) if path.exists())

@@ -13,7 +13,7 @@ import typer
 from spotelastic import __version__
 from spotelastic.cli.commands import ckpt, interrupt, lifecycle, replay, shell, status, up
 from spotelastic.cli.options import up as options
-from spotelastic.client import config_file
+from spotelastic.client.config import config_file
 
 app = typer.Typer(
     name="spotelastic",
@@ -38,9 +38,8 @@ def _root(
     ] = False,
 ) -> None:
     if context.invoked_subcommand == "up":
-        parameters = context.command.commands["up"].params  # type: ignore[attr-defined]
-        configured = config_file.defaults(parameters, context, Path.cwd(), os.environ)
-        context.default_map = {"up": configured}
+        configured = config_file.defaults(Path.cwd(), os.environ)
+        context.default_map = {"up": options.as_typed(configured)}
 
 
 app.command("init", epilog=up.INIT_EXAMPLES, context_settings=options.SINGULAR)(up.init)

@@ -21,7 +21,7 @@ from spotelastic.aws.compute import instance_types, worker_groups
 from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import command_queue
 from spotelastic.client import confirmation
-from spotelastic.client.capacity_policy import seconds_left, with_deadline
+from spotelastic.client.config.capacity_policy import seconds_left, with_deadline
 from spotelastic.client.target import cost_of, status_of
 from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import STOPPING

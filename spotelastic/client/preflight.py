@@ -12,7 +12,8 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import existing_vpc
 from spotelastic.client import confirmation, local_data
-from spotelastic.client.job_config import JobRequest, ValidatedJob
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.target import CloudTarget, cost_of
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
@@ -22,15 +23,16 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 
 
-def find(target: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
+def find(target: CloudTarget, job: ValidatedJob) -> Cluster | None:
     """Return the cluster of that name; None if it is to be created.
 
     Raises `UsageError` for a cluster whose job has ended or has used up its cost limit. Also for a
     run that cannot be resumed, and for a job of another script or folder unless the user confirms.
     """
-    known = target.known(checked.name)
-    if request.bucket or known is None:
-        account.check_bucket(target.aws, request.bucket or target.bucket)
+    config = job.config
+    known = target.known(job.name)
+    if config.bucket or known is None:
+        account.check_bucket(target.aws, config.bucket or target.bucket)
     if known is not None:
         status = known.objects.status()
         if status is not None and status.state in ENDED:
@@ -40,19 +42,19 @@ def find(target: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Clu
                 f"{known.name}` and run this again; both continue from the last checkpoint "
                 "(the second one with --fresh: from step 0)"
             )
-        existing_vpc.check_kept(known.name, known.spec.subnets, request.subnets)
-        if request.resume and known.spec.run != request.resume:
+        existing_vpc.check_kept(known.name, known.spec.subnets, tuple(config.subnets))
+        if config.resume and known.spec.run != config.resume:
             raise UsageError(
-                f"--resume {request.resume}: the cluster {known.name} exists and trains the run "
+                f"--resume {config.resume}: the cluster {known.name} exists and trains the run "
                 f"{known.spec.run}; choose another --name"
             )
-        _check_cost(known, checked.capacity.max_cost)
-        if not request.plan:
-            _check_meant(known, request, checked)
-    elif request.resume:
-        _check_resumable(target, request)
-    elif not request.plan:
-        _check_gone(target, request, checked)
+        _check_cost(known, job.spec.capacity.max_cost)
+        if not config.plan:
+            _check_meant(known, job)
+    elif config.resume:
+        _check_resumable(target, config)
+    elif not config.plan:
+        _check_gone(target, job)
     return known
 
 
@@ -70,26 +72,26 @@ def versions(known: Cluster | None) -> Iterator[str]:
         )
 
 
-def _check_meant(known: Cluster, request: JobRequest, checked: ValidatedJob) -> None:
+def _check_meant(known: Cluster, job: ValidatedJob) -> None:
     """Ask before the job of a running cluster is changed to another script or folder."""
-    other = confirmation.difference(known.spec, checked.script, checked.folder)
+    other = confirmation.difference(known.spec, job.spec.script, job.spec.folder)
     if other is not None:
         name = known.name
         confirmation.confirm_other(
             f"{name} is up already, and trains {other}",
             "Change its job to that?",
             f"give this one another --name, or end that one first with `spotelastic down {name}`",
-            yes=request.yes,
+            yes=job.config.yes,
         )
 
 
-def _check_gone(target: CloudTarget, request: JobRequest, checked: ValidatedJob) -> None:
+def _check_gone(target: CloudTarget, job: ValidatedJob) -> None:
     """Ask before a new cluster continues checkpoints that another script or folder has made."""
-    name = checked.name
-    objects = BucketObjects(target.aws, request.bucket or target.bucket, name)
+    name = job.name
+    objects = BucketObjects(target.aws, job.config.bucket or target.bucket, name)
     try:
-        job = objects.job()
-        other = job and confirmation.difference(job, checked.script, checked.folder)
+        left = objects.job()
+        other = left and confirmation.difference(left, job.spec.script, job.spec.folder)
     except OtherVersion:
         other = "another version of spotelastic, which may have trained something else"
     latest = objects.get(f"{CHECKPOINTS}{LATEST}") if other is not None else None
@@ -99,7 +101,7 @@ def _check_gone(target: CloudTarget, request: JobRequest, checked: ValidatedJob)
             "Continue from them?",
             f"give this one another --name, or delete them with `spotelastic down {name} "
             "--delete-data`",
-            yes=request.yes,
+            yes=job.config.yes,
         )
 
 
@@ -119,9 +121,9 @@ def _check_cost(known: Cluster, limit: float | None) -> None:
         )
 
 
-def _check_resumable(target: CloudTarget, request: JobRequest) -> None:
+def _check_resumable(target: CloudTarget, config: JobConfig) -> None:
     """Check that no other cluster trains the run, and that it has checkpoints."""
-    run = str(request.resume)
+    run = str(config.resume)
     for name in target.names():
         other = target.known(name)
         if other is not None and other.spec.run == run:
@@ -129,6 +131,6 @@ def _check_resumable(target: CloudTarget, request: JobRequest) -> None:
                 f"--resume {run}: the cluster {name} trains that run: end it first with "
                 f"`spotelastic down {name}`"
             )
-    bucket = request.bucket or target.bucket
+    bucket = config.bucket or target.bucket
     if not BucketObjects(target.aws, bucket, run).has("checkpoints/LATEST"):
         raise UsageError(f"--resume {run}: it has no checkpoints in s3://{bucket}/{run}/")

@@ -22,7 +22,8 @@ from spotelastic.aws.compute.prices import STORED
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
-from spotelastic.client import config_file, local_data
+from spotelastic.client import local_data
+from spotelastic.client.config import config_file
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.controller.accounting.usage import Usage, closed, cost

@@ -13,3 +13,8 @@ def size(nbytes: float) -> str:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:.4g} TB"
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds, or minutes from one minute on."""
+    return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"

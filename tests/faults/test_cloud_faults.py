@@ -11,18 +11,18 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
 from support.account import DENIED, EXPIRED, FAULTS, Fault, Killed, Laptop, account, forget
-from support.asked import request
+from support.asked import changed as changed_request
+from support.asked import job, request
 from support.local_cloud import until
 from support.own_network import ZONES, Own
 from support.remains import kinds, remains
 from support.soak import meets
 
+from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.names import SWITCH, Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
@@ -31,12 +31,15 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.aws.planning.survey import SurveyQuery, survey
+from spotelastic.aws.planning.survey import survey
+from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.client import preflight
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.target import CloudTarget
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.model.job import Capacity
+from spotelastic.model.job import Capacity, JobSpec
 from spotelastic.model.progress import Status
 
 pytestmark = pytest.mark.faults
@@ -129,7 +132,7 @@ def test_what_a_cluster_leaves_would_be_found(trial: Trial) -> None:
 def test_a_cluster_with_many_network_cards_has_a_private_network_that_goes_with_it(
     trial: Trial,
 ) -> None:
-    request = replace(REQUEST, instance_types=("p4d.24xlarge",))
+    request = changed_request(REQUEST, instance_types=("p4d.24xlarge",))
     cluster = clusters.create(request, lambda _: None, trial.laptop.aws)
     assert kinds(NAME) >= {"ec2.nat_gateways", "ec2.addresses"}
     assert cluster.spec.nat_gateways == 1, "on the bill"
@@ -218,10 +221,10 @@ def test_an_up_again_that_goes_wrong_anywhere_keeps_the_nodes_and_can_be_run_aga
 def changing(trial: Trial, number: int) -> Trial:
     """Other code each time, and to and fro in all else."""
     odd = number % 2
-    wanted = replace(
+    wanted = changed_request(
         trial.request,
         code=f"c0de{number}",
-        settings=replace(trial.request.settings, max_nodes=2 + odd),
+        settings=replace(trial.request.job.settings, max_nodes=2 + odd),
         instance_types=("m5.large", "c5.large") if odd else ("c5.large", "m5.large"),
         read=("datasets/train/",) if odd else (),
     )
@@ -235,7 +238,7 @@ def living(trial: Trial) -> set[str]:
 
 def as_asked(trial: Trial, told: str) -> None:
     """The group, what it launches, and what its nodes are told."""
-    aws, wanted, name = trial.laptop.aws, trial.request, Names(NAME).workers
+    aws, wanted, name = trial.laptop.aws, trial.request.job, Names(NAME).workers
     (group,) = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])[
         "AutoScalingGroups"
     ]
@@ -324,14 +327,12 @@ def one_each(calls: list[str]) -> Iterator[tuple[int, Fault]]:
 
 def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None:
     """What `up` asks before it makes anything: types, quotas, prices, zones, the user's network."""
-    own = of_ones_own(trial).request
-    for wish in (
-        SurveyQuery(NAME, ("c5.large",), 1, 2, packed=True),
-        SurveyQuery(NAME, ("c5.large",), 1, 2, placed=True, vpc=own.vpc, subnets=own.subnets),
-    ):
+    own = of_ones_own(trial).request.job
+    theirs = job(NAME, 2, vpc=own.vpc, subnets=own.subnets, capacity=Capacity(zones="spread"))
+    for wanted, placed in ((job(NAME, 2), False), (theirs, True)):
 
-        def look(wish: SurveyQuery = wish) -> None:
-            survey(trial.laptop.aws, wish)
+        def look(wanted: JobSpec = wanted, placed: bool = placed) -> None:
+            survey(trial.laptop.aws, wanted, placed=placed)
 
         calls = trial.calls(look)
         assert len(calls) > 5
@@ -348,15 +349,12 @@ def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Tria
     BucketObjects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
     place = CloudTarget(trial.laptop.aws, None)
     for name, resume in ((NAME, None), ("another", "earlier"), ("earlier", None)):
-        request: Any = SimpleNamespace(
-            bucket=cluster.bucket, resume=resume, subnets=(), plan=False, yes=True
-        )
-        checked: Any = SimpleNamespace(
-            name=name, capacity=Capacity(max_cost=100.0), script="train.py", folder=""
-        )
+        config = JobConfig(bucket=cluster.bucket, resume=resume, yes=True)
+        spec = job(name, capacity=Capacity(max_cost=100.0))
+        wanted = ValidatedJob(config, spec, Archive("", b"", 0), Requirement(), {})
 
-        def look(request: Any = request, checked: Any = checked) -> None:
-            preflight.find(place, request, checked)
+        def look(wanted: ValidatedJob = wanted) -> None:
+            preflight.find(place, wanted)
 
         calls = trial.calls(look)
         assert len(calls) > 3

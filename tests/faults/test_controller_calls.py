@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from support.account import DENIED, LOST_ANSWER, NETWORK, THROTTLED, TIMED_OUT, Fault, account
+from support.account import DENIED, LOST_ANSWER, THROTTLED, TIMED_OUT, Fault, account
+from support.asked import request
 from support.local_cloud import until
 from support.patience import PATIENT
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
@@ -34,7 +35,6 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.network import cloudformation
-from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import unbroken
 from spotelastic.cloud.model import Instance, WorkerGroup
@@ -44,7 +44,7 @@ from spotelastic.controller.loop.run import lead_with
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.model.command import Command
-from spotelastic.model.job import Job, Settings
+from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
@@ -215,17 +215,7 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
         assert remains(NAME) == []
 
 
-REQUEST = ClusterSpec(
-    name=NAME,
-    script="train.py",
-    args=(),
-    code="c0de",
-    archive=b"an archive",
-    settings=Settings(1, 2, workers=1),
-    instance_types=TYPES,
-    network=NETWORK,
-    linger=0.0,
-)
+REQUEST = request(NAME, 2, instance_types=TYPES, linger=0.0)
 
 
 def it_is_looked_after(story: Story) -> None:

@@ -207,7 +207,7 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     assert (planned["is_up"], planned["changes"]) == (True, ["max 2 -> 1"])
     assert planned["usd_per_hour_at_min"] == planned["usd_per_hour_at_max"] > 0.0
     told = user("up", "--plan", "--max", "2", "--env", "MODE=fast", "--env", "KEY=another one")
-    assert "would change the cluster train: secrets\n" in told
+    assert "would change the cluster train: secret\n" in told
 
     done = {"logs:PutLogEvents", "s3:GetObject", "s3:PutObject", "ssm:GetParameter"}
     role = role_of(user.aws, "train", "WorkerRole")

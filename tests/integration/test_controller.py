@@ -7,10 +7,10 @@ A test is a story of several steps, because a cluster takes seconds to start.
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.asked import changed
 from support.permissions import keeps_to_its_cluster, role_of
 from support.trial import (
     NAME,
@@ -106,7 +106,7 @@ def bringing_up_again_changes_what_differs_and_nothing_else(trial: Trial) -> Non
     before = {machine.id for machine in autoscaling.instances(trial.cluster.aws, NAME)}
     again = clusters.create(trial.request, lambda _: None)
     assert again.spec.etcd == trial.cluster.spec.etcd
-    other_types = replace(trial.request, instance_types=("c5.large", "m5.large"))
+    other_types = changed(trial.request, instance_types=("c5.large", "m5.large"))
     clusters.create(other_types, lambda _: None)
     assert {machine.id for machine in autoscaling.instances(trial.cluster.aws, NAME)} == before
     assert len(trial.group().members) == 2

@@ -8,7 +8,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from support.account import REGION, account
-from support.asked import request
+from support.asked import job, request
 from support.permissions import (
     documented,
     keeps_to_its_cluster,
@@ -25,10 +25,10 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.planning.dry_run import SERVICE_ROLES, ensure_service_roles
-from spotelastic.aws.planning.survey import SurveyQuery, survey
+from spotelastic.aws.planning.survey import survey
+from spotelastic.client.config.variables import folders
 from spotelastic.client.logs import tail
 from spotelastic.client.target import CloudTarget, status_of
-from spotelastic.client.variables import folders
 from spotelastic.local.iam.authority import Authority
 from spotelastic.model.command import Command
 
@@ -310,8 +310,8 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
     place = user_with(policy(), policy.__name__, monkeypatch)
     told: list[str] = []
     for wish in (
-        SurveyQuery("engineered", ("c5.large",), 1, 1, packed=True),
-        SurveyQuery("engineered", (), 1, 1),
+        job("engineered"),
+        job("engineered", instance_types=()),
     ):
         assert not [line for line in survey(place.aws, wish).warnings if "permitted" in line]
     for _ in range(2):

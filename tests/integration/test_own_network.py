@@ -13,9 +13,9 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.network import existing_vpc
-from spotelastic.aws.planning.survey import SurveyQuery, survey
+from spotelastic.aws.planning.survey import survey
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
+from spotelastic.model.job import Capacity, Settings
 
 NAME = "quokka"
 
@@ -32,9 +32,8 @@ def up(own: Own, **changes: Any) -> clusters.Cluster:
 
 def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) -> None:
     before = own.everything()
-    found = survey(
-        own.aws, SurveyQuery(NAME, ("c5.large",), 1, 2, vpc=own.vpc, subnets=own.subnets)
-    )
+    spread = own.request(NAME, capacity=Capacity(zones="spread"))
+    found = survey(own.aws, spread.job)
     assert (found.zones, found.warnings) == (ZONES, ())
     cluster = up(own)
     assert set(found.resources) == resources(own)

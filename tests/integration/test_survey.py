@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from support.asked import job
 from support.local_cloud import Laptop, environment, running_cloud
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.aws.planning import dry_run
-from spotelastic.aws.planning.survey import Survey, SurveyQuery, survey
+from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud
+from spotelastic.model.job import Capacity, JobSpec, Settings
 
 G_SPOT, G_ON_DEMAND, STANDARD = "L-3819A6DF", "L-DB2E81BA", "L-1216C47A"
 
@@ -34,7 +37,11 @@ def aws(laptop: Laptop) -> Iterator[Aws]:
 
 
 def asked(aws: Aws, *types: str, minimum: int = 2, maximum: int = 8) -> Survey:
-    return survey(aws, SurveyQuery("demo", types, minimum, maximum))
+    return survey(aws, wanted(*types, minimum=minimum, maximum=maximum))
+
+
+def wanted(*types: str, minimum: int = 2, maximum: int = 8, **more: Any) -> JobSpec:
+    return job("demo", settings=Settings(minimum, maximum), instance_types=types, **more)
 
 
 def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: Aws) -> None:
@@ -51,21 +58,22 @@ def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: 
 
 def test_nodes_on_demand_count_against_a_quota_of_their_own(laptop: Laptop, aws: Aws) -> None:
     laptop.faults.set_quota(G_ON_DEMAND, 4)
-    found = survey(aws, SurveyQuery("demo", ("g5.xlarge",), 2, 8, on_demand=2))
+    fallback = Capacity("fallback")
+    found = survey(aws, wanted("g5.xlarge", capacity=fallback))
     (told,) = found.warnings
     assert told.startswith("--on-demand: quota allows 1 of 2 on-demand g5.xlarge (")
-    assert survey(aws, SurveyQuery("demo", ("g5.xlarge",), 2, 8, on_demand=1)).warnings == ()
+    assert survey(aws, wanted("g5.xlarge", minimum=1, capacity=fallback)).warnings == ()
 
 
 def test_an_account_without_spot_may_buy_what_min_needs_on_demand(laptop: Laptop, aws: Aws) -> None:
     laptop.faults.set_quota(G_SPOT, 0)
     laptop.faults.set_quota(G_ON_DEMAND, 64)
-    wish = SurveyQuery("demo", ("g5.xlarge",), 2, 8, on_demand=2)
+    wish = wanted("g5.xlarge", capacity=Capacity("fallback"))
     (told,) = survey(aws, wish).warnings
     assert told.startswith("quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs, 4 each); ask")
-    based = replace(wish, maximum=2, base=2)
+    based = wanted("g5.xlarge", maximum=2, capacity=Capacity(base=2))
     assert survey(aws, based).warnings == (), "no spot is asked for"
-    assert survey(aws, replace(wish, types=(), requirement=Requirement(1, int(20e9)))).options
+    assert survey(aws, replace(wish, instance_types=()), Requirement(1, int(20e9))).options
     laptop.faults.set_quota(G_ON_DEMAND, 4)
     both = r"--min 2: quota allows 0 of 8 spot .*; and quota allows 1 of 2 on-demand g5\.xlarge"
     with pytest.raises(EnvironmentFailure, match=both):
@@ -81,8 +89,8 @@ def test_nodes_of_a_base_are_priced_as_on_demand(laptop: Laptop, aws: Aws) -> No
     laptop.faults.set_on_demand_price("g5.xlarge", 1.0)
 
     def workers(low: int, high: int, base: int) -> list[tuple[int, int, float, str]]:
-        wish = SurveyQuery("demo", ("g5.xlarge",), low, high, on_demand=base, base=base)
-        lines = survey(aws, wish).estimate.lines
+        asked = wanted("g5.xlarge", minimum=low, maximum=high, capacity=Capacity(base=base))
+        lines = survey(aws, asked).estimate.lines
         found = [line for line in lines if line.what == "worker, g5.xlarge"]
         return [(line.low, line.high, line.usd, line.note) for line in found]
 
@@ -98,22 +106,22 @@ def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_t
         laptop.faults.set_spot_price("p4d.24xlarge", zone, 6.0)
         laptop.faults.set_spot_price("p4de.24xlarge", zone, 7.0)
         laptop.faults.set_spot_price("g6e.48xlarge", zone, 5.0)
-    wish = SurveyQuery("demo", (), 2, 8, Requirement(8, int(40e9)))
+    required = Requirement(8, int(40e9))
     laptop.faults.set_quota(G_SPOT, 191)
-    found = survey(aws, wish)
+    found = survey(aws, wanted(), required)
     assert [kind.name for kind in found.types] == ["p4d.24xlarge", "p4de.24xlarge"]
     assert {kind.gpus for option in found.options for kind in option.types} == {8}
     refused = {option.types[0].name: option.refusal for option in found.options if option.refusal}
     assert "quota allows 0 of 2 spot g6e.48xlarge" in refused["g6e.48xlarge"]
     laptop.faults.set_quota(G_SPOT, 1000)
-    assert survey(aws, wish).types[0].name == "g6e.48xlarge"
+    assert survey(aws, wanted(), required).types[0].name == "g6e.48xlarge"
 
 
 def test_a_cluster_that_has_its_types_is_held_to_what_is_required(aws: Aws) -> None:
-    wish = SurveyQuery("demo", ("g5.xlarge",), 2, 8, Requirement(1, int(24e9)))
-    assert not survey(aws, wish).options
+    its = wanted("g5.xlarge")
+    assert not survey(aws, its, Requirement(1, int(24e9))).options
     with pytest.raises(UsageError, match=r"--gpu-memory 40GB: the cluster has g5\.xlarge with 1"):
-        survey(aws, replace(wish, requirement=Requirement(1, int(40e9))))
+        survey(aws, its, Requirement(1, int(40e9)))
 
 
 def test_types_with_several_network_cards_cost_a_nat_gateway(laptop: Laptop, aws: Aws) -> None:
@@ -203,10 +211,10 @@ def test_types_that_cannot_be_are_named(
 
 
 def test_a_container_needs_types_whose_image_has_docker(aws: Aws) -> None:
-    wish = SurveyQuery("demo", ("m5.large",), 2, 8, container="team/torch:2.9")
+    wish = wanted("m5.large", container="team/torch:2.9")
     with pytest.raises(UsageError, match=r"--image team/torch:2\.9: nodes of m5\.large have no"):
         survey(aws, wish)
-    assert survey(aws, replace(wish, types=("g5.xlarge",))).types[0].gpus
+    assert survey(aws, replace(wish, instance_types=("g5.xlarge",))).types[0].gpus
 
 
 def test_workers_may_be_in_fewer_zones_than_the_control_nodes(aws: Aws) -> None:
@@ -215,10 +223,10 @@ def test_workers_may_be_in_fewer_zones_than_the_control_nodes(aws: Aws) -> None:
 
 
 def test_other_types_must_fit_those_that_the_cluster_has(aws: Aws) -> None:
-    wish = SurveyQuery("demo", ("g5.2xlarge",), 2, 8, beside=("g5.xlarge",))
-    assert survey(aws, wish).types[0].name == "g5.2xlarge"
+    wish = wanted("g5.2xlarge")
+    assert survey(aws, wish, known=wanted("g5.xlarge")).types[0].name == "g5.2xlarge"
     with pytest.raises(UsageError, match=r"g5\.12xlarge and g5\.2xlarge must not share a job"):
-        survey(aws, replace(wish, beside=("g5.12xlarge",)))
+        survey(aws, wish, known=wanted("g5.12xlarge"))
 
 
 def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:

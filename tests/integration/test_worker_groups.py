@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Capacity, Settings
+from spotelastic.model.job import Capacity
 
 NAME = "quokka"
 ITS = Names(NAME)
@@ -28,8 +27,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
 
 
 def up(aws: Aws, nodes: int = 3, **changes: Any) -> None:
-    asked = replace(request(NAME, nodes), settings=Settings(1, nodes, workers=1))
-    clusters.create(replace(asked, **changes), lambda _: None, aws)
+    clusters.create(request(NAME, nodes, **changes), lambda _: None, aws)
 
 
 def group(aws: Aws, name: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support import asked
 from support.patience import PATIENT
 
 from spotelastic.aws.artifacts.code_archive import pack
@@ -25,7 +26,6 @@ from spotelastic.aws.security import certificates
 from spotelastic.cloud.model import WorkerGroup
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
-from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event, Status
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import status
@@ -135,17 +135,8 @@ def running_trial(
         try:
             for name, value in cloud.environment(info).items():
                 patch.setenv(name, value)
-            wanted = ClusterSpec(
-                name=NAME,
-                script="train.py",
-                args=(),
-                code=archive.sha256,
-                archive=archive.data,
-                settings=Settings(1, 2, workers=1),
-                instance_types=("c5.large",),
-                network=info.net,
-            )
-            wanted = replace(wanted, **request)
+            own = {"code": archive.sha256, "archive": archive.data, "network": info.net}
+            wanted = asked.request(NAME, 2, **(own | request))
             cluster = clusters.create(wanted, lambda _: None, Aws(info.region))
             found = certificates.fetch(cluster.aws, Names(NAME).worker_certificate)
             yield Trial(cluster, FaultClient(info), wanted, TlsFiles(*found.write(folder / "tls")))

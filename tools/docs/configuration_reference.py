@@ -1,26 +1,28 @@
-"""Renders the keys of spotelastic.toml, which are also the variables of `up`."""
+"""Renders the keys of spotelastic.toml, which are also the variables of `up` and the fields of
+`JobConfig`."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import typer
-from command_reference import cell, code, default, options
+from command_reference import cell, code
 
-from spotelastic.cli.app import app
-from spotelastic.client import config_file
+from spotelastic.client.config import config_file
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.option import ConfigField, Effect, ValueKind, config_fields
 
-_ARGUMENTS = {"script": "The job", "args": "The job"}
-"""Arguments of `up` that are keys, too, and where they stand."""
-_OF_ONE_CALL = {"json", "plan", "help"}
-"""Flags of `up` that a file is not for."""
+_CHANGED_BY = {
+    Effect.CLUSTER: "fixed",
+    Effect.UP: "`up`",
+    Effect.SCALE: "`up`, `scale`",
+    Effect.COMMAND: "each command",
+}
 
 
-def keys() -> str:
+def keys(config: type[JobConfig] = JobConfig) -> str:
     """The keys of spotelastic.toml, under the headings of `up --help`."""
-    panels: dict[str, list[Any]] = {}
-    for parameter in _of_up():
-        panel = _ARGUMENTS.get(parameter.name) or parameter.rich_help_panel or ""
-        panels.setdefault(panel, []).append(parameter)
+    panels: dict[str, list[ConfigField]] = {}
+    for field in config_fields(config):
+        if field.in_file:
+            panels.setdefault(field.panel, []).append(field)
     return "\n".join(line for title, found in panels.items() for line in _panel(title, found))
 
 
@@ -29,25 +31,20 @@ def template() -> str:
     return f"```toml\n{config_file.template('train.py', 2, 8, ())}```\n"
 
 
-def _of_up() -> Iterator[Any]:
-    up = typer.main.get_command(app).commands["up"]
-    yield from (each for each in up.params if each.name in _ARGUMENTS)
-    yield from (each for each in options(up) if _key(each) not in _OF_ONE_CALL)
-
-
-def _panel(title: str, found: list[Any]) -> Iterator[str]:
+def _panel(title: str, found: list[ConfigField]) -> Iterator[str]:
     yield f"**{title}**\n"
-    yield "| key | | default |\n|---|---|---|"
-    for each in found:
-        key = _key(each)
-        text = cell(each.help or "")
-        if getattr(each, "multiple", False) or each.nargs != 1:
+    yield "| key | | default | changed by |\n|---|---|---|---|"
+    for field in found:
+        text = cell(field.help)
+        if field.kind is ValueKind.LIST and not field.commas:
             text += " A list."
-        if key in config_file.ONCE:
-            text += " Not in the file."
-        yield f"| {code(key)} | {text} | {cell(default(each))} |"
+        row = (code(field.key), text, cell(_default(field)), _CHANGED_BY[field.effect])
+        yield f"| {' | '.join(row)} |"
     yield ""
 
 
-def _key(parameter: Any) -> str:
-    return str(parameter.opts[0].lstrip("-"))
+def _default(field: ConfigField) -> str:
+    """The default as a file would hold it, or words for it; empty for none."""
+    if field.shown_default is not None or field.default in (None, ()):
+        return field.shown_default or ""
+    return str(field.default).lower() if field.kind is ValueKind.SWITCH else str(field.default)

@@ -75,7 +75,7 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> Cluster:
         dry_run.dry_run(
             aws,
             plan.image,
-            request.instance_types[0],
+            request.job.instance_types[0],
             block=plan.parameters["Cidr"],
             vpc=plan.spec.vpc,
             subnet=next(iter(plan.spec.subnets), ""),
@@ -132,18 +132,17 @@ def _bring_up(
     parameters = {**plan.parameters, "ServiceRole": service_role}
     outputs = cloudformation.ensure(aws, its.stack, parameters, say, maker=maker)
     size = plan.spec.settings.max_nodes
-    purchase = "spot" if request.spot else "on-demand"
     group = plan.spec.worker_group
     instances = "instance" if size == 1 else "instances"
-    say(f"workers {group}: {size} {purchase} {instances} of {request.instance_types[0]}")
+    say(f"workers {group}: {size} spot {instances} of {request.job.instance_types[0]}")
     worker_groups.ensure(
         aws,
         worker_groups.WorkerGroups(
             names=its,
-            types=request.instance_types,
+            types=request.job.instance_types,
             size=size,
             start=_start(request),
-            spot=request.spot,
+            spot=True,
             image=plan.image,
             bucket=plan.bucket,
             profile=outputs["WorkerProfile"],
@@ -153,7 +152,7 @@ def _bring_up(
             efa_cards=plan.efa_cards,
             public=None if plan.spec.vpc else True,
             placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
-            max_price=request.capacity.max_price,
+            max_price=request.job.capacity.max_price,
         ),
     )
     return cluster
@@ -164,15 +163,15 @@ def _start(request: ClusterSpec) -> int:
 
     None if prices must be judged first; never those that are to be bought on demand.
     """
-    capacity = request.capacity
+    capacity = request.job.capacity
     if capacity.max_price is not None:
         return 0
-    return request.settings.max_nodes - min(capacity.base, request.settings.max_nodes)
+    return request.job.settings.max_nodes - min(capacity.base, request.job.settings.max_nodes)
 
 
 def _first(request: ClusterSpec, plan: LaunchPlan) -> tuple[str, ...]:
     """Return the zone into which workers are packed at first; none if they are spread."""
-    return () if request.capacity.zones == "spread" else packed(request, plan.worker_zones)
+    return () if request.job.capacity.zones == "spread" else packed(request, plan.worker_zones)
 
 
 def _subnets(plan: LaunchPlan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Capacity, Environment, JobSpec, Settings
+from spotelastic.model.job import JobSpec
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 DEEP_LEARNING = tuple(
@@ -47,53 +47,30 @@ _NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """What `up` asks for."""
+    """The cluster that `up` asks for: a job, and the zones and network that it is to have."""
 
-    name: str
-    script: str
-    """Path within the archive."""
-    args: tuple[str, ...]
-    code: str
-    """SHA-256 of the archive."""
+    job: JobSpec
+    """The job as the user wants it, on instance types that are chosen. `plan_of` adds what only the
+    account tells. `run` may be empty: by default the one that the cluster has, or its name."""
     archive: bytes
-    settings: Settings
-    """The job's settings. `workers` 0 means one per GPU; `code` is filled in later."""
-    instance_types: tuple[str, ...]
-    spot: bool = True
-    capacity: Capacity = Capacity()
+    """The code, as the job's `code` names it."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Values by the name of the variable."""
     zones: tuple[str, ...] = ()
     """Zones for workers, the best first; by default in the order of their names."""
     placement: Literal["", "cluster"] = ""
     """"cluster": all workers in a placement group, and so in the first of `zones`."""
-    run: str = ""
-    """Name of the run; by default the one that the cluster has, or the cluster's name."""
     network: str = "10.64.0.0/12"
     """Pool of addresses from which the cluster's own network is taken."""
-    vpc: str = ""
-    """An existing VPC to use in place of an own network."""
-    subnets: tuple[str, ...] = ()
-    """Subnets of that VPC for the nodes, one per zone."""
-    control_type: str = names.CONTROL_TYPE
-    etcd: BootRelease | None = None
-    """The etcd that control nodes install; by default they have one."""
-    container: str = ""
-    """Container image that workers run in; by default none."""
-    image: str = ""
-    """Machine image of workers; by default a Deep Learning one for GPUs, else Amazon Linux."""
     bucket: str = ""
     """The user's own bucket; by default the one that all clusters of the account share."""
-    environment: Environment | None = None
-    setup: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    """Values by the name of the variable."""
-    read: tuple[str, ...] = ()
-    """Folders, as bucket/prefix, that workers may read besides their own."""
-    write: tuple[str, ...] = ()
-    linger: float | None = 600.0
-    """Seconds that the cluster stays after its job; None: until it is taken down."""
-    folder: str = ""
-    """Where the script is, on the user's machine."""
+    etcd: BootRelease | None = None
+    """The etcd that control nodes install; by default they have one."""
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.job.cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +93,22 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
 
     Raises `UsageError` for what contradicts the account or the cluster.
     """
-    kinds = instance_types.describe(aws, request.instance_types)
-    if not request.image:
-        instance_types.check_fit(kinds)
+    kinds = instance_types.describe(aws, request.job.instance_types)
+    instance_types.check_fit(kinds)
     kind, cards = instance_types.check_alike(kinds), instance_types.efa_cards(kinds)
     offered = _offers(aws, request)
     network = _network(aws, request, offered, known, cards)
     its_zones = zones.given(network["Zones"])
-    worker_zones = zones.with_workers(offered, its_zones, request.instance_types)
+    worker_zones = zones.with_workers(offered, its_zones, request.job.instance_types)
     placed = _placed(request, worker_zones, kinds, known)
     worker_zones = tuple(zone for zone in worker_zones if placed in ("", zone))
     if not worker_zones:
         raise UsageError(
-            f"--instance-types {','.join(request.instance_types)}: none of the zones of the "
+            f"--instance-types {','.join(request.job.instance_types)}: none of the zones of the "
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
-    image = request.image or (
-        worker_groups.image(aws, Names(request.name)) if known is not None else ""
-    )
+    image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
     image = image or _image(aws, *(DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)))
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
@@ -149,7 +123,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         "PlacedIn": placed,
         "PrivateWorkers": "yes" if cards > 1 else "no",
         "ControlImage": _image(aws, AMAZON_LINUX),
-        "ControlType": request.control_type,
+        "ControlType": names.CONTROL_TYPE,
         "BootScript": boot_script(),
     }
     return LaunchPlan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
@@ -163,36 +137,24 @@ def _spec(
     network: Mapping[str, str],
     cards: int,
 ) -> JobSpec:
-    its = Names(request.name)
+    """Return the job with what the account adds to it."""
+    job, its = request.job, Names(request.name)
     etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
-    return JobSpec(
-        cluster=request.name,
+    return replace(
+        job,
         run=run,
-        script=request.script,
-        args=request.args,
-        code=request.code,
-        settings=replace(request.settings, workers=request.settings.workers or kind.workers),
+        settings=replace(job.settings, workers=job.settings.workers or kind.workers),
         storage=f"s3://{bucket}/{run}/checkpoints",
         etcd=etcd,
         etcd_members=MEMBERS,
         etcd_version=request.etcd.version if request.etcd else "",
-        container=request.container,
         log_group=its.log_group,
         queue=its.queue,
-        worker_group=its.workers if request.spot else its.on_demand,
-        instance_types=request.instance_types,
+        worker_group=its.workers,
         created_at=wall(),
-        capacity=request.capacity,
-        environment=request.environment,
-        setup=request.setup,
-        env=request.env,
-        linger=request.linger,
         vpc=network["GivenVpc"],
         subnets=zones.given(network["GivenSubnets"]),
         nat_gateways=existing_vpc.gateways(cards, network["GivenVpc"]),
-        read=request.read,
-        write=request.write,
-        folder=request.folder,
     )
 
 
@@ -211,7 +173,7 @@ def _placed(
             f"--placement {request.placement}: {request.name} was made without it: take it down "
             "first, or choose another --name"
         )
-    if request.capacity.zones == "spread":
+    if request.job.capacity.zones == "spread":
         raise UsageError(PLACED_AND_SPREAD)
     instance_types.check_placement(kinds, request.placement)
     return next(iter(packed(request, worker_zones)), "")
@@ -223,7 +185,7 @@ def _run(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
     Nodes of two runs do not see each other, and must not write the same checkpoints.
     """
     its = cloudformation.parameters(known)["Run"] if known is not None else ""
-    return its or request.run or request.name
+    return its or request.job.run or request.name
 
 
 def _bucket(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
@@ -247,12 +209,14 @@ def _network(
     """Return the parameters of the network; those of an existing cluster stay."""
     if known is not None:
         given = cloudformation.parameters(known)
-        existing_vpc.check_kept(request.name, zones.given(given["GivenSubnets"]), request.subnets)
+        existing_vpc.check_kept(
+            request.name, zones.given(given["GivenSubnets"]), request.job.subnets
+        )
         return {name: given[name] for name in _NETWORK}
-    types, control = request.instance_types, request.control_type
+    types, control = request.job.instance_types, names.CONTROL_TYPE
     subnets: tuple[str, ...] = ()
-    if request.vpc:
-        its = existing_vpc.look(aws, request.vpc, request.subnets)
+    if request.job.vpc:
+        its = existing_vpc.look(aws, request.job.vpc, request.job.subnets)
         offered = existing_vpc.within(its, offered, types, control)
         chosen = zones.choose(offered, types, control, aws.region)
         subnets = tuple(subnet.id for subnet in its.of(chosen))
@@ -261,10 +225,10 @@ def _network(
     else:
         chosen = zones.choose(offered, types, control, aws.region)
         # All nodes may be in one zone, and a node has an address per network card.
-        size = names.block_size(request.settings.max_nodes * max(1, cards))
+        size = names.block_size(request.job.settings.max_nodes * max(1, cards))
         free = names.addresses(request.network, _networks(aws), len(chosen), size)
     lists = (subnets, free.subnets, free.private, chosen)
-    values = (request.vpc, *map(zones.padded, lists), free.block, ",".join(free.members))
+    values = (request.job.vpc, *map(zones.padded, lists), free.block, ",".join(free.members))
     return dict(zip(_NETWORK, values, strict=True))
 
 
@@ -289,11 +253,11 @@ def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
         whole = (f"{folder.rstrip('/')}/*" for folder in (own, *folders))
         return arns((*whole, *(folder for folder in folders if not folder.endswith("/"))))
 
-    folders = (*request.read, *request.write)
+    folders = (*request.job.read, *request.job.write)
     prefixes = {pattern for folder in folders for pattern in _prefixes(folder.partition("/")[2])}
     return {
-        "ReadObjects": objects(request.read),
-        "WriteObjects": objects(request.write),
+        "ReadObjects": objects(request.job.read),
+        "WriteObjects": objects(request.job.write),
         "DataBuckets": arns(folder.partition("/")[0] for folder in folders) or objects(()),
         "DataPrefixes": ",".join(sorted(prefixes)) or zones.NONE,
     }
@@ -307,7 +271,7 @@ def _prefixes(folder: str) -> tuple[str, ...]:
 
 
 def _offers(aws: Aws, request: ClusterSpec) -> zones.Offers:
-    wanted = {*request.instance_types, request.control_type}
+    wanted = {*request.job.instance_types, names.CONTROL_TYPE}
     return offers.zones(aws, wanted)
 
 

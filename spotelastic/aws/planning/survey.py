@@ -1,6 +1,6 @@
-"""Surveys what an account offers for a request: instance types, zones, quotas and prices.
+"""Surveys what an account offers for a job: instance types, zones, quotas and prices.
 
-Nothing is changed. A request that cannot be met raises; one that can be met in part is described in
+Nothing is changed. A job that cannot be met raises; one that can be met in part is described in
 `Survey.warnings`.
 """
 
@@ -21,41 +21,9 @@ from spotelastic.aws.planning import type_selection
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.job import JobSpec
 
-
-@dataclass(frozen=True, slots=True)
-class SurveyQuery:
-    """What the survey is for."""
-
-    cluster: str
-    types: tuple[str, ...]
-    """Types that were named; empty: the cheapest in quota that meets the requirement."""
-    minimum: int
-    maximum: int
-    requirement: Requirement = Requirement()
-    beside: tuple[str, ...] = ()
-    """Types that the cluster has already: nodes of both train together for a while."""
-    on_demand: int = 0
-    """Workers that may be bought on demand."""
-    base: int = 0
-    """Workers that are always bought on demand, in place of spot."""
-    control_type: str = CONTROL_TYPE
-    controls: int = len(MEMBERS)
-    """Control nodes that are still to be launched."""
-    vpc: str = ""
-    """The user's VPC; empty: a network is created."""
-    subnets: tuple[str, ...] = ()
-    placed: bool = False
-    """Whether workers are to be in a cluster placement group."""
-    packed: bool = False
-    """Whether all workers are to be in one zone."""
-    container: str = ""
-    """The container image that workers are to run in."""
-
-    @property
-    def spot(self) -> int:
-        """Most workers that are spot."""
-        return max(0, self.maximum - self.base)
+ANY_TYPE = Requirement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,67 +48,99 @@ class Survey:
     """Date of the on-demand prices."""
 
 
-def survey(aws: Aws, wish: SurveyQuery) -> Survey:
-    """Survey the region. Raises `UsageError` and `EnvironmentFailure` for what it cannot offer."""
-    kinds, options, short = _types(aws, wish)
-    _check_container(wish, kinds)
-    network = existing_vpc.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
-    its_zones, for_workers = _zones(aws, wish, names_of(kinds), network)
-    ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
+def survey(
+    aws: Aws,
+    job: JobSpec,
+    requirement: Requirement = ANY_TYPE,
+    *,
+    placed: bool = False,
+    known: JobSpec | None = None,
+) -> Survey:
+    """Survey the region for a job, with the `known` one of its cluster if that is up.
+
+    A job without instance types takes the cheapest in quota that meet the requirement. `placed`:
+    its workers are to be in a cluster placement group.
+
+    Raises `UsageError` and `EnvironmentFailure` for what the region cannot offer.
+    """
+    kinds, options, short = _types(aws, job, requirement, known)
+    _check_container(job, kinds)
+    network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
+    its_zones, for_workers = _zones(aws, names_of(kinds), network)
+    packed = job.capacity.zones == "pack"
+    ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
     cards, listed = instance_types.efa_cards(kinds), PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
     price = _price(aws, kinds[0].name, first, listed)
-    addresses = _addresses((wish.minimum, wish.maximum), cards, network, its_zones)
-    nat_gateways = existing_vpc.gateways(cards, wish.vpc)
+    addresses = _addresses(_nodes(job), cards, network, its_zones)
+    nat_gateways = existing_vpc.gateways(cards, job.vpc)
     return Survey(
         types=kinds,
         zones=for_workers,
         price=price,
-        estimate=_estimate(wish, kinds[0].name, price, listed, nat_gateways, addresses),
+        estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses),
         resources=cloudformation.summary(
-            len(its_zones), private=cards > 1, given=network is not None, placed=wish.placed
+            len(its_zones), private=cards > 1, given=network is not None, placed=placed
         ),
-        warnings=(*short, *_of_network(wish, network, its_zones, cards)),
+        warnings=(*short, *_of_network(job, network, its_zones, cards, known)),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
     )
 
 
+def _nodes(job: JobSpec) -> tuple[int, int]:
+    """Return the fewest and the most workers."""
+    return job.settings.min_nodes, job.settings.max_nodes
+
+
+def demand(job: JobSpec) -> NodeDemand:
+    """Return the fewest workers, and the most that are spot and that may be bought on demand."""
+    low, high = _nodes(job)
+    bought = job.capacity
+    on_demand = bought.base or (low if bought.on_demand == "fallback" else 0)
+    return NodeDemand(low, max(0, high - bought.base), on_demand)
+
+
 def _types(
-    aws: Aws, wish: SurveyQuery
+    aws: Aws, job: JobSpec, requirement: Requirement, known: JobSpec | None
 ) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
     """Return the workers' types, what they were chosen from, and the shortages of the quotas."""
-    known = Quotas(aws, wish.cluster)
+    allowed = Quotas(aws, job.cluster)
     try:
-        options = _options(aws, known, wish)
-        kinds = _kinds(aws, wish, options)
-        instance_types.check_alike(
-            (*instance_types.describe(aws, wish.beside), *kinds) if wish.beside else kinds
-        )
-        return kinds, options, tuple(_shortages(aws, known, kinds, wish))
+        options = _options(aws, allowed, job, requirement)
+        kinds = _kinds(aws, job, requirement, options)
+        # Nodes of the cluster's present types train together with new ones for a while.
+        present = instance_types.describe(aws, known.instance_types) if known is not None else ()
+        instance_types.check_alike((*present, *kinds))
+        return kinds, options, tuple(_shortages(aws, allowed, kinds, job, known))
     except Rejected as error:
-        if error.code not in DENIED or not wish.types:
+        if error.code not in DENIED or not job.instance_types:
             raise
-        kinds = _kinds(aws, wish, ())
+        kinds = _kinds(aws, job, requirement, ())
         instance_types.check_alike(kinds)
         return kinds, (), (f"the quotas are not known: {error}",)
 
 
-def _options(aws: Aws, known: Quotas, wish: SurveyQuery) -> tuple[Option, ...]:
-    if wish.types:
+def _options(
+    aws: Aws, allowed: Quotas, job: JobSpec, requirement: Requirement
+) -> tuple[Option, ...]:
+    if job.instance_types:
         return ()
-    nodes = NodeDemand(wish.minimum, min(wish.minimum, wish.spot), wish.on_demand)
-    return type_selection.survey(aws, wish.requirement, nodes, known.allowance)
+    nodes = demand(job)
+    nodes = replace(nodes, spot=min(nodes.least, nodes.spot))
+    return type_selection.survey(aws, requirement, nodes, allowed.allowance)
 
 
-def _kinds(aws: Aws, wish: SurveyQuery, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
-    if not wish.types:
-        return type_selection.best(options, wish.requirement, aws.region).types
-    kinds = instance_types.describe(aws, wish.types)
+def _kinds(
+    aws: Aws, job: JobSpec, requirement: Requirement, options: tuple[Option, ...]
+) -> tuple[InstanceType, ...]:
+    if not job.instance_types:
+        return type_selection.best(options, requirement, aws.region).types
+    kinds = instance_types.describe(aws, job.instance_types)
     instance_types.check_fit(kinds)
-    if str(wish.requirement):
-        type_selection.check(kinds, wish.requirement)
+    if str(requirement):
+        type_selection.check(kinds, requirement)
     return kinds
 
 
@@ -149,62 +149,70 @@ def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
     return tuple(kind.name for kind in kinds)
 
 
-def _check_container(wish: SurveyQuery, kinds: tuple[InstanceType, ...]) -> None:
+def _check_container(job: JobSpec, kinds: tuple[InstanceType, ...]) -> None:
     """Refuse a container on types without docker: every node would fail, and be paid for."""
     for kind in kinds:
-        if wish.container and not kind.gpus:
+        if job.container and not kind.gpus:
             raise UsageError(
-                f"--image {wish.container}: nodes of {kind.name} have no docker: use types with "
+                f"--image {job.container}: nodes of {kind.name} have no docker: use types with "
                 "GPUs, whose machine image has it, or remove --image"
             )
 
 
 def _shortages(
-    aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: SurveyQuery
+    aws: Aws,
+    allowed: Quotas,
+    kinds: tuple[InstanceType, ...],
+    job: JobSpec,
+    known: JobSpec | None,
 ) -> list[str]:
     """Return the shortages of workers, by purchase; raise for control nodes."""
-    nodes = NodeDemand(wish.minimum, wish.spot, wish.on_demand)
-    spot, on_demand = found = quotas.shares(kinds, known.allowance, nodes)
+    nodes = demand(job)
+    spot, on_demand = found = quotas.shares(kinds, allowed.allowance, nodes)
     if refusal := quotas.refusal(found, nodes):
-        raise EnvironmentFailure(f"too few nodes for --min {wish.minimum}: {refusal}")
+        raise EnvironmentFailure(f"too few nodes for --min {nodes.least}: {refusal}")
     told = []
     if spot.had < spot.wanted:
         told.append(spot.text)
     if on_demand.had < on_demand.wanted:
         told.append(f"--on-demand: {on_demand.text}")
-    if wish.controls:
-        (control,) = instance_types.describe(aws, [wish.control_type])
-        left = known.allowance(control.name, spot=False)
-        if left is not None and left.instances(control) < wish.controls:
+    if known is None:
+        (control,) = instance_types.describe(aws, [CONTROL_TYPE])
+        left = allowed.allowance(control.name, spot=False)
+        if left is not None and left.instances(control) < len(MEMBERS):
             raise EnvironmentFailure(
-                f"too few control nodes: {left.describe(control, wish.controls)}"
+                f"too few control nodes: {left.describe(control, len(MEMBERS))}"
             )
     return told
 
 
 def _zones(
-    aws: Aws, wish: SurveyQuery, names: tuple[str, ...], network: Network | None
+    aws: Aws, names: tuple[str, ...], network: Network | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return all zones of the cluster, and those for workers."""
-    offered: zones.Offers = offers.zones(aws, (*names, wish.control_type))
+    offered: zones.Offers = offers.zones(aws, (*names, CONTROL_TYPE))
     within = offered
     if network is not None:
-        within = existing_vpc.within(network, offered, names, wish.control_type)
-    chosen = zones.choose(within, names, wish.control_type, aws.region)
+        within = existing_vpc.within(network, offered, names, CONTROL_TYPE)
+    chosen = zones.choose(within, names, CONTROL_TYPE, aws.region)
     return chosen, zones.with_workers(offered, chosen, names)
 
 
 def _of_network(
-    wish: SurveyQuery, network: Network | None, its_zones: tuple[str, ...], cards: int
+    job: JobSpec,
+    network: Network | None,
+    its_zones: tuple[str, ...],
+    cards: int,
+    known: JobSpec | None,
 ) -> Iterator[str]:
     """Yield the warnings about a network of the user."""
     if network is not None:
-        needed = wish.maximum + 2 * wish.controls if wish.controls else 0
+        needed = job.settings.max_nodes + 2 * len(MEMBERS) if known is None else 0
         yield from existing_vpc.warnings(network, its_zones, cards, needed)
 
 
 def _estimate(
-    wish: SurveyQuery,
+    job: JobSpec,
     worker: str,
     price: float,
     listed: PriceList,
@@ -212,22 +220,23 @@ def _estimate(
     addresses: tuple[int, int],
 ) -> Estimate:
     usual = estimate(
-        nodes=(wish.minimum, wish.maximum),
+        nodes=_nodes(job),
         worker=worker,
         worker_usd=price,
-        control=wish.control_type,
-        control_usd=listed.on_demand(wish.control_type),
+        control=CONTROL_TYPE,
+        control_usd=listed.on_demand(CONTROL_TYPE),
         controls=len(MEMBERS),
         nat_gateways=nat_gateways,
         addresses=addresses,
     )
-    return _with_base(usual, wish, listed.on_demand(worker)) if wish.base else usual
+    base = job.capacity.base
+    return _with_base(usual, base, listed.on_demand(worker)) if base else usual
 
 
-def _with_base(usual: Estimate, wish: SurveyQuery, usd: float) -> Estimate:
+def _with_base(usual: Estimate, base: int, usd: float) -> Estimate:
     """Split the workers into those bought on demand, which come first, and spot ones."""
     workers, *others = usual.lines
-    low, high = min(wish.base, workers.low), min(wish.base, workers.high)
+    low, high = min(base, workers.low), min(base, workers.high)
     bought = Line(workers.what, low, high, usd, "on demand")
     spot = replace(workers, low=workers.low - low, high=workers.high - high)
     return Estimate((*((spot,) if spot.high else ()), bought, *others))
@@ -251,10 +260,10 @@ def _addresses(
 
 
 def _ranking(
-    aws: Aws, wish: SurveyQuery, names: tuple[str, ...], types: tuple[str, ...]
+    aws: Aws, job: JobSpec, names: tuple[str, ...], types: tuple[str, ...]
 ) -> tuple[ZoneOffer, ...]:
     zones = Zones(aws)
-    return ranked(zones.offers(zones.named(names), types, wish.maximum))
+    return ranked(zones.offers(zones.named(names), types, job.settings.max_nodes))
 
 
 def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList) -> float:

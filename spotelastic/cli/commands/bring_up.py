@@ -16,11 +16,10 @@ from pathlib import Path
 
 from spotelastic import wrapping
 from spotelastic.aws.artifacts.boot_artifacts import ETCD
-from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.aws.planning.survey import Survey, SurveyQuery, survey
+from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.aws.security import secrets
 from spotelastic.cli.commands import earlier_run, failure_report
 from spotelastic.cli.commands.detach import LeftRunning
@@ -29,8 +28,9 @@ from spotelastic.cli.render import list_prices, loss_curve, tables
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.cli.render.progress import ProgressView, view
 from spotelastic.client import confirmation, local_data, preflight
-from spotelastic.client.capacity_policy import keep_deadline
-from spotelastic.client.job_config import JobRequest, ValidatedJob, check
+from spotelastic.client.config.differences import differences
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.target import CloudTarget, aws_is_configured
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
@@ -39,26 +39,25 @@ from spotelastic.local.drill import Drill, DrillPlan
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.joining import CloudUse
 from spotelastic.model.counting import counted
-from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
 from spotelastic.signals import Signals
 
 Say = Callable[[str], None]
 
 
-def launch(request: JobRequest) -> int:
+def launch(config: JobConfig) -> int:
     """Run `up` and return the command's exit code."""
-    checked = check(request, Path.cwd())
-    if request.plan and not request.local and not aws_is_configured():
-        plan = list_prices.planned(request, checked)
-        lines = (tables.to_json(plan),) if request.as_json else list_prices.shown(plan)
+    job = check(config, Path.cwd())
+    if config.plan and not config.local and not aws_is_configured():
+        plan = list_prices.planned(job)
+        lines = (tables.to_json(plan),) if config.json else list_prices.shown(plan)
         for line in lines:
             wrapping.say(line)
         return 0
     with Signals() as signals:
         try:
             with ExitStack() as undo:
-                return _carry_through(request, checked, undo, signals)
+                return _carry_through(job, undo, signals)
         except KeyboardInterrupt:
             return signals.exit_code
         except SpotelasticError as error:
@@ -71,70 +70,71 @@ def launch(request: JobRequest) -> int:
 # -- from nothing to the report ------------------------------------------------------------------
 
 
-def _carry_through(
-    request: JobRequest, checked: ValidatedJob, undo: ExitStack, signals: Signals
-) -> int:
+def _carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
+    config = job.config
     with view() as shown:
-        say = _to_stderr if request.as_json else shown.say
-        region = None if request.local else request.region
-        stays = LeftRunning(checked.name, checked.linger, undo, signals, shown.say, region)
-        target = _find_target(request, stays, say)
+        say = _to_stderr if config.json else shown.say
+        region = None if config.local else config.region
+        stays = LeftRunning(job.name, job.spec.linger, undo, signals, shown.say, region)
+        target = _find_target(config, stays, say)
         stays = replace(stays, use=target.use)
-        known = preflight.find(target, request, checked)
-        earlier_run.check(request, known)
+        known = preflight.find(target, job)
+        earlier_run.check(config, known)
         if known is not None:
-            checked = replace(
-                checked, capacity=keep_deadline(checked.capacity, known.spec.capacity)
-            )
-        with stays.changed() if known is not None and not request.plan else nullcontext():
-            found = survey(target.aws, _wish(request, checked, known))
-            headline = render_plan.headline(request, checked, found)
-            for line in (*headline, *preflight.versions(known)):
+            job = job.beside(known.spec)
+        with stays.changed() if known is not None and not config.plan else nullcontext():
+            found = _survey(job, known, target)
+            for line in (*render_plan.headline(job, found), *preflight.versions(known)):
                 say(line)
-            if request.plan:
-                _show_plan(request, checked, found, known, target, say)
+            if config.plan:
+                _show_plan(job, found, known, target, say)
                 return 0
             if known is None and target.cloud is None:
-                _confirm_cost(request, checked, found, say)
+                _confirm_cost(job, found, say)
             began, told = steady(), _earlier(known, shown.say)
             if known is None:
-                earlier_run.begin(target, request, checked, shown.say)
-            cluster = _bring_up(request, checked, found, known, target, stays, shown.say)
-        drill = _drill(request, target, shown.say)
+                earlier_run.begin(target, job, shown.say)
+            cluster = _bring_up(job, found, known, target, stays, shown.say)
+        drill = _drill(config, target, shown.say)
         first = _FirstStep(began, shown.say) if known is None else None
-        stays = replace(stays, owned=target.use is not None and known is None and not request.keep)
+        stays = replace(stays, owned=target.use is not None and known is None and not config.keep)
         watchers = [each for each in (drill.feed if drill else None, first) if each is not None]
-        status = _watch(request, cluster, target, stays, shown, watchers, told)
-        if request.detach and not ended(status):
+        status = _watch(config, cluster, target, stays, shown, watchers, told)
+        if config.detach and not ended(status):
             _detach(stays, first, shown.say)
             return 0
         result = outcome(cluster, status)
         log = failure_report.keep_log(cluster, result) if failure_report.failed(result) else None
-    return _conclude(request, result, log, drill, replace(stays, say=wrapping.say))
+    return _conclude(config, result, log, drill, replace(stays, say=wrapping.say))
+
+
+def _survey(job: ValidatedJob, known: Cluster | None, target: CloudTarget) -> Survey:
+    """Look up what the account offers for the job."""
+    return survey(
+        target.aws,
+        job.spec,
+        job.requirement,
+        placed=bool(job.config.placement),
+        known=None if known is None else known.spec,
+    )
 
 
 def _show_plan(
-    request: JobRequest,
-    checked: ValidatedJob,
-    found: Survey,
-    known: Cluster | None,
-    target: CloudTarget,
-    say: Say,
+    job: ValidatedJob, found: Survey, known: Cluster | None, target: CloudTarget, say: Say
 ) -> None:
     """Show what would be created or changed, as JSON or for people."""
     spec = known.spec if known else None
-    secrets_changed = _other_secrets(target, checked, known)
-    planned = render_plan.planned(request, checked, found, spec, secrets_changed)
-    if request.as_json:
+    planned = render_plan.planned(job, found, spec, _other_secrets(target, job, known))
+    if job.config.json:
         print(tables.to_json(planned))
         return
-    for line in render_plan.plan(checked, found, planned, emulated=request.local):
+    for line in render_plan.plan(job, found, planned):
         say(line)
     say("nothing was created or changed")
 
 
 def _watch(
-    request: JobRequest,
+    config: JobConfig,
     cluster: Cluster,
     target: CloudTarget,
     stays: LeftRunning,
@@ -152,7 +152,7 @@ def _watch(
         return watch(
             cluster,
             shown,
-            until=training if request.detach else ended,
+            until=training if config.detach else ended,
             look=look,
             alive=target.check,
             silent=target.where_to_look,
@@ -173,13 +173,11 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _confirm_cost(request: JobRequest, checked: ValidatedJob, found: Survey, say: Say) -> None:
+def _confirm_cost(job: ValidatedJob, found: Survey, say: Say) -> None:
     """Ask before the first dollar is spent. Without a terminal to ask on, go ahead."""
-    if request.yes or not confirmation.somebody_is_there():
+    if job.config.yes or not confirmation.somebody_is_there():
         return
-    for line in render_plan.plan(
-        checked, found, render_plan.planned(request, checked, found, None, ())
-    ):
+    for line in render_plan.plan(job, found, render_plan.planned(job, found, None, ())):
         say(line)
     confirmation.confirm("Create it for this price?", "nothing was created")
 
@@ -215,42 +213,15 @@ class _FirstStep:
             self._say(f"first step {steady() - self._began:.0f} s after the command")
 
 
-def _wish(request: JobRequest, checked: ValidatedJob, known: Cluster | None) -> SurveyQuery:
-    types = request.types
-    if known is not None and not types:
-        types = known.spec.instance_types
-    return SurveyQuery(
-        cluster=checked.name,
-        types=types,
-        minimum=request.minimum,
-        maximum=request.maximum,
-        on_demand=_on_demand(checked.capacity, request.minimum),
-        base=checked.capacity.base,
-        requirement=checked.requirement,
-        placed=bool(request.placement),
-        packed=checked.capacity.zones == "pack",
-        container=request.image,
-        beside=known.spec.instance_types if known is not None else (),
-        controls=len(MEMBERS) if known is None else 0,
-        vpc=known.spec.vpc if known is not None else request.vpc,
-        subnets=known.spec.subnets if known is not None else request.subnets,
-    )
-
-
-def _on_demand(capacity: Capacity, minimum: int) -> int:
-    """Return how many on-demand nodes may be bought: the base, or with `fallback` the minimum."""
-    return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
-
-
-def _find_target(request: JobRequest, stays: LeftRunning, say: Say) -> CloudTarget:
+def _find_target(config: JobConfig, stays: LeftRunning, say: Say) -> CloudTarget:
     """Return AWS, or the local cloud: a running one if there is one, else a new one.
 
     The local cloud lives as long as a command or a cluster uses it.
     """
-    if not request.local:
-        return CloudTarget.find(False, request.region)
+    if not config.local:
+        return CloudTarget.find(False, config.region)
     use, new = joining.join(lambda: say("starting the local cloud"))
-    last = _to_stderr if request.as_json else wrapping.say
+    last = _to_stderr if config.json else wrapping.say
     stays.undo.callback(_undoing(stays.signals, lambda: _leave(use, last)))
     if new:
         say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
@@ -267,61 +238,37 @@ def _leave(use: CloudUse, say: Say) -> None:
 
 
 def _bring_up(
-    request: JobRequest,
-    checked: ValidatedJob,
+    job: ValidatedJob,
     found: Survey,
     known: Cluster | None,
     target: CloudTarget,
     stays: LeftRunning,
     say: Say,
 ) -> Cluster:
-    """Create the cluster, or change the known one where it differs from the request."""
-    wanted = ClusterSpec(
-        name=checked.name,
-        script=checked.script,
-        args=request.args,
-        code=checked.archive.sha256,
-        archive=checked.archive.data,
-        settings=checked.settings,
-        capacity=checked.capacity,
-        zones=tuple(zone.name for zone in found.ranking),
-        instance_types=tuple(kind.name for kind in found.types),
-        run=request.resume or "",
-        bucket=request.bucket or "",
-        vpc=request.vpc,
-        subnets=request.subnets,
-        placement="cluster" if request.placement else "",
-        environment=checked.environment,
-        setup=request.setup,
-        container=request.image,
-        env=checked.env,
-        secrets=checked.secrets,
-        read=checked.read,
-        write=checked.write,
-        linger=checked.linger,
-        folder=checked.folder,
-        etcd=ETCD,
-    )
-    if target.cloud is not None:  # local instances run on this machine, which has an etcd
-        wanted = replace(wanted, network=target.cloud.net, etcd=None)
+    """Create the cluster, or change the known one where its job differs."""
+    wanted = job.cluster(found)
+    if target.cloud is None:
+        wanted = replace(wanted, etcd=ETCD)
+    else:  # local instances run on this machine, which has an etcd
+        wanted = replace(wanted, network=target.cloud.net)
     if known is not None:
-        hidden = _other_secrets(target, checked, known)
-        differences = list(render_plan.changes(request, checked, found, known.spec, hidden))
-        say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
+        hidden = _other_secrets(target, job, known)
+        changes = "; ".join(differences(known.spec, wanted.job, hidden))
+        say(f"{job.name} is up already; changes: {changes or 'none'}")
     if target.use is not None:
-        return _bring_up_here(request, wanted, target, target.use, say, new=known is None)
+        return _bring_up_here(job.config, wanted, target, target.use, say, new=known is None)
     cluster = lifecycle.create(wanted, say, target.aws)
 
     def down() -> None:
         with stays.ended():
-            target.down(checked.name, wrapping.say)
+            target.down(job.name, wrapping.say)
 
     stays.undo.callback(_undoing(stays.signals, down))
     return cluster
 
 
 def _bring_up_here(
-    request: JobRequest,
+    config: JobConfig,
     wanted: ClusterSpec,
     target: CloudTarget,
     use: CloudUse,
@@ -334,16 +281,16 @@ def _bring_up_here(
         new = new and target.known(wanted.name) is None  # another `up` may have been faster
         use.works_on(wanted.name, stays=False if new else None)
         cluster = lifecycle.create(wanted, say, target.aws)
-    if request.keep:
+    if config.keep:
         use.works_on(wanted.name, stays=True)
     return cluster
 
 
 def _other_secrets(
-    target: CloudTarget, checked: ValidatedJob, known: Cluster | None
+    target: CloudTarget, job: ValidatedJob, known: Cluster | None
 ) -> Collection[str]:
     """Return the secrets that the known cluster lacks or has with another value."""
-    return () if known is None else secrets.differing(target.aws, checked.name, checked.secrets)
+    return () if known is None else secrets.differing(target.aws, job.name, job.secrets)
 
 
 def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
@@ -354,17 +301,17 @@ def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
     return undone
 
 
-def _drill(request: JobRequest, target: CloudTarget, say: Say) -> Drill | None:
-    if not request.drill or target.cloud is None:
+def _drill(config: JobConfig, target: CloudTarget, say: Say) -> Drill | None:
+    if not config.drill or target.cloud is None:
         return None
-    return Drill(DrillPlan(nodes=request.maximum), FaultClient(target.cloud), say)
+    return Drill(DrillPlan(nodes=config.most), FaultClient(target.cloud), say)
 
 
 # -- the end -------------------------------------------------------------------------------------
 
 
 def _conclude(
-    request: JobRequest,
+    config: JobConfig,
     result: JobOutcome,
     log: Path | None,
     drill: Drill | None,
@@ -375,14 +322,14 @@ def _conclude(
     Reports come first, so that a failing clean-up cannot cost the report.
     """
     tables.display(tables.report_table(result.report))
-    written = _write(request, result)
+    written = _write(config, result)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
-    stays = result.status.state == "stopped" or (request.keep_failed and kept)
-    if request.keep or (stays and not cluster.owned):
+    stays = result.status.state == "stopped" or (config.keep_failed and kept)
+    if config.keep or (stays and not cluster.owned):
         cluster.leave()  # it was stopped to go on later, or its failed node is to be inspected
     elif cluster.use is not None:
         cluster.use.works_on(cluster.name, stays=False)
-    for node in kept if request.keep_failed else ():
+    for node in kept if config.keep_failed else ():
         wrapping.say(f"{node} is kept: inspect it with spotelastic shell {node}")
     missed = drill.missing if drill else ()
     if missed:
@@ -398,14 +345,15 @@ def _conclude(
     return 0 if written and not missed else 1
 
 
-def _write(request: JobRequest, result: JobOutcome) -> bool:
+def _write(config: JobConfig, result: JobOutcome) -> bool:
     """Write the files that were asked for; return False if one could not be written."""
     try:
-        if request.report:
-            request.report.parent.mkdir(parents=True, exist_ok=True)
-            request.report.write_text(tables.to_json(result.report) + "\n")
-        if request.curve:
-            loss_curve.draw(result.points, result.report.interruptions, request.curve)
+        if config.report:
+            report = Path(config.report)
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.write_text(tables.to_json(result.report) + "\n")
+        if config.curve:
+            loss_curve.draw(result.points, result.report.interruptions, Path(config.curve))
     except OSError as error:
         print(f"spotelastic: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return False

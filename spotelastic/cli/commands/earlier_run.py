@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.client.job_config import JobRequest, ValidatedJob
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, UsageError
@@ -12,18 +13,18 @@ from spotelastic.errors import OtherVersion, UsageError
 Say = Callable[[str], None]
 
 
-def check(request: JobRequest, known: Cluster | None) -> None:
+def check(config: JobConfig, known: Cluster | None) -> None:
     """Raise `UsageError` if --fresh contradicts --resume or the cluster is already up."""
-    if request.fresh and request.resume:
-        raise UsageError(f"--fresh and --resume {request.resume}: give only one of them")
-    if request.fresh and known is not None:
+    if config.fresh and config.resume:
+        raise UsageError(f"--fresh and --resume {config.resume}: give only one of them")
+    if config.fresh and known is not None:
         raise UsageError(
             f"--fresh: the cluster {known.name} is training: end it first with "
             f"`spotelastic down {known.name}`, which keeps its checkpoints"
         )
 
 
-def begin(target: CloudTarget, request: JobRequest, checked: ValidatedJob, say: Say) -> None:
+def begin(target: CloudTarget, wanted: ValidatedJob, say: Say) -> None:
     """Report the step that a new cluster continues from.
 
     With --fresh the earlier checkpoints are set aside: they stay stored but are no longer used.
@@ -33,17 +34,18 @@ def begin(target: CloudTarget, request: JobRequest, checked: ValidatedJob, say: 
 
     from spotelastic.cli.commands import ckpt_target
 
-    bucket, run = request.bucket or target.bucket, request.resume or checked.name
+    config = wanted.config
+    bucket, run = config.bucket or target.bucket, config.resume or wanted.name
     left = BucketObjects(target.aws, bucket, run)
     if not left.has(CHECKPOINTS + LATEST):
         return
     url = left.url(CHECKPOINTS.rstrip("/"))
     with ckpt_target.storage(url) as there:
         kept = StoredRun(there, run)
-        commit = kept.commits.begin_afresh() if request.fresh else kept.commits.latest()
+        commit = kept.commits.begin_afresh() if config.fresh else kept.commits.latest()
         if commit is None:
             return
-        if request.fresh:
+        if config.fresh:
             say(
                 f"beginning afresh: step {commit.step} and earlier ones stay in {url}, but are no "
                 "longer used"
@@ -58,8 +60,8 @@ def begin(target: CloudTarget, request: JobRequest, checked: ValidatedJob, say: 
     by = f" by {' '.join([job.script, *without_secrets(job.args)])}" if job else ""
     resumed = f"continuing from step {commit.step} of the run {run}{when}{by}"
     say(f"{resumed}; begin afresh with --fresh")
-    if job and job.script != checked.script:
+    if job and job.script != wanted.spec.script:
         say(f"warning: that run was made by another script, {job.script}")
-    elif job and job.args != request.args:
+    elif job and job.args != wanted.spec.args:
         args = " ".join(without_secrets(job.args))
         say(f"warning: that run had other arguments: {args or 'none'}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spotelastic.cli.options import replay as options
 from spotelastic.cli.options.common import AsJson
-from spotelastic.client.capacity_policy import capacity, seconds_left, with_deadline
+from spotelastic.client.config.capacity_policy import capacity, seconds_left, with_deadline
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted
 from spotelastic.validation import size

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spotelastic.client.capacity_policy import ON_DEMAND
+from spotelastic.client.config.capacity_policy import ON_DEMAND
 
 TraceFile = Annotated[
     Path,

@@ -6,8 +6,9 @@ from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
 from spotelastic.cli.render.plan import Planned, price_table
-from spotelastic.client.job_config import JobRequest, ValidatedJob
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.errors import UsageError
+from spotelastic.model.job import Settings
 
 GPU_FAMILIES = ("g", "p")
 UNKNOWN = (
@@ -18,16 +19,16 @@ UNKNOWN = (
 """What only an account can tell."""
 
 
-def planned(request: JobRequest, checked: ValidatedJob) -> Planned:
+def planned(job: ValidatedJob) -> Planned:
     """Return the plan.
 
     Raises `UsageError` if only an account can tell which instance types are meant.
     """
     table = shipped_table()
-    types = request.types or (_cheapest(request, checked, table),)
-    costs = _estimate(request, types[0], table)
+    types = job.spec.instance_types or (_cheapest(job, table),)
+    costs = _estimate(job.spec.settings, types[0], table)
     return Planned(
-        name=checked.name,
+        name=job.name,
         is_up=False,
         changes=(),
         resources=(),
@@ -58,10 +59,10 @@ def shown(plan: Planned) -> Iterator[str]:
     yield f"would create the cluster {plan.name}; nothing was created"
 
 
-def _cheapest(request: JobRequest, checked: ValidatedJob, table: Table) -> str:
+def _cheapest(job: ValidatedJob, table: Table) -> str:
     """Return the cheapest GPU type; `up` takes the cheapest in quota if no type is given."""
-    if str(checked.requirement):
-        flag = "--gpus" if request.gpus else "--gpu-memory"
+    if str(job.requirement):
+        flag = "--gpus" if job.config.gpus else "--gpu-memory"
         raise UsageError(
             f"{flag}: only an AWS account can tell which types have that: configure one "
             "(`aws configure`), or name --instance-types"
@@ -70,8 +71,8 @@ def _cheapest(request: JobRequest, checked: ValidatedJob, table: Table) -> str:
     return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
 
 
-def _estimate(request: JobRequest, worker: str, table: Table) -> Estimate:
-    prices, nodes = table.usd_per_hour, (request.minimum, request.maximum)
+def _estimate(settings: Settings, worker: str, table: Table) -> Estimate:
+    prices, nodes = table.usd_per_hour, (settings.min_nodes, settings.max_nodes)
     costs = estimate(
         nodes=nodes,
         worker=worker,

@@ -2,17 +2,18 @@
 (pure)."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.compute.estimate import AS_OF, Estimate, Line
 from spotelastic.aws.planning.survey import Survey
-from spotelastic.client.job_config import JobRequest, ValidatedJob
+from spotelastic.client.config.differences import differences
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import UsageError
-from spotelastic.model.counting import size
+from spotelastic.model.counting import duration, size
 from spotelastic.model.job import Capacity, JobSpec
 
 BESIDE = (
@@ -27,32 +28,32 @@ EMULATED = (
 )
 
 
-def headline(request: JobRequest, checked: ValidatedJob, found: Survey) -> Iterator[str]:
+def headline(job: ValidatedJob, found: Survey) -> Iterator[str]:
     """Yield script, types, zones and price, then warnings.
 
     Raises `UsageError` before the first line if a limit contradicts the prices.
     """
-    _check_kept(checked)
-    _check_cost(request.minimum, checked.capacity.max_cost, found)
+    spec, (low, high) = job.spec, (job.spec.settings.min_nodes, job.spec.settings.max_nodes)
+    _check_kept(spec)
+    _check_cost(low, spec.capacity.max_cost, found)
     kind = found.types[0]
     gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
     others = "".join(f", {each.name}" for each in found.types[1:])
     chosen = ", the cheapest in quota" if found.options else ""
-    with_ = f" with {checked.environment.file}" if checked.environment else ""
+    with_ = f" with {spec.environment.file}" if spec.environment else ""
     yield (
-        f"{checked.script}{with_}: {_range(request.minimum, request.maximum)} spot "
-        f"{kind.name}{others} ({gpus} each{chosen})"
+        f"{spec.script}{with_}: {_range(low, high)} spot {kind.name}{others} ({gpus} each{chosen})"
     )
     yield (
         f"in {_where(found)}: {_usd(found.price)} an hour each, "
-        f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
-        f"{' (invented prices of the local cloud)' if request.local else ''}"
+        f"{_usd(found.estimate.high)} an hour for all with {_nodes(high)}"
+        f"{' (invented prices of the local cloud)' if job.config.local else ''}"
     )
-    if checked.archive.left_out is not None:
-        yield not_shipped(checked.archive.left_out)
+    if job.archive.left_out is not None:
+        yield not_shipped(job.archive.left_out)
     for warning in found.warnings:
         yield f"warning: {warning}"
-    yield from _too_dear(checked.capacity, found.price)
+    yield from _too_dear(spec.capacity, found.price)
 
 
 def not_shipped(left: LeftOut) -> str:
@@ -67,8 +68,8 @@ def not_shipped(left: LeftOut) -> str:
     )
 
 
-def _check_kept(checked: ValidatedJob) -> None:
-    if checked.capacity.keep_failed and checked.linger == 0:
+def _check_kept(spec: JobSpec) -> None:
+    if spec.capacity.keep_failed and spec.linger == 0:
         raise UsageError(
             "--keep-failed: with --linger 0 the cluster and its failed node end with the job: "
             "give a time to stay, such as --linger 3h"
@@ -87,8 +88,8 @@ def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
     minutes = limit / an_hour * 60.0
     raise UsageError(
         f"--max-cost {limit:g}: pays for {minutes:.1f} min of {_nodes(minimum)} (--min) and the "
-        f"control nodes, {_usd(an_hour)} an hour: {_time(policy.boots_in)} to boot and "
-        f"{_time(policy.ends_within)} to end take {_up(least)} USD: give more than that"
+        f"control nodes, {_usd(an_hour)} an hour: {duration(policy.boots_in)} to boot and "
+        f"{duration(policy.ends_within)} to end take {_up(least)} USD: give more than that"
     )
 
 
@@ -133,18 +134,14 @@ class Planned:
 
 
 def planned(
-    request: JobRequest,
-    checked: ValidatedJob,
-    found: Survey,
-    known: JobSpec | None,
-    secrets: Collection[str],
+    job: ValidatedJob, found: Survey, known: JobSpec | None, secrets: Collection[str]
 ) -> Planned:
     """Return the plan for programs. `secrets` are the new and changed ones."""
-    differences = changes(request, checked, found, known, secrets) if known is not None else ()
+    wanted = job.cluster(found).job
     return Planned(
-        name=checked.name,
+        name=job.name,
         is_up=known is not None,
-        changes=tuple(differences),
+        changes=() if known is None else tuple(differences(known, wanted, secrets)),
         resources=() if known is not None else tuple(found.resources),
         instance_types=tuple(kind.name for kind in found.types),
         zones=tuple(zone.name for zone in found.ranking) or tuple(found.zones),
@@ -156,127 +153,42 @@ def planned(
     )
 
 
-def plan(
-    checked: ValidatedJob, found: Survey, planned: Planned, *, emulated: bool = False
-) -> Iterator[str]:
-    """Yield the lines that `--plan` shows.
-
-    `emulated`: for the local cloud, where nothing costs money.
-    """
+def plan(job: ValidatedJob, found: Survey, planned: Planned) -> Iterator[str]:
+    """Yield the lines that `--plan` shows."""
     yield ""
-    yield from _choice(checked, found)
+    yield from _choice(job, found)
     yield from _zones(found)
     real = (
         f"Spot prices are today's, on-demand prices of {found.prices_of}; the others are those of "
         f"us-east-1, {AS_OF}. Traffic and storage come on top."
     )
-    yield from price_table(found.estimate, EMULATED if emulated else real)
+    yield from price_table(found.estimate, EMULATED if job.config.local else real)
     yield ""
     if not planned.is_up:
-        yield f"would create the cluster {checked.name}: {', '.join(planned.resources)}"
+        yield f"would create the cluster {job.name}: {', '.join(planned.resources)}"
         yield BESIDE
     elif planned.changes:
-        yield f"would change the cluster {checked.name}: {'; '.join(planned.changes)}"
+        yield f"would change the cluster {job.name}: {'; '.join(planned.changes)}"
     else:
         yield (
-            f"the job of {checked.name} is already as requested: nothing would change, except that "
+            f"the job of {job.name} is already as requested: nothing would change, except that "
             "a stack made by another version of spotelastic is updated"
         )
-    yield lingers(checked.linger)
+    yield lingers(job.spec.linger)
 
 
 def lingers(seconds: float | None) -> str:
     """Return how the cluster ends if it is not taken down."""
     if seconds is None:
         return "otherwise it never ends by itself (--linger)"
-    return f"otherwise it ends by itself {_time(seconds)} after its job (--linger)"
+    return f"otherwise it ends by itself {duration(seconds)} after its job (--linger)"
 
 
-def changes(
-    request: JobRequest,
-    checked: ValidatedJob,
-    found: Survey,
-    known: JobSpec,
-    secrets: Collection[str],
-) -> Iterator[str]:
-    """Yield the differences between the request and the job that the cluster has."""
-    pairs = {
-        **_of_its_nodes(checked, found, known),
-        **_of_the_job(request, checked, found, known),
-    }
-    for name, (was, now) in pairs.items():
-        if was != now:
-            yield f"{name} {_shown(was)} -> {_shown(now)}"
-    if known.capacity.deadline != checked.capacity.deadline:
-        yield "deadline"
-    if known.code != checked.archive.sha256:
-        yield "code"
-    if known.environment != checked.environment:
-        yield "environment"
-    if dict(known.env) != dict(checked.env):
-        yield "variables"
-    if secrets or set(known.secrets) != set(checked.secrets):
-        yield "secrets"
-
-
-Pairs = Mapping[str, tuple[object, object]]
-"""By flag: the cluster's value, and the requested one."""
-
-
-def _of_the_job(request: JobRequest, checked: ValidatedJob, found: Survey, known: JobSpec) -> Pairs:
-    old, new = known.settings, checked.settings
-    return {
-        "max-restarts": (old.max_restarts, new.max_restarts),
-        "snapshot-every": (old.snapshot_every, new.snapshot_every),
-        "checkpoint-every": (old.checkpoint_every, new.checkpoint_every),
-        "keep-last": (old.keep_last, new.keep_last),
-        "keep-every": (old.keep_every, new.keep_every),
-        "gang": (old.gang, new.gang),
-        "stall-timeout": (old.stall_timeout, new.stall_timeout),
-        "exit-barrier-timeout": (old.exit_barrier, new.exit_barrier),
-        "nproc-per-node": (old.workers, new.workers or found.types[0].workers),
-        "script": (known.script, checked.script),
-        "folder": (known.folder or checked.folder, checked.folder),
-        "args": (" ".join(known.args), " ".join(request.args)),
-        "setup": (known.setup, request.setup),
-        "image": (known.container, request.image),
-    }
-
-
-def _of_its_nodes(checked: ValidatedJob, found: Survey, known: JobSpec) -> Pairs:
-    old, new = known.capacity, checked.capacity
-    types = tuple(kind.name for kind in found.types)
-    return {
-        "min": (known.settings.min_nodes, checked.settings.min_nodes),
-        "max": (known.settings.max_nodes, checked.settings.max_nodes),
-        "instance-types": (",".join(known.instance_types), ",".join(types)),
-        "zones": (old.zones, new.zones),
-        "on-demand": (_bought(old), _bought(new)),
-        "spot-patience": (_time(old.spot_patience), _time(new.spot_patience)),
-        "max-price": (old.max_price, new.max_price),
-        "max-cost": (old.max_cost, new.max_cost),
-        "keep-failed": (old.keep_failed, new.keep_failed),
-        "read": (" ".join(known.read), " ".join(checked.read)),
-        "write": (" ".join(known.write), " ".join(checked.write)),
-        "linger": (_time(known.linger), _time(checked.linger)),
-    }
-
-
-def _bought(capacity: Capacity) -> str:
-    return f"base={capacity.base}" if capacity.base else capacity.on_demand
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value in ("", None) else str(value)
-
-
-def _choice(checked: ValidatedJob, found: Survey) -> Iterator[str]:
+def _choice(job: ValidatedJob, found: Survey) -> Iterator[str]:
     """Yield the kinds of nodes that were considered, and why each was or was not chosen."""
     if not found.options:
         return
-    such = str(checked.requirement)
+    such = str(job.requirement)
     yield f"kinds of nodes{f' with {such}' if such else ''}, by hourly price of the cheapest type:"
     for option in found.options:
         first = option.types[0]
@@ -320,12 +232,6 @@ def _range(low: int, high: int) -> str:
 
 def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "forever"
-    return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
 
 
 def _up(amount: float) -> str:

@@ -10,42 +10,31 @@ import pytest
 
 from spotelastic import validation
 from spotelastic.aws.compute.instance_types import InstanceType
-from spotelastic.cli.render import plan as render_plan
 from spotelastic.client import commands
-from spotelastic.client.capacity_policy import keep_deadline, with_deadline
-from spotelastic.client.job_config import JobRequest, check
+from spotelastic.client.config.capacity_policy import keep_deadline, with_deadline
+from spotelastic.client.config.differences import differences
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.progress import Cost
 
 
-def request(**changes: object) -> JobRequest:
-    usual: dict[str, object] = {
-        "script": Path("train.py"),
+def request(**changes: Any) -> JobConfig:
+    usual: dict[str, Any] = {
+        "script": "train.py",
         "args": ("--steps", "3"),
         "local": True,
-        "region": None,
-        "minimum": 2,
-        "maximum": 4,
-        "name": None,
-        "types": ("g5.xlarge",),
-        "nproc_per_node": None,
-        "snapshot_every": "auto",
-        "checkpoint_every": "auto",
-        "keep_last": 3,
-        "keep_every": 0,
-        "max_restarts": 3,
-        "gang": False,
-        "stall_timeout": 0.0,
-        "exit_barrier_timeout": 300.0,
-        "drill": False,
-        "detach": False,
-        "keep": False,
-        "report": None,
-        "curve": None,
+        "min": 2,
+        "max": 4,
+        "instance_types": ("g5.xlarge",),
     }
-    return JobRequest(**(usual | changes))  # type: ignore[arg-type]
+    return JobConfig(**(usual | changes))
+
+
+GPUS: dict[str, Any] = {"instance_types": ()}
+"""For what chooses types in place of named ones."""
 
 
 @pytest.fixture
@@ -58,8 +47,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sound_request_becomes_a_plan(folder: Path) -> None:
     plan = check(request(), folder)
-    assert (plan.name, plan.script) == ("train", "train.py")
-    assert (plan.settings.min_nodes, plan.settings.max_nodes, plan.settings.workers) == (2, 4, 1)
+    assert (plan.name, plan.spec.script) == ("train", "train.py")
+    settings = plan.spec.settings
+    assert (settings.min_nodes, settings.max_nodes, settings.workers) == (2, 4, 1)
     assert plan.archive.files == 3
 
 
@@ -73,8 +63,8 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
         "stall_timeout": 90.0,
         "exit_barrier_timeout": 60.0,
     }
-    assert check(request(**told), folder).settings == replace(
-        check(request(), folder).settings,
+    assert check(request(**told), folder).spec.settings == replace(
+        check(request(), folder).spec.settings,
         snapshot_every=Interval(steps=20),
         checkpoint_every=Interval(seconds=600.0),
         keep_last=5,
@@ -87,15 +77,15 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
 
 def test_a_cluster_lingers_for_a_time_not_at_all_or_forever(folder: Path) -> None:
     def linger(text: str) -> float | None:
-        return check(request(linger=text), folder).linger
+        return check(request(linger=text), folder).spec.linger
 
-    assert check(request(), folder).linger == 600.0
+    assert check(request(), folder).spec.linger == 600.0
     assert [linger(text) for text in ("90s", "2h", "0", "forever")] == [90.0, 7200.0, 0.0, None]
 
 
 def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: Path) -> None:
-    assert check(request(local=False), folder).settings.workers == 0
-    assert check(request(local=False, nproc_per_node=8), folder).settings.workers == 8
+    assert check(request(local=False), folder).spec.settings.workers == 0
+    assert check(request(local=False, nproc_per_node=8), folder).spec.settings.workers == 8
 
 
 @pytest.mark.parametrize(
@@ -105,10 +95,10 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"script": Path("notes.txt")}, "notes.txt is not a Python file"),
         ({"script": Path("broken.py")}, "broken.py is not a Python file: line 1"),
         ({"script": Path()}, "is not a Python file"),
-        ({"minimum": 5}, "--min 5 is above --max 4"),
-        ({"minimum": 0}, "--min 0: a job needs at least one node"),
-        ({"maximum": 0}, "--max 0: a job needs at least one node"),
-        ({"maximum": 5000}, "--max 5000: at most 1000 nodes"),
+        ({"min": 5}, "--min 5 is above --max 4"),
+        ({"min": 0}, "--min 0: a job needs at least one node"),
+        ({"max": 0}, "--max 0: a job needs at least one node"),
+        ({"max": 5000}, "--max 5000: at most 1000 nodes"),
         ({"nproc_per_node": 0}, "--nproc-per-node 0"),
         ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
         ({"checkpoint_every": "10 m"}, "--checkpoint-every 10 m: give steps"),
@@ -127,9 +117,15 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"stall_timeout": -0.5}, "--stall-timeout -0.5: must not be negative"),
         ({"exit_barrier_timeout": -1.0}, "--exit-barrier-timeout -1"),
         ({"max_restarts": -1}, "--max-restarts -1"),
-        ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
-        ({"gpu_memory": "40", "types": ()}, "--gpu-memory 40: expected a size of at least 1GB"),
-        ({"gpu_memory": "big", "types": ()}, "--gpu-memory big: expected a size, such as 20GB"),
+        ({"instance_types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
+        (
+            {"gpu_memory": "40", "instance_types": ()},
+            "--gpu-memory 40: expected a size of at least 1GB",
+        ),
+        (
+            {"gpu_memory": "big", "instance_types": ()},
+            "--gpu-memory big: expected a size, such as 20GB",
+        ),
         ({"name": "Not A Name"}, "--name 'Not A Name'"),
         ({"drill": True, "local": False}, "add --local"),
         (
@@ -137,14 +133,14 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
             "nodes of the local cloud are processes",
         ),
         ({"drill": True, "detach": True}, "--drill needs a command that stays"),
-        ({"drill": True, "minimum": 1, "maximum": 1}, "give at least --max 2"),
+        ({"drill": True, "min": 1, "max": 1}, "give at least --max 2"),
         ({"report": Path("r.json"), "detach": True}, "--report needs a command that stays"),
         ({"report": Path("/dev/null/r.json")}, "/dev/null/r.json cannot be written"),
         ({"curve": Path("/")}, "--curve / is a folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    folder: Path, changes: dict[str, object], message: str
+    folder: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpotelasticError) as caught:
         check(request(**changes), folder)
@@ -160,7 +156,7 @@ def test_a_script_elsewhere_would_not_be_shipped(folder: Path) -> None:
 
 
 def test_an_absolute_path_within_the_folder_is_fine(folder: Path) -> None:
-    assert check(request(script=folder / "train.py"), folder).script == "train.py"
+    assert check(request(script=folder / "train.py"), folder).spec.script == "train.py"
 
 
 @pytest.mark.parametrize(
@@ -244,27 +240,27 @@ def test_files_are_tried_and_left_as_they_were(tmp_path: Path) -> None:
     ],
 )
 def test_what_may_be_bought_is_checked_before_anything_starts(
-    folder: Path, change: dict[str, object], told: str
+    folder: Path, change: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        check(request(minimum=1, maximum=2, **change), folder)
+        check(request(min=1, max=2, **change), folder)
     assert told in str(refused.value)
 
 
 def test_what_may_be_bought_is_what_the_flags_say(folder: Path) -> None:
     asked = request(on_demand="base=2", max_cost=50.0, deadline="8h")
-    bought = check(asked, folder).capacity
+    bought = check(asked, folder).spec.capacity
     assert (bought.on_demand, bought.base, bought.max_cost) == ("never", 2, 50.0)
     assert bought.deadline is not None
-    assert check(request(on_demand="fallback"), folder).capacity.on_demand == "fallback"
+    assert check(request(on_demand="fallback"), folder).spec.capacity.on_demand == "fallback"
 
 
 def test_the_same_deadline_said_again_is_the_same_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def at(now: float, deadline: str | None) -> Capacity:
-        monkeypatch.setattr("spotelastic.client.job_config.wall", lambda: now)
-        return check(request(deadline=deadline), folder).capacity
+        monkeypatch.setattr("spotelastic.client.config.validated_job.wall", lambda: now)
+        return check(request(deadline=deadline), folder).spec.capacity
 
     first, hour = at(1000.0, "8h"), 3600.0
     seven = 1000.0 + 7 * hour
@@ -302,13 +298,15 @@ def test_workers_per_node_are_told_as_they_will_be(
     folder: Path, named: int | None, told: str
 ) -> None:
     """Where they are not named there is one per GPU, whatever the cluster has had."""
-    asked = request(local=False, nproc_per_node=named)
-    checked = check(asked, folder)
-    its = JobSpec(
-        "train", "train", "train.py", asked.args, checked.archive.sha256,
-        replace(checked.settings, workers=4), "s3://b/train", (), instance_types=("g5.48xlarge",),
-    )  # fmt: skip
-    found: Any = SimpleNamespace(types=(InstanceType("g5.48xlarge", 192, 8, "A10G", "x86_64"),))
-    assert "; ".join(render_plan.changes(asked, checked, found, its, ())) == told
-    with_secrets = render_plan.changes(asked, checked, found, its, ["KEY"])
-    assert list(with_secrets)[-1] == "secrets", "whose values are not in the job"
+    job = check(request(local=False, nproc_per_node=named), folder)
+    its = replace(
+        job.spec,
+        settings=replace(job.spec.settings, workers=4),
+        instance_types=("g5.48xlarge",),
+    )
+    kind = InstanceType("g5.48xlarge", 192, 8, "A10G", "x86_64")
+    found: Any = SimpleNamespace(types=(kind,), ranking=())
+    wanted = job.beside(its).cluster(found).job
+    assert "; ".join(differences(its, wanted)) == told
+    with_secrets = list(differences(its, wanted, ["KEY"]))
+    assert with_secrets[-1] == "secret", "whose values are not in the job"

@@ -9,12 +9,17 @@ import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
+from support.asked import job
 from support.committing import put_all
 from support.s3 import s3_endpoint, use_s3
 
+from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.cli.commands import earlier_run
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.target import CloudTarget
 from spotelastic.cloud.bucket import JOB
 from spotelastic.errors import UsageError
@@ -32,17 +37,15 @@ def place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[C
     yield CloudTarget(Aws("us-east-1"), None), bucket
 
 
-def asked(bucket: str, **more: Any) -> Any:
-    given = {"bucket": bucket, "resume": None, "fresh": False, "args": ("--steps", "40")}
-    return SimpleNamespace(**given | more)
+def asked(bucket: str, **more: Any) -> JobConfig:
+    return JobConfig(bucket=bucket, **more)
 
 
-CHECKED = cast(Any, SimpleNamespace(name="quokka", script="train.py"))
-
-
-def begun(place: CloudTarget, request: Any) -> list[str]:
+def begun(place: CloudTarget, config: JobConfig) -> list[str]:
     said = list[str]()
-    earlier_run.begin(place, request, CHECKED, said.append)
+    spec = job("quokka", args=("--steps", "40"))
+    wanted = ValidatedJob(config, spec, Archive("", b"", 0), Requirement(), {})
+    earlier_run.begin(place, wanted, said.append)
     return said
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.client import variables
+from spotelastic.client.config import variables
 from spotelastic.errors import UsageError
 from spotelastic.redaction import redactor
 

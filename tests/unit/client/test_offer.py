@@ -4,18 +4,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.asked import job
 
+from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.compute.estimate import Estimate, Line
 from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.cli.render import plan
 from spotelastic.client import preflight
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Capacity
-
-REQUEST: Any = SimpleNamespace(minimum=2, maximum=4, local=False)
+from spotelastic.model.job import Capacity, Settings
 
 
 def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0) -> list[str]:
@@ -30,14 +33,9 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
         price=price,
         estimate=Estimate(lines),
     )
-    checked: Any = SimpleNamespace(
-        script="train.py",
-        environment=None,
-        capacity=capacity,
-        linger=linger,
-        archive=SimpleNamespace(left_out=None),
-    )
-    return list(plan.headline(REQUEST, checked, found))
+    spec = job("demo", settings=Settings(2, 4), capacity=capacity, linger=linger)
+    wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
+    return list(plan.headline(wanted, found))
 
 
 def test_a_cost_that_pays_for_less_than_a_boot_and_an_end_is_refused_with_the_figures() -> None:

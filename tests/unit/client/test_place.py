@@ -17,7 +17,7 @@ from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
 from spotelastic.client import target as places
 from spotelastic.client.commands import CommandResult
-from spotelastic.client.job_config import JobRequest
+from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.target import CloudEnded, CloudTarget
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.local import cloud as local
@@ -65,7 +65,7 @@ def test_what_says_the_region_first_wins_in_every_command(
     flag = ("--region", said["flag"]) if "flag" in said else ()
     asked = list[CloudTarget]()
     monkeypatch.setattr(CloudTarget, "listing", lambda place: asked.append(place) or ())
-    monkeypatch.setattr(bring_up, "check", lambda *_: None)
+    monkeypatch.setattr(bring_up, "check", lambda config, _: config)
     monkeypatch.setattr(bring_up, "_carry_through", _takes_place(asked))
     for command in (("ls", "--aws"), ("up",)):
         script = ("train.py",) if command == ("up",) else ()
@@ -82,8 +82,8 @@ def test_what_says_the_region_first_wins_in_every_command(
 def _takes_place(asked: list[CloudTarget]) -> Callable[..., int]:
     """What `up` goes on with once it has checked what it can."""
 
-    def carried_through(request: JobRequest, *_: object) -> int:
-        asked.append(CloudTarget.find(False, request.region))
+    def carried_through(config: JobConfig, *_: object) -> int:
+        asked.append(CloudTarget.find(False, config.region))
         return 0
 
     return carried_through

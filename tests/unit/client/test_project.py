@@ -8,7 +8,9 @@ import pytest
 
 from spotelastic.cli.commands import bring_up
 from spotelastic.cli.main import main
-from spotelastic.client.job_config import JobRequest
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import check
+from spotelastic.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +20,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[JobRequest]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
     """What `up` would have launched."""
-    requests: list[JobRequest] = []
+    requests: list[JobConfig] = []
 
-    def launched(request: JobRequest) -> int:
+    def launched(request: JobConfig) -> int:
         requests.append(request)
         return 0
 
@@ -38,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
 
 
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(
-    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "spotelastic.toml").write_text(
         'script = "a.py"\nargs = ["--lr", "1"]\nmin = 2\nmax = 6\nname = "from-file"\n'
@@ -48,13 +50,13 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
     monkeypatch.setenv("SPOTELASTIC_MIN", "3")
     assert run(monkeypatch, "up", "--min", "4") == 0
     (request,) = asked
-    assert (request.minimum, request.maximum, request.name) == (4, 7, "from-file")
+    assert (request.min, request.max, request.name) == (4, 7, "from-file")
     assert (request.script, request.args, request.local) == (Path("a.py"), ("--lr", "1"), True)
-    assert request.types == ("g5.xlarge", "g6.xlarge")
+    assert request.instance_types == ("g5.xlarge", "g6.xlarge")
 
 
 def test_what_the_file_switches_on_a_flag_switches_off(
-    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switches = ("local", "gang", "drill", "detach", "keep", "keep-failed")
     (folder / "spotelastic.toml").write_text(
@@ -69,7 +71,7 @@ def test_what_the_file_switches_on_a_flag_switches_off(
 
 
 def test_limits_and_intervals_are_told_the_same_three_ways(
-    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "spotelastic.toml").write_text(
         'script = "a.py"\nsnapshot-every = 20\ncheckpoint-every = "10m"\nkeep-last = 4\n'
@@ -88,7 +90,7 @@ def test_limits_and_intervals_are_told_the_same_three_ways(
 
 
 def test_what_init_writes_is_what_up_does(
-    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "src").mkdir()
     (folder / "src" / 'my "train".py').touch()
@@ -96,12 +98,12 @@ def test_what_init_writes_is_what_up_does(
     assert run(monkeypatch, "up") == 0
     (request,) = asked
     assert request.script == Path('src/my "train".py')
-    assert (request.minimum, request.maximum) == (2, 8)
-    assert request.types == ("p4d.24xlarge", "x")
+    assert (request.min, request.max) == (2, 8)
+    assert request.instance_types == ("p4d.24xlarge", "x")
 
 
 def test_what_init_shows_as_examples_is_what_up_takes(
-    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "train.py").touch()
     assert run(monkeypatch, "init") == 0
@@ -111,13 +113,13 @@ def test_what_init_shows_as_examples_is_what_up_takes(
     file.write_text(text)
     assert run(monkeypatch, "up") == 0
     (request,) = asked
-    assert request.types == ("g5.xlarge",)
+    assert request.instance_types == ("g5.xlarge",)
     assert (request.args, request.local, request.setup) == (
         ("--epochs", "3"),
         True,
         "python -m nltk.downloader punkt",
     )
-    assert (request.env, request.secrets, request.read) == (
+    assert (request.env, request.secret, request.read) == (
         ("EPOCHS=3",),
         ("WANDB_API_KEY",),
         ("s3://bucket/data",),
@@ -146,16 +148,14 @@ def test_init_where_nobody_may_write_is_one_line(
 
 
 def test_without_a_script_train_py_is_meant(
-    folder: Path,
-    asked: list[JobRequest],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(monkeypatch, "up", "--min", "2", "--max", "8") == 2
-    assert "no train.py here" in capsys.readouterr().err
+    assert run(monkeypatch, "up", "--local", "--min", "2") == 0
+    (config,) = asked
+    with pytest.raises(UsageError, match=r"no script was given and there is no train\.py here"):
+        check(config, folder)
     (folder / "train.py").touch()
-    assert run(monkeypatch, "up", "--min", "2", "--max", "8") == 0
-    assert asked[0].script == Path("train.py")
+    assert check(config, folder).spec.script == "train.py"
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,21 @@ def test_without_a_script_train_py_is_meant(
         ("min 2", "spotelastic.toml is not TOML"),
         ("[up]\nmin = 2", "there is no key up"),
         ("fresh = true", "spotelastic.toml: fresh is for a single command"),
+        ("plan = true", "spotelastic.toml: plan is for a single command"),
+        ("min = true", "spotelastic.toml: min = true: needs a whole number"),
+        ("min = 2.5", "spotelastic.toml: min = 2.5: needs a whole number"),
+        ("gang = 'perhaps'", 'spotelastic.toml: gang = "perhaps": needs true or false'),
+        ("gpus = 0", "spotelastic.toml: gpus = 0: needs to be at least 1"),
+        ("max-cost = nan", "spotelastic.toml: max-cost = NaN: needs a number"),
+        ("zones = 'all'", 'spotelastic.toml: zones = "all": expected pack or spread'),
+        ("name = true", "spotelastic.toml: name = true: needs a text"),
+        ("read = {a = 1}", 'spotelastic.toml: read = {"a": 1}: needs a list of texts'),
+        ("subnets = ','", 'spotelastic.toml: subnets = ",": name at least one'),
     ],
 )
 def test_a_mistake_in_the_file_is_named(
     folder: Path,
-    asked: list[JobRequest],
+    asked: list[JobConfig],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     content: str,
@@ -193,7 +203,7 @@ def test_a_mistake_in_a_variable_is_named(
 
 
 def test_the_scripts_arguments_are_divided_as_a_shell_does(
-    asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SPOTELASTIC_ARGS", "--epochs 3 --note 'two words'")
     assert run(monkeypatch, "up", "a.py") == 0
@@ -209,7 +219,7 @@ def test_the_scripts_arguments_are_divided_as_a_shell_does(
 
 
 def test_all_that_comes_after_the_script_is_the_scripts(
-    asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (
         ("--steps", "10", "-v", "data.bin"),
@@ -218,7 +228,7 @@ def test_all_that_comes_after_the_script_is_the_scripts(
         ("--name=mine", "--env", "test"),
     ):
         assert run(monkeypatch, "up", "--min", "2", "a.py", *words) == 0
-    assert [request.minimum for request in asked] == [2] * 4
+    assert [request.min for request in asked] == [2] * 4
     assert [request.args for request in asked] == [
         ("--steps", "10", "-v", "data.bin"),
         ("--local", "--min", "4"),
@@ -235,7 +245,7 @@ def test_all_that_comes_after_the_script_is_the_scripts(
 
 
 def test_aws_s_own_variable_does_not_win_over_the_file(
-    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "spotelastic.toml").write_text('script = "a.py"\nregion = "eu-west-1"\n')
     monkeypatch.setenv("AWS_REGION", "us-west-2")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spotelastic.aws.artifacts.code_archive import pack, unpack
-from spotelastic.client import config_file
+from spotelastic.client.config import config_file
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 

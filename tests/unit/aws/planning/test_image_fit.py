@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from support.asked import request
+from support.asked import job, request
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.quotas import NodeDemand
 from spotelastic.aws.planning import type_selection
 from spotelastic.aws.planning.plan import plan_of
-from spotelastic.aws.planning.survey import SurveyQuery, survey
+from spotelastic.aws.planning.survey import survey
 from spotelastic.errors import UsageError
 
 X86, ARM = ["x86_64"], ["arm64"]
@@ -88,7 +88,7 @@ def test_a_type_that_the_image_does_not_serve_is_refused_before_anything_else(
     with pytest.raises(UsageError, match=why):
         instance_types.check_fit(instance_types.describe(aws, ["m5.large", name]))
     with pytest.raises(UsageError, match=why):
-        survey(aws, SurveyQuery("demo", (name,), 1, 2))
+        survey(aws, job("demo", 2, instance_types=(name,)))
     assert account.ec2.asked == []
 
 

@@ -4,7 +4,7 @@ Pure, except that it reads the file of variables.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from spotelastic.errors import UsageError
@@ -15,14 +15,17 @@ _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
 
 def variables(
-    pairs: Sequence[str], file: Path | None, secrets: Sequence[str], environ: Mapping[str, str]
+    pairs: Iterable[str],
+    file: str | Path | None,
+    secrets: Sequence[str],
+    environ: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return (variables, secrets) of the job.
 
     A `--env` pair wins over the file. A secret's value comes from the pairs or the file, else from
     `environ`. Raises `UsageError`.
     """
-    known = {} if file is None else read(file)
+    known = {} if file is None else read(Path(file))
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign:  # as in docker: the value that it has here

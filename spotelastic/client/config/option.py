@@ -1,0 +1,249 @@
+"""Describes a field of `JobConfig`: its flag, key and variable, the values that it takes, and when
+it takes effect.
+
+`option` declares a field, `config_fields` lists those of a class. The flags of `up`, the reading of
+`spotelastic.toml`, its JSON schema, the reference page and the list of what an `up` changes are all
+made from that list.
+"""
+
+import dataclasses
+import math
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from spotelastic.model.job import JobSpec
+
+T = TypeVar("T")
+_METADATA = "spotelastic"
+ON, OFF = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
+"""Words that a variable may set a switch by."""
+
+
+class Effect(Enum):
+    """When a changed value takes effect on a cluster that is up already."""
+
+    CLUSTER = "fixed for a cluster"
+    UP = "changed by `up`"
+    SCALE = "changed by `up` and `scale`"
+    COMMAND = "for one command"
+
+
+class ValueKind(Enum):
+    """What a field takes."""
+
+    SWITCH = "true or false"
+    WHOLE = "a whole number"
+    NUMBER = "a number"
+    TEXT = "a text"
+    PATH = "a path"
+    LIST = "a list of texts"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigField:
+    """One field of `JobConfig`."""
+
+    name: str
+    kind: ValueKind
+    default: Any
+    takes_table: bool
+    """Whether a table of names and values may be given in place of NAME=VALUE texts."""
+    takes_number: bool
+    """Whether the text may also be given as a whole number."""
+    help: str
+    effect: Effect
+    panel: str
+    """Heading of the panel in `up --help`."""
+    metavar: str | None
+    """Name of the value in the help; None: its type."""
+    argument: bool
+    """Whether it is an argument of `up`, not a flag."""
+    off: str
+    """The flag that switches it off, without dashes; empty: none."""
+    short: str
+    shown_default: str | None
+    """Words for the default, if the value says nothing."""
+    least: float | None
+    choices: tuple[str, ...]
+    commas: bool
+    """Whether the flag takes the list as one word with commas. Otherwise it is repeated."""
+    in_file: bool
+    """Whether `spotelastic.toml` may hold it."""
+    stored: "Callable[[JobSpec], object] | None"
+    """Returns the value that a cluster's job has; an `up` that changes it names the field."""
+    shows_values: bool
+    """Whether `up` also names the old and the new value."""
+
+    @property
+    def key(self) -> str:
+        """The key in `spotelastic.toml`, which is the flag without dashes."""
+        return self.name.replace("_", "-")
+
+    @property
+    def flag(self) -> str:
+        """The flag as messages name it; an argument's own name."""
+        return self.key if self.argument else f"--{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"SPOTELASTIC_{self.name.upper()}"
+
+    def read(self, value: Any) -> Any:
+        """Return the value as `JobConfig` holds it. Raises `ValueError` that says what is wrong."""
+        if value is None and (self.default is None or self.kind is ValueKind.LIST):
+            return self.default
+        found = _READERS[self.kind](self, value)
+        if self.least is not None and found < self.least:
+            raise ValueError(f"needs to be at least {self.least:g}")
+        if self.choices and found not in self.choices:
+            raise ValueError(f"expected {' or '.join(self.choices)}")
+        return found
+
+    def read_variable(self, text: str) -> Any:
+        """Return the value of a variable, in which commas separate a list's values.
+
+        The script's arguments are split as a shell does. Raises `ValueError`.
+        """
+        is_repeated = self.kind is ValueKind.LIST and not self.argument
+        return self.read(text.split(",") if is_repeated else text)
+
+
+def option(
+    default: T,
+    help: str,
+    effect: Effect,
+    panel: str = "",
+    *,
+    metavar: str | None = None,
+    argument: bool = False,
+    off: str = "",
+    short: str = "",
+    shown_default: str | None = None,
+    least: float | None = None,
+    choices: tuple[str, ...] = (),
+    commas: bool = False,
+    in_file: bool = True,
+    stored: "Callable[[JobSpec], object] | None" = None,
+    shows_values: bool = True,
+) -> T:
+    """Declare a field of `JobConfig`. `ConfigField` describes the parameters."""
+    described = {name: value for name, value in locals().items() if name != "default"}
+    metadata = {_METADATA: described}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def config_fields(config: type) -> tuple[ConfigField, ...]:
+    """Return the fields of `JobConfig`, or of a class that extends it, in their order."""
+    hints = get_type_hints(config)
+    return tuple(
+        ConfigField(
+            each.name, *_accepted(hints[each.name], each.default), **each.metadata[_METADATA]
+        )
+        for each in dataclasses.fields(config)
+    )
+
+
+def _accepted(hint: Any, default: Any) -> tuple[ValueKind, Any, bool, bool]:
+    """Return what a field of this type takes: the kind, the default, tables, whole numbers."""
+    members = {get_origin(each) or each for each in (hint, *get_args(hint))}
+    if Sequence in members:
+        return ValueKind.LIST, default, Mapping in members, False
+    for type_, kind in _KINDS.items():
+        if type_ in members:
+            return kind, default, False, int in members and kind is ValueKind.TEXT
+    raise TypeError(f"no field of JobConfig can have the type {hint}")
+
+
+_KINDS = {
+    bool: ValueKind.SWITCH,
+    Path: ValueKind.PATH,
+    str: ValueKind.TEXT,
+    float: ValueKind.NUMBER,
+    int: ValueKind.WHOLE,
+}
+"""The first of these types in a field's annotation decides its kind."""
+
+
+# -- reading one value -----------------------------------------------------------------------------
+
+
+def _switch(_: ConfigField, value: Any) -> bool:
+    word = str(value).strip().lower()
+    if isinstance(value, bool | int | str) and word in (*ON, *OFF):
+        return word in ON
+    raise ValueError("needs true or false")
+
+
+def _whole(_: ConfigField, value: Any) -> int:
+    whole = isinstance(value, float) and value.is_integer()
+    if isinstance(value, bool) or not (whole or isinstance(value, int | str)):
+        raise ValueError("needs a whole number")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("needs a whole number") from None
+
+
+def _number(_: ConfigField, value: Any) -> float:
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if math.isnan(found):
+        raise ValueError("needs a number")
+    return found
+
+
+def _text(_: ConfigField, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | os.PathLike):
+        raise ValueError("needs a text")
+    return str(value)
+
+
+def _path(field: ConfigField, value: Any) -> Path:
+    return Path(_text(field, value))
+
+
+def _list(field: ConfigField, value: Any) -> tuple[str, ...]:
+    if isinstance(value, Mapping) and field.takes_table:
+        return tuple(f"{name}={each}" for name, each in value.items())
+    if isinstance(value, str):
+        value = _words(field, value)
+    if not isinstance(value, Sequence):
+        raise ValueError("needs a list of texts")
+    found = [_text(field, each) for each in value]
+    if not field.commas:
+        return tuple(found)
+    return tuple(dict.fromkeys(each.strip() for each in found if each.strip()))
+
+
+def _words(field: ConfigField, text: str) -> list[str]:
+    """Return the texts that one text stands for."""
+    if field.argument:
+        try:
+            return shlex.split(text)
+        except ValueError as error:
+            raise ValueError(re.sub("^N", "n", str(error))) from None
+    if not field.commas:
+        return [text]
+    if not text.replace(",", "").strip():
+        raise ValueError("name at least one")
+    return text.split(",")
+
+
+_READERS: Mapping[ValueKind, Callable[[ConfigField, Any], Any]] = {
+    ValueKind.SWITCH: _switch,
+    ValueKind.WHOLE: _whole,
+    ValueKind.NUMBER: _number,
+    ValueKind.TEXT: _text,
+    ValueKind.PATH: _path,
+    ValueKind.LIST: _list,
+}

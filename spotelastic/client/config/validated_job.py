@@ -1,0 +1,232 @@
+"""Checks a `JobConfig` for everything that can be known to be wrong before anything starts, and
+turns it into the job that the cluster is to have."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spotelastic import validation
+from spotelastic.aws.artifacts import code_archive, requirements
+from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
+from spotelastic.aws.planning.survey import Survey
+from spotelastic.aws.planning.type_selection import Requirement
+from spotelastic.client.config import variables
+from spotelastic.client.config.capacity_policy import (
+    capacity,
+    keep_deadline,
+    seconds_left,
+    with_deadline,
+)
+from spotelastic.client.config.config_file import FILE
+from spotelastic.client.config.job_config import SCRIPT, JobConfig
+from spotelastic.clock import wall
+from spotelastic.errors import UsageError
+from spotelastic.model.job import ALLOW_UNCOMMITTED, Capacity, JobSpec, Settings
+
+SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
+"""Lease and detection time on the local cloud, in seconds.
+
+Local nodes share this machine's cores: a node that starts can hold up the others for longer than it
+would on an instance of its own.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedJob:
+    """A job that has passed all checks that need no cloud."""
+
+    config: JobConfig
+    spec: JobSpec
+    """The job as the cluster is to have it. It lacks what only the account tells: where its
+    storage, etcd and groups are, and the instance types and workers that are not named."""
+    archive: code_archive.Archive
+    requirement: Requirement
+    secrets: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.spec.cluster
+
+    def beside(self, known: JobSpec) -> "ValidatedJob":
+        """Return the job as it changes a cluster that is up: with its network, its types unless
+        others are named, and its deadline if the same time is given again."""
+        types = self.spec.instance_types or known.instance_types
+        kept = keep_deadline(self.spec.capacity, known.capacity)
+        spec = replace(
+            self.spec,
+            capacity=kept,
+            instance_types=types,
+            vpc=known.vpc,
+            subnets=known.subnets,
+        )
+        return replace(self, spec=spec)
+
+    def cluster(self, found: Survey) -> ClusterSpec:
+        """Return the cluster that has the job on the nodes that the survey has chosen, with etcd as
+        part of its machine images and the default network."""
+        settings = self.spec.settings
+        workers = settings.workers or found.types[0].workers
+        return ClusterSpec(
+            job=replace(
+                self.spec,
+                instance_types=tuple(kind.name for kind in found.types),
+                settings=replace(settings, workers=workers),
+            ),
+            archive=self.archive.data,
+            secrets=self.secrets,
+            zones=tuple(zone.name for zone in found.ranking),
+            placement="cluster" if self.config.placement else "",
+            bucket=self.config.bucket or "",
+        )
+
+
+def check(config: JobConfig, folder: Path) -> ValidatedJob:
+    """Return the job of the script in `folder`. Raises `UsageError` and `EnvironmentFailure`."""
+    validation.linux()
+    path = _script(config, folder)
+    validation.script(path, folder)
+    script = validation.within(path, folder)
+    validation.sizes(minimum=config.min, maximum=config.most, per_node=config.nproc_per_node)
+    _check_numbers(config)
+    name = Names(config.name or config.resume or validation.default_name(path)).cluster
+    _check_combination(config)
+    _check_machine(config)
+    settings, bought = _settings(config), _capacity(config)
+    env, secrets = variables.variables(config.env, config.env_file, config.secret, os.environ)
+    if config.allow_uncommitted:
+        env = {**env, ALLOW_UNCOMMITTED: "1"}
+    archive = code_archive.pack(folder)
+    spec = JobSpec(
+        cluster=name,
+        run=config.resume or "",
+        script=script,
+        args=tuple(config.args),
+        code=archive.sha256,
+        settings=settings,
+        storage="",
+        etcd=(),
+        container=config.image or "",
+        instance_types=tuple(config.instance_types),
+        capacity=bought,
+        linger=validation.linger(str(config.linger)),
+        vpc=config.vpc or "",
+        subnets=tuple(config.subnets),
+        environment=requirements.find(folder, config.environment, archive.sha256),
+        setup=config.setup or "",
+        env=env,
+        secrets=dict.fromkeys(secrets, 0),
+        read=variables.folders("read", config.read),
+        write=variables.folders("write", config.write),
+        folder=str(folder.resolve()),
+    )
+    return ValidatedJob(config, spec, archive, _requirement(config), secrets)
+
+
+def _script(config: JobConfig, folder: Path) -> Path:
+    if config.script is None and not (folder / SCRIPT).is_file():
+        raise UsageError(
+            f"no script was given and there is no {SCRIPT} here: name one, or run `spotelastic "
+            f"init` to write {FILE}"
+        )
+    return Path(config.script or SCRIPT)
+
+
+def _settings(config: JobConfig) -> Settings:
+    settings = Settings(
+        min_nodes=config.min,
+        max_nodes=config.most,
+        # 0: as many as the instance type has GPUs. A local node is a process without GPUs.
+        workers=config.nproc_per_node or (1 if config.local else 0),
+        max_restarts=config.max_restarts,
+        gang=config.gang,
+        stall_timeout=config.stall_timeout,
+        exit_barrier=config.exit_barrier_timeout,
+        snapshot_every=validation.interval("--snapshot-every", str(config.snapshot_every)),
+        checkpoint_every=validation.interval("--checkpoint-every", str(config.checkpoint_every)),
+        keep_last=config.keep_last,
+        keep_every=config.keep_every,
+    )
+    if config.local:
+        return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
+    return settings
+
+
+def _capacity(config: JobConfig) -> Capacity:
+    bought = capacity(
+        config.on_demand,
+        config.spot_patience,
+        config.most,
+        zones=config.zones,
+        max_price=config.max_price,
+        max_cost=config.max_cost,
+        keep_failed=config.keep_failed,
+    )
+    return with_deadline(bought, seconds_left(config.deadline), wall())
+
+
+def _requirement(config: JobConfig) -> Requirement:
+    memory = config.gpu_memory
+    return Requirement(
+        gpus=config.gpus or 0,
+        gpu_memory=0 if memory is None else validation.gpu_memory(memory),
+    )
+
+
+def _check_machine(config: JobConfig) -> None:
+    """Check what this machine has to offer: files, packages, room for a local cloud."""
+    validation.writable(report=config.report, curve=config.curve)
+    if config.curve:
+        validation.installed("matplotlib", "--curve needs matplotlib", "local")
+    if config.local:
+        validation.local_parts()
+        validation.local_types(config.instance_types)
+        validation.ports(CLIENT_PORT, PEER_PORT)
+        workers = config.nproc_per_node or 1
+        validation.room(config.most, workers, folder=Path(tempfile.gettempdir()))
+
+
+def _check_numbers(config: JobConfig) -> None:
+    validation.at_least_one(keep_last=config.keep_last)
+    validation.not_negative(
+        keep_every=config.keep_every,
+        max_restarts=config.max_restarts,
+        stall_timeout=config.stall_timeout,
+        exit_barrier_timeout=config.exit_barrier_timeout,
+    )
+
+
+def _check_combination(config: JobConfig) -> None:
+    if config.json and not config.plan:
+        raise UsageError("--json needs --plan; for a running job use `spotelastic status --json`")
+    if config.drill and not config.local:
+        raise UsageError("--drill interrupts nodes of the local cloud: add --local")
+    if config.image and config.local:
+        raise UsageError(
+            f"--image {config.image}: nodes of the local cloud are processes: remove --local"
+        )
+    if config.instance_types and (config.gpus or config.gpu_memory):
+        raise UsageError(
+            f"--instance-types {','.join(config.instance_types)}: name types, or let --gpus and "
+            "--gpu-memory choose them: remove one of the two"
+        )
+    if config.keep_failed and config.local and not (config.detach or config.keep):
+        raise UsageError(
+            "--keep-failed: a local cluster ends with the command that made it: add --detach or "
+            "--keep"
+        )
+    if config.drill and config.most < 2:
+        raise UsageError("--drill takes nodes away from a running job: give at least --max 2")
+    if config.placement and config.zones == "spread":
+        raise UsageError(PLACED_AND_SPREAD)
+    if bool(config.vpc) != bool(config.subnets):
+        raise UsageError(
+            "an existing network needs both flags: --vpc vpc-... --subnets subnet-...,subnet-..."
+        )
+    for flag in ("drill", "report", "curve"):
+        if (config.detach or config.plan) and getattr(config, flag):
+            wrong = "plan" if config.plan else "detach"
+            raise UsageError(f"--{flag} needs a command that stays until the end: remove --{wrong}")
