@@ -28,7 +28,7 @@ from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.local import cloud
@@ -82,7 +82,7 @@ def plan() -> list[Change]:
 class Market:
     """The local cloud's spot market, with as many nodes as the trace has."""
 
-    cluster: Cluster
+    cluster: ClusterRecord
     faults: FaultClient
     zones: tuple[str, ...]
     capacity: int = 0

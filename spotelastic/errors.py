@@ -2,6 +2,7 @@
 
     SpotelasticError
     ├── UsageError          wrong input from the command line or the script (exit code 2)
+    │   └── NotConfirmed    something that is done only if it is meant, and nobody said so
     ├── EnvironmentFailure  this machine or account lacks something (exit code 2)
     ├── JobFailed           the user's script failed (exit code 1)
     │   └── WorkerFailed    the same, with the worker that failed first
@@ -23,6 +24,10 @@ class UsageError(SpotelasticError):
     """Wrong input. The message names the flag and the value."""
 
     exit_code = 2
+
+
+class NotConfirmed(UsageError):
+    """Nothing was done, because nobody confirmed a price, a change or a deletion."""
 
 
 class EnvironmentFailure(SpotelasticError):

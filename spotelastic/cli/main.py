@@ -121,11 +121,11 @@ def _told_by_aws(error: Exception) -> str | None:
 
 def _told_by_the_local_cloud(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code if the local cloud has ended under this command; else None."""
-    target = sys.modules.get("spotelastic.client.target")
+    local = sys.modules.get("spotelastic.client.targets.local_target")
     exceptions = sys.modules.get("botocore.exceptions")
-    if target is None or exceptions is None:
+    if local is None or exceptions is None:
         return None
     lost = (Unavailable, exceptions.ConnectionError, exceptions.HTTPClientError)
-    if not isinstance(error, lost) or not target.local_cloud_has_gone():
+    if not isinstance(error, lost) or not local.has_gone():
         return None
-    return target.GONE, target.CloudEnded.exit_code
+    return local.GONE, local.CloudEnded.exit_code

@@ -4,7 +4,6 @@ answer.
 Each can be interrupted and repeated at any point: what is already done is not an error.
 """
 
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable
@@ -16,13 +15,15 @@ from spotelastic.aws.artifacts import code_archive, requirements
 from spotelastic.aws.base.clients import DENIED, Rejected
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import instance_types, worker_groups
 from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import command_queue
 from spotelastic.client import confirmation
 from spotelastic.client.config.capacity_policy import seconds_left, with_deadline
-from spotelastic.client.target import cost_of, status_of
+from spotelastic.client.confirmation import Confirm
+from spotelastic.client.published import cost_of, status_of
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import STOPPING
 from spotelastic.controller.decisions import limits
@@ -51,7 +52,7 @@ class CommandResult:
     """State of the job, as last seen."""
 
 
-def stop(cluster: Cluster, *, wait: bool, say: Say) -> CommandResult:
+def stop(cluster: ClusterRecord, *, wait: bool, say: Say) -> CommandResult:
     """Stop the job. With `wait`, returns once it has ended."""
     text = _give(cluster, Command(uuid.uuid4().hex, "stop"))
     status = status_of(cluster)
@@ -64,18 +65,18 @@ def stop(cluster: Cluster, *, wait: bool, say: Say) -> CommandResult:
 
 
 def restart(
-    cluster: Cluster,
+    cluster: ClusterRecord,
     folder: Path,
     *,
     same_code: bool,
     environment: str | None,
     deadline: str | None,
     max_cost: float | None,
-    yes: bool = False,
+    confirm: Confirm,
 ) -> CommandResult:
     """Restart a job that has ended, with the code in `folder` unless `same_code`.
 
-    `yes`: do not ask if the job was started in another folder.
+    `confirm` is asked if the job was started in another folder.
     """
     status = status_of(cluster)
     if status.state in ENDED:
@@ -83,7 +84,7 @@ def restart(
         if same_code:
             lifecycle.change(cluster, limits)
         else:
-            _check_meant(cluster, folder, yes=yes)
+            _check_meant(cluster, folder, confirm)
             _ship(cluster, limits, folder, environment)
     elif deadline is not None or max_cost is not None:
         raise UsageError(
@@ -95,9 +96,14 @@ def restart(
 
 
 def scale(
-    cluster: Cluster, minimum: int | None, maximum: int | None, *, local: bool, say: Say
+    target: CloudTarget,
+    cluster: ClusterRecord,
+    minimum: int | None,
+    maximum: int | None,
+    *,
+    say: Say,
 ) -> CommandResult:
-    """Change the job's numbers of nodes. `local`: its nodes share this machine."""
+    """Change the job's numbers of nodes."""
     settings = cluster.spec.settings
     if minimum is None and maximum is None:
         raise UsageError("scale: give --min, --max or both")
@@ -109,8 +115,7 @@ def scale(
         raise UsageError(f"--max {high} is less than the {base} nodes of --on-demand base={base}")
     if high > settings.max_nodes:
         _check_quota(cluster, high, base, say)
-        if local:
-            validation.room(high, settings.workers, folder=Path(tempfile.gettempdir()))
+        target.check_room(high, settings.workers)
     its = Names(cluster.name)
     for group in (its.workers, its.on_demand):
         worker_groups.allow(cluster.aws, group, high)
@@ -121,7 +126,7 @@ def scale(
 # -- one command ---------------------------------------------------------------------------------
 
 
-def _give(cluster: Cluster, command: Command) -> str:
+def _give(cluster: ClusterRecord, command: Command) -> str:
     """Send a command and return the answer's text.
 
     Raises `UsageError` if the controller refuses it.
@@ -143,7 +148,7 @@ def _give(cluster: Cluster, command: Command) -> str:
     return answer.text
 
 
-def _ended(cluster: Cluster) -> Status:
+def _ended(cluster: ClusterRecord) -> Status:
     give_up = steady() + ENDS_WITHIN
     while (status := status_of(cluster)).state not in ENDED:
         if steady() > give_up:
@@ -158,7 +163,7 @@ def _ended(cluster: Cluster) -> Status:
 # -- what goes before ----------------------------------------------------------------------------
 
 
-def _check_meant(cluster: Cluster, folder: Path, *, yes: bool) -> None:
+def _check_meant(cluster: ClusterRecord, folder: Path, confirm: Confirm) -> None:
     """Ask before the code is taken from another folder, whose script may only share the name."""
     spec = cluster.spec
     if not (folder / spec.script).exists():
@@ -169,15 +174,16 @@ def _check_meant(cluster: Cluster, folder: Path, *, yes: bool) -> None:
     validation.script(Path(spec.script), folder)
     other = confirmation.difference(spec, spec.script, str(folder.resolve()))
     if other is not None:
-        confirmation.confirm_other(
+        confirmation.ensure_other(
+            "other job",
             f"{cluster.name} ran {other}",
             "Restart it with the code of this folder?",
             "change to its folder, or add --same-code",
-            yes=yes,
+            confirm,
         )
 
 
-def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | None) -> None:
+def _ship(cluster: ClusterRecord, limits: Change, folder: Path, environment: str | None) -> None:
     """Upload the code of `folder`, with its environment file."""
     spec = cluster.spec
     archive = code_archive.pack(folder)
@@ -192,7 +198,7 @@ def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | Non
     lifecycle.change(cluster, shipped, archive.data)
 
 
-def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Change:
+def _time_and_money(cluster: ClusterRecord, deadline: str | None, max_cost: float | None) -> Change:
     """Return the change that sets the job's new limits.
 
     Raises `UsageError` for one already reached.
@@ -228,7 +234,7 @@ def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
         )
 
 
-def _check_quota(cluster: Cluster, high: int, base: int, say: Say) -> None:
+def _check_quota(cluster: ClusterRecord, high: int, base: int, say: Say) -> None:
     """Raise `UsageError` if no instance type of the cluster fits the account's quota that many
     times."""
     aws, spec = cluster.aws, cluster.spec

@@ -1,52 +1,62 @@
-"""Asks the user on the terminal before something is changed or paid for.
+"""Asks the caller before something is changed, paid for or deleted that may not be meant.
 
-Without a terminal the command refuses, unless `--yes` was given.
+Whoever uses the client passes a function that answers; `spotelastic up` asks on its terminal.
 """
 
-import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-from spotelastic.errors import UsageError
+from spotelastic.errors import NotConfirmed
 from spotelastic.model.job import JobSpec
-from spotelastic.wrapping import wrapped
-
-YES = frozenset({"y", "yes"})
-SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
-"""Terminal sequences that show and hide the cursor."""
 
 
-def somebody_is_there() -> bool:
-    """Whether a user can be asked: stdin and stderr are a terminal."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+@dataclass(frozen=True, slots=True)
+class ConfirmationRequest:
+    """Something that is done only if it is meant."""
+
+    about: Literal["price", "other job", "other checkpoints", "data"]
+    what: str
+    """What there is, or what would be done: a sentence without its full stop."""
+    question: str
+    """A question that yes or no answers."""
+    declined: str
+    """What is said if the answer is no."""
+    instead: str = ""
+    """What else the user can do; may be empty."""
 
 
-def confirm(question: str, declined: str) -> None:
-    """Ask on the terminal. Raises `UsageError(declined)` for any answer but yes."""
-    # The live view colours text that passes through it, and hides the cursor: write past it.
-    seen = getattr(sys.stderr, "rich_proxied_file", None)
-    to = seen or sys.stderr
-    show, hide = (SHOWN, HIDDEN) if seen else ("", "")
-    print(wrapped(f"{question} [y/N]", to), end=f" {show}", file=to, flush=True)
-    try:
-        answer = sys.stdin.readline()
-        if not answer:  # Ctrl-D leaves the cursor on the same line
-            print(file=to)
-    finally:
-        print(hide, end="", file=to, flush=True)
-    if answer.strip().lower() not in YES:
-        raise UsageError(declined)
+Confirm = Callable[[ConfirmationRequest], bool]
+"""Returns whether it is meant."""
 
 
-def confirm_other(what: str, question: str, instead: str, *, yes: bool) -> None:
-    """Ask before changing something that may be someone else's; without a terminal only `yes`
-    allows it.
+def agreed(request: ConfirmationRequest) -> bool:
+    """The answer of a caller who means everything."""
+    return True
 
-    Raises `UsageError`, which says `what` it is and what to do `instead`.
-    """
-    if yes:
-        return
-    if not somebody_is_there():
-        raise UsageError(f"{what}: {instead}, or add --yes if that is meant")
-    confirm(f"{what}. {question}", f"nothing was changed: {instead}")
+
+def nobody_asked(request: ConfirmationRequest) -> bool:
+    """The answer of a program that has said nothing. Raises `NotConfirmed`."""
+    instead = f"{request.instead}, or " if request.instead else ""
+    raise NotConfirmed(f"{request.what}: {instead}pass yes=True if that is meant")
+
+
+def ensure(request: ConfirmationRequest, confirm: Confirm) -> None:
+    """Raise `NotConfirmed` unless the caller means it."""
+    if not confirm(request):
+        raise NotConfirmed(request.declined)
+
+
+def ensure_other(
+    about: Literal["other job", "other checkpoints"],
+    what: str,
+    question: str,
+    instead: str,
+    confirm: Confirm,
+) -> None:
+    """Raise `NotConfirmed` unless what may be someone else's is to be changed."""
+    declined = f"nothing was changed: {instead}"
+    ensure(ConfirmationRequest(about, what, question, declined, instead), confirm)
 
 
 def difference(job: JobSpec, script: str, folder: str) -> str | None:

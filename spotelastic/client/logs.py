@@ -9,8 +9,8 @@ from typing import Any
 
 from spotelastic.aws.base.clients import Rejected, calling
 from spotelastic.aws.clusters import lifecycle
-from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.client.target import status_of
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.client.published import status_of
 from spotelastic.clock import steady
 from spotelastic.errors import UsageError
 from spotelastic.model.job import ENDED
@@ -44,7 +44,7 @@ ALL = Wanted()
 
 
 def tail(
-    cluster: Cluster,
+    cluster: ClusterRecord,
     wanted: Wanted = ALL,
     *,
     follow: bool = False,
@@ -93,7 +93,7 @@ def tail(
 
 
 def _check(
-    cluster: Cluster,
+    cluster: ClusterRecord,
     wanted: Wanted,
     wrote: Collection[tuple[str, int]],
     *,
@@ -127,7 +127,7 @@ def _span(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _events(cluster: Cluster, since: int) -> Iterator[dict[str, Any]]:
+def _events(cluster: ClusterRecord, since: int) -> Iterator[dict[str, Any]]:
     with calling("read the logs"):
         pages = cluster.aws.logs.get_paginator("filter_log_events").paginate(
             logGroupName=cluster.spec.log_group, startTime=since, interleaved=True

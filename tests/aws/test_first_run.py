@@ -29,7 +29,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import SWITCH, Names
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.model.progress import Status
 
 NAME = "first-run"
@@ -85,7 +85,7 @@ class Run:
         return done.stdout
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterRecord:
         found = clusters.find(NAME, self.aws)
         assert found is not None
         return found

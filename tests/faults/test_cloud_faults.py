@@ -26,17 +26,18 @@ from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.names import SWITCH, Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import survey
 from spotelastic.aws.planning.type_selection import Requirement
-from spotelastic.client import preflight
+from spotelastic.client.bringing_up import preflight
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
-from spotelastic.client.target import CloudTarget
+from spotelastic.client.confirmation import nobody_asked
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import Capacity, JobSpec
@@ -57,7 +58,7 @@ class Trial:
     request: ClusterSpec
     keep_data: bool = True
 
-    def up(self) -> Cluster:
+    def up(self) -> ClusterRecord:
         return clusters.create(self.request, lambda _: None, self.laptop.aws)
 
     def down(self) -> None:
@@ -66,7 +67,7 @@ class Trial:
 
     def command_down(self) -> None:
         """As the command: with a look at what there is, and one at what stays."""
-        CloudTarget(self.laptop.aws, None).down(NAME, lambda _: None, keep_data=self.keep_data)
+        AwsTarget(self.laptop.aws).down(NAME, lambda _: None, keep_data=self.keep_data)
 
     def nothing_is_left(self, told: str = "") -> None:
         assert remains(NAME) == [], told
@@ -347,14 +348,14 @@ def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Tria
     """What `up` asks of its own name, an earlier run and a gone cluster, first of all."""
     cluster = trial.up()
     BucketObjects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
-    place = CloudTarget(trial.laptop.aws, None)
+    place = AwsTarget(trial.laptop.aws)
     for name, resume in ((NAME, None), ("another", "earlier"), ("earlier", None)):
         config = JobConfig(bucket=cluster.bucket, resume=resume, yes=True)
         spec = job(name, capacity=Capacity(max_cost=100.0))
         wanted = ValidatedJob(config, spec, Archive("", b"", 0), Requirement(), {})
 
         def look(wanted: ValidatedJob = wanted) -> None:
-            preflight.find(place, wanted)
+            preflight.find(place, wanted, nobody_asked)
 
         calls = trial.calls(look)
         assert len(calls) > 3
@@ -409,7 +410,7 @@ def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(tri
     cluster = trial.up()
     cluster.objects.put("checkpoints/1/step-1/.metadata", b"0" * 5_000_000)
     cluster.objects.put("environments/e.tar.gz", b"0" * 20_000_000)
-    place = CloudTarget(trial.laptop.aws, None)
+    place = AwsTarget(trial.laptop.aws)
     told: list[str] = []
     place.down(NAME, told.append)
     assert told[-1].startswith(f"its checkpoints stay in {cluster.objects.url('checkpoints/')}: ")

@@ -31,7 +31,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.network import cloudformation
@@ -114,7 +114,7 @@ class FirstTimes:
 class Story:
     """A cluster, seen by who suffers no faults, and its nodes, of which only the keys are there."""
 
-    def __init__(self, cluster: Cluster, store: MemoryStore) -> None:
+    def __init__(self, cluster: ClusterRecord, store: MemoryStore) -> None:
         self.cluster, self.aws, self.store = cluster, cluster.aws, store
         self.boots = True
         """Whether instances come up."""
@@ -161,7 +161,9 @@ class Story:
 
 
 @contextmanager
-def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Iterator[FirstTimes]:
+def leading(
+    cluster: ClusterRecord, store: MemoryStore, aws: Aws, fault: Fault
+) -> Iterator[FirstTimes]:
     """One controller's term, of which every call fails the first time."""
     wake, over = threading.Event(), threading.Event()
     mirror = Mirror(KEYS, wake.set)

@@ -25,7 +25,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.client.logs import tail
@@ -99,7 +99,7 @@ class User:
     # What takes its time is looked for from here: a command for each look would keep a core busy,
     # and what is looked for would come the later.
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterRecord:
         (name,) = clusters.all_names(self.aws)
         found = clusters.find(name, self.aws)
         assert found is not None
@@ -125,7 +125,7 @@ class User:
 
         return until(said, timeout=BOOTS)
 
-    def log(self, cluster: Cluster) -> list[str]:
+    def log(self, cluster: ClusterRecord) -> list[str]:
         return list(tail(cluster))
 
 

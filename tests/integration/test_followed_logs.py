@@ -10,7 +10,7 @@ from support.asked import request
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client import logs as client_logs
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import STATUS
@@ -23,7 +23,7 @@ RUNNING = Status(NAME, "running", 0.0, round=1)
 @pytest.fixture
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Cluster]:
+) -> Iterator[ClusterRecord]:
     """One whose job runs."""
     monkeypatch.setattr(client_logs, "EVERY", 0.01)
     with account(tmp_path_factory.mktemp("account")):
@@ -32,11 +32,11 @@ def cluster(
         yield cluster
 
 
-def tell(cluster: Cluster, status: Status) -> None:
+def tell(cluster: ClusterRecord, status: Status) -> None:
     cluster.objects.put(STATUS, msgspec.json.encode(status))
 
 
-def write(cluster: Cluster, stream: str, *lines: str, ago: float = 0.0) -> None:
+def write(cluster: ClusterRecord, stream: str, *lines: str, ago: float = 0.0) -> None:
     logs, group = cluster.aws.logs, cluster.spec.log_group
     found = logs.describe_log_streams(logGroupName=group, logStreamNamePrefix=stream)
     if not found["logStreams"]:
@@ -46,11 +46,13 @@ def write(cluster: Cluster, stream: str, *lines: str, ago: float = 0.0) -> None:
     logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
 
 
-def follow(cluster: Cluster, rank: int | None = None) -> Iterator[str]:
+def follow(cluster: ClusterRecord, rank: int | None = None) -> Iterator[str]:
     return client_logs.tail(cluster, client_logs.Wanted(rank), follow=True)
 
 
-def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(cluster: Cluster) -> None:
+def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(
+    cluster: ClusterRecord,
+) -> None:
     lines = follow(cluster)
     write(cluster, "i-1/rank-0", "one", "two")
     write(cluster, "i-1/agent", "of no rank")
@@ -61,7 +63,7 @@ def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(cluster: Cl
     assert next(lines) == "i-1 rank 0: three"
 
 
-def test_of_one_rank_nothing_else_is_told(cluster: Cluster) -> None:
+def test_of_one_rank_nothing_else_is_told(cluster: ClusterRecord) -> None:
     lines = follow(cluster, rank=1)
     write(cluster, "i-1/rank-0", "other")
     write(cluster, "i-2/rank-1", "its")
@@ -69,7 +71,7 @@ def test_of_one_rank_nothing_else_is_told(cluster: Cluster) -> None:
 
 
 def test_the_last_lines_may_come_after_the_end(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_logs, "LATE", 500)
     lines = follow(cluster)
@@ -83,7 +85,9 @@ def test_the_last_lines_may_come_after_the_end(
     assert list(follow(cluster))[-1] == "i-1 rank 0: last", "again, after the end"
 
 
-def test_it_ends_with_a_cluster_that_is_taken_down_while_its_job_runs(cluster: Cluster) -> None:
+def test_it_ends_with_a_cluster_that_is_taken_down_while_its_job_runs(
+    cluster: ClusterRecord,
+) -> None:
     lines = follow(cluster)
     write(cluster, "i-1/rank-0", "one")
     assert next(lines) == "i-1 rank 0: one"

@@ -14,7 +14,7 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cli.main import main
-from spotelastic.client.target import CloudTarget
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
@@ -76,12 +76,12 @@ def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
         assert look != "status" or "step 7" in out
     assert command(monkeypatch, "report", NAME) == 2
     assert f"{NAME} has no report yet" in capsys.readouterr().err
-    assert CloudTarget(aws, None).data(NAME).url == f"s3://{BUCKET}/{NAME}/checkpoints/"
+    assert AwsTarget(aws).data(NAME).url == f"s3://{BUCKET}/{NAME}/checkpoints/"
 
 
 def test_one_of_the_shared_bucket_is_found_where_up_is_told_another(aws: Aws, folder: Path) -> None:
     objects = gone(aws, bucket="")
-    place, notes = CloudTarget(aws, None), list[str]()
+    place, notes = AwsTarget(aws), list[str]()
     for bucket in (BUCKET, "never-made"):
         (folder / "spotelastic.toml").write_text(f"bucket = {bucket!r}")
         assert place.cluster_or_gone(NAME, notes.append).objects == objects
@@ -89,7 +89,7 @@ def test_one_of_the_shared_bucket_is_found_where_up_is_told_another(aws: Aws, fo
 
 
 def test_what_is_left_of_a_cluster_is_told_with_what_removes_it(aws: Aws) -> None:
-    objects, place, notes = gone(aws, bucket=""), CloudTarget(aws, None), list[str]()
+    objects, place, notes = gone(aws, bucket=""), AwsTarget(aws), list[str]()
     aws.ec2.create_volume(
         AvailabilityZone=f"{REGION}a",
         Size=1,
@@ -112,5 +112,5 @@ def test_a_cluster_whose_job_was_deleted_is_told_by_all_that_runs(aws: Aws) -> N
     cluster = clusters.create(request(NAME), lambda _: None, aws)
     cluster.objects.delete_all()
     with pytest.raises(UsageError, match=r": 1 stack, 5 groups, 4 instances, \d+ disks; "):
-        CloudTarget(aws, None).cluster_or_gone(NAME, print)
+        AwsTarget(aws).cluster_or_gone(NAME, print)
     clusters.delete(NAME, aws=aws)

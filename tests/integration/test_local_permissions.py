@@ -28,7 +28,8 @@ from spotelastic.aws.planning.dry_run import SERVICE_ROLES, ensure_service_roles
 from spotelastic.aws.planning.survey import survey
 from spotelastic.client.config.variables import folders
 from spotelastic.client.logs import tail
-from spotelastic.client.target import CloudTarget, status_of
+from spotelastic.client.published import status_of
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.local.iam.authority import Authority
 from spotelastic.model.command import Command
 
@@ -290,7 +291,7 @@ def looking() -> Policy:
     return {"Version": "2012-10-17", "Statement": [first, objects]}
 
 
-def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> CloudTarget:
+def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> AwsTarget:
     """As a user of the account who may do what the policy says."""
     iam = boto3.client("iam", region_name=REGION)
     iam.create_user(UserName=name)
@@ -298,7 +299,7 @@ def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Clo
     key = iam.create_access_key(UserName=name)["AccessKey"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
-    return CloudTarget(Aws(REGION), None)
+    return AwsTarget(Aws(REGION))
 
 
 @pytest.mark.parametrize("policy", [shipped, documented])

@@ -16,10 +16,10 @@ from support.remains import remains
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.network import cloudformation
 from spotelastic.cli.main import main
-from spotelastic.client.target import CloudTarget
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.errors import UsageError
 
 NAME, BUCKET, FOREIGN = "quokka", "our-team", "their-team"
@@ -27,27 +27,27 @@ REQUEST = request(NAME, bucket=BUCKET)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudTarget]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsTarget]:
     with account(tmp_path_factory.mktemp("account")):
         aws = Aws(REGION)
         aws.s3.create_bucket(Bucket=BUCKET)
         aws.s3.put_object(Bucket=BUCKET, Key="papers/draft.tex", Body=b"ours")
-        yield CloudTarget(aws, None)
+        yield AwsTarget(aws)
 
 
-def up(place: CloudTarget, **changes: Any) -> Cluster:
+def up(place: AwsTarget, **changes: Any) -> ClusterRecord:
     cluster = clusters.create(replace(REQUEST, **changes), lambda _: None, place.aws)
     cluster.objects.put("checkpoints/1/step-1/.metadata", b"weights")
     place.aws.s3.create_multipart_upload(Bucket=BUCKET, Key=f"{cluster.name}/checkpoints/half")
     return cluster
 
 
-def keys(place: CloudTarget) -> set[str]:
+def keys(place: AwsTarget) -> set[str]:
     listed = place.aws.s3.list_objects_v2(Bucket=BUCKET)
     return {item["Key"] for item in listed.get("Contents", ())}
 
 
-def uploads(place: CloudTarget) -> set[str]:
+def uploads(place: AwsTarget) -> set[str]:
     listed = place.aws.s3.list_multipart_uploads(Bucket=BUCKET)
     return {item["Key"] for item in listed.get("Uploads", ())}
 
@@ -61,7 +61,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *args: str, typed: str) -> int:
 
 
 def test_a_bucket_of_ones_own_keeps_all_but_the_run(
-    place: CloudTarget, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: AwsTarget, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up(place)
     again = up(place, bucket="")
@@ -94,11 +94,11 @@ def test_a_bucket_of_ones_own_keeps_all_but_the_run(
     assert "nothing was found; if the cluster used your own bucket" in capsys.readouterr().out
 
 
-def buckets(place: CloudTarget) -> set[str]:
+def buckets(place: AwsTarget) -> set[str]:
     return {each["Name"] for each in place.aws.s3.list_buckets()["Buckets"]}
 
 
-def test_a_run_goes_with_the_cluster_that_trains_it_and_with_no_other(place: CloudTarget) -> None:
+def test_a_run_goes_with_the_cluster_that_trains_it_and_with_no_other(place: AwsTarget) -> None:
     up(place)
     place.down(NAME, lambda _: None)
     up(place, name="wombat", run=NAME)
@@ -113,7 +113,7 @@ def test_a_run_goes_with_the_cluster_that_trains_it_and_with_no_other(place: Clo
 
 
 def test_a_stack_that_only_has_the_name_of_a_cluster_is_left_as_it_is(
-    place: CloudTarget, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: AwsTarget, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its bucket as well: anybody's template may have such a parameter."""
     place.aws.cloudformation.create_stack(
@@ -136,7 +136,7 @@ def test_a_stack_that_only_has_the_name_of_a_cluster_is_left_as_it_is(
     }
 
 
-def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: CloudTarget) -> None:
+def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: AwsTarget) -> None:
     from moto.s3.models import s3_backends
 
     s3_backends["111111111111"]["aws"].create_bucket(FOREIGN, REGION)
@@ -153,7 +153,7 @@ def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: Clou
     assert remains("platypus") == before == []
 
 
-def test_secrets_that_an_up_left_which_was_killed_go_with_down(place: CloudTarget) -> None:
+def test_secrets_that_an_up_left_which_was_killed_go_with_down(place: AwsTarget) -> None:
     token = Names("ghost").token
     place.aws.ssm.put_parameter(Name=token, Type="SecureString", Value="left")
     place.down("ghost", lambda _: None)

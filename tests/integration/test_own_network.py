@@ -26,7 +26,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
         yield Own(Aws(REGION))
 
 
-def up(own: Own, **changes: Any) -> clusters.Cluster:
+def up(own: Own, **changes: Any) -> clusters.ClusterRecord:
     return clusters.create(own.request(NAME, **changes), lambda _: None, own.aws)
 
 

@@ -16,10 +16,12 @@ from support.asked import request
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.cli.commands import bring_up, watch
 from spotelastic.cli.main import main
-from spotelastic.client import commands, confirmation
-from spotelastic.client.target import CloudTarget
+from spotelastic.cli.render import confirmation
+from spotelastic.client import commands, watch
+from spotelastic.client.confirmation import agreed, nobody_asked
+from spotelastic.client.targets import aws_target, find
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import JOB, STATUS
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
@@ -57,8 +59,8 @@ def up(
     for script in ("train.py", "other.py"):
         (tmp_path / script).write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(CloudTarget, "find", lambda *_: CloudTarget(laptop.aws, None))
-    monkeypatch.setattr(bring_up, "ETCD", None)  # it would be fetched
+    monkeypatch.setattr(find, "in_region", lambda _: AwsTarget(laptop.aws))
+    monkeypatch.setattr(aws_target, "ETCD", None)  # it would be fetched
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
     def run(*args: str) -> Told:
@@ -181,8 +183,8 @@ def test_a_restart_from_another_folder_is_meant_by_who_says_so(
     objects = had(laptop, "/elsewhere")
     job = objects.job()
     assert job is not None
-    cluster = clusters.Cluster(laptop.aws, job, objects.bucket)
+    cluster = clusters.ClusterRecord(laptop.aws, job, objects.bucket)
     refused = "quokka ran train.py of /elsewhere, not .* change to its folder, or add --same-code"
     with pytest.raises(UsageError, match=refused):
-        commands._check_meant(cluster, tmp_path, yes=False)
-    commands._check_meant(cluster, tmp_path, yes=True)
+        commands._check_meant(cluster, tmp_path, nobody_asked)
+    commands._check_meant(cluster, tmp_path, agreed)

@@ -10,13 +10,14 @@ import pytest
 from support.account import CTRL_C, EXPIRED, Laptop, account
 from support.asked import request
 
-from spotelastic.aws.base.clients import SignedOut
+from spotelastic.aws.base.clients import Aws, SignedOut
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
-from spotelastic.cli.commands import bring_up, watch
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
-from spotelastic.client.target import CloudTarget
+from spotelastic.client import watch
+from spotelastic.client.targets import aws_target, find
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Status
@@ -49,8 +50,8 @@ def up(
     """Runs `up` on the cluster, which is there as before afterwards."""
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(CloudTarget, "find", lambda *_: CloudTarget(laptop.aws, None))
-    monkeypatch.setattr(bring_up, "ETCD", None)  # it would be fetched
+    monkeypatch.setattr(find, "in_region", lambda _: AwsTarget(laptop.aws))
+    monkeypatch.setattr(aws_target, "ETCD", None)  # it would be fetched
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
     def run(*flags: str) -> Told:
@@ -87,7 +88,7 @@ def test_credentials_that_expire_while_it_is_changed_are_one_line(
 
 
 def test_credentials_that_expire_while_it_is_taken_down_leave_the_rest_to_down() -> None:
-    stays = LeftRunning(NAME, None, ExitStack(), Signals(), print)
+    stays = LeftRunning(NAME, AwsTarget(Aws()), None, ExitStack(), Signals(), print)
     left = "log in again; remove what is left of quokka with `spotelastic down quokka`"
     with pytest.raises(EnvironmentFailure, match=left), stays.ended():
         raise SignedOut("cannot delete the stack: log in again", "ExpiredToken")

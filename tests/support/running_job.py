@@ -13,7 +13,7 @@ from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, runni
 
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.prices import AwsPrices
-from spotelastic.client.target import cost_of
+from spotelastic.client.published import cost_of
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.controller.accounting.ledger_events import LEDGER, entries

@@ -19,7 +19,7 @@ from spotelastic.aws.artifacts.code_archive import pack
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import certificates
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Trial:
-    cluster: Cluster
+    cluster: ClusterRecord
     faults: FaultClient
     request: ClusterSpec
     tls: TlsFiles

@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterRecord:
     """A cluster that exists, as any holder of the account's credentials can find it."""
 
     aws: Aws
@@ -57,7 +57,7 @@ class Cluster:
         return BucketObjects(self.aws, self.bucket, self.name)
 
 
-def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> Cluster:
+def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRecord:
     """Bring up a cluster and start its job; returns when all instances have been requested.
 
     What exists stays, and is changed where the request differs, so an interrupted `up` can be
@@ -114,10 +114,10 @@ def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
 
 def _bring_up(
     request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, maker: str, *, new: bool
-) -> Cluster:
+) -> ClusterRecord:
     its = Names(request.name)
     service_role = account.ensure_service_role(aws)
-    cluster = Cluster(aws, replace(plan.spec, service_role=service_role), plan.bucket)
+    cluster = ClusterRecord(aws, replace(plan.spec, service_role=service_role), plan.bucket)
     objects = cluster.objects
     if not new and objects.has(STOPPING):
         raise UsageError(
@@ -194,7 +194,7 @@ def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:
         say(f"not all of {name} could be deleted: {error}; run `spotelastic down {name}`")
 
 
-def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> Cluster:
+def describe(cluster: ClusterRecord, spec: JobSpec, archive: bytes = b"") -> ClusterRecord:
     """Store this description of the cluster's job, for nodes that start from now on.
 
     `archive` is its code, if that is new.
@@ -204,7 +204,9 @@ def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> Cluster:
     return replace(cluster, spec=spec)
 
 
-def change(cluster: Cluster, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> Cluster:
+def change(
+    cluster: ClusterRecord, how: Callable[[JobSpec], JobSpec], archive: bytes = b""
+) -> ClusterRecord:
     """Change the stored description of the job, keeping what others change at the same time."""
     objects = cluster.objects
     spec = objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
@@ -221,14 +223,14 @@ def _prepare(objects: BucketObjects, spec: JobSpec, archive: bytes) -> JobSpec:
     return replace(spec, settings=replace(spec.settings, code=spec.release))
 
 
-def find(name: str, aws: Aws | None = None) -> Cluster | None:
+def find(name: str, aws: Aws | None = None) -> ClusterRecord | None:
     """Return the cluster of that name, or None."""
     aws = aws or Aws()
     if cloudformation.describe(aws, Names(name).stack) is None:
         return None
     bucket = teardown.bucket_of(aws, Names(name))
     spec = BucketObjects(aws, bucket, name).job()
-    return None if spec is None else Cluster(aws, spec, bucket)
+    return None if spec is None else ClusterRecord(aws, spec, bucket)
 
 
 def all_names(aws: Aws | None = None) -> tuple[str, ...]:
@@ -240,7 +242,7 @@ def all_names(aws: Aws | None = None) -> tuple[str, ...]:
 delete = teardown.delete
 
 
-def _ship(cluster: Cluster, request: ClusterSpec, *, new: bool) -> Cluster:
+def _ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterRecord:
     """Store secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
     its = Names(spec.cluster)

@@ -1,18 +1,20 @@
 """Finds the storage and checkpoint that an argument of `ckpt` names, by folder, URL or cluster
 name."""
 
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from spotelastic_checkpoints.storage.outage_retry import OutagePatience, OutageRetry
+from spotelastic_checkpoints.storage.outage_retry import OutagePatience
 
-from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.errors import UsageError
+from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
     from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint
@@ -90,27 +92,22 @@ def storage(url: str) -> Iterator["Storage"]:
     directly.
     """
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
-    from spotelastic_checkpoints.storage.retrying import RetryingStorage
 
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.storage import explained, retried
+    from spotelastic.local import cloud
 
     url, is_local = _address_of(url)
-    if is_local:
-        with suppress(UsageError):
-            CloudTarget.find(True)
-    tell = partial(typer.echo, err=True)
-    patience = OutageRetry(tell, "this command", PATIENCE)
-    with _explained():
-        there: Storage
-        if folder_of(url) is not None:
-            there = open_storage(url)
-        else:
-            there = RetryingStorage(patience.ask(lambda: open_storage(url)), patience)
-        try:
+    running = cloud.find() if is_local else None
+    if running is not None:
+        # Also for the processes that list and abort uploads.
+        os.environ.update(cloud.environment(running))
+    if folder_of(url) is None:
+        tell = partial(typer.echo, err=True)
+        with retried(lambda: open_storage(url), tell, PATIENCE) as there:
             yield there
-        finally:
-            patience.end()
-            there.close()
+        return
+    with explained(), closing(open_storage(url)) as there:
+        yield there
 
 
 def _address_of(url: str) -> tuple[str, bool]:
@@ -121,7 +118,7 @@ def _address_of(url: str) -> tuple[str, bool]:
     """
     from spotelastic_checkpoints.storage.open import folder_of
 
-    from spotelastic.client.target import aws_is_configured
+    from spotelastic.client.targets.find import aws_is_configured
     from spotelastic.local import cloud
     from spotelastic.local.base import kept_objects
 
@@ -143,14 +140,14 @@ def _address_of(url: str) -> tuple[str, bool]:
 def _storage_of(cluster: str) -> str:
     """Return the URL or folder that the cluster writes to, or wrote to before it was taken down."""
     from spotelastic.aws.base.names import Names
-    from spotelastic.client import local_data
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets import local_data
+    from spotelastic.client.targets.find import find
 
     why = ""
     try:
         Names(cluster)
         why = ", and no cluster of that name has left checkpoints on this machine"
-        target = CloudTarget.find(None)
+        target = find(None, None, note)
         why = ", and {}"
         return target.cluster_or_gone(cluster, lambda _: None).spec.storage
     except UsageError as error:
@@ -158,18 +155,6 @@ def _storage_of(cluster: str) -> str:
         if found is not None and found.folder.is_dir():
             return str(found.folder)
         raise UsageError(f"{cluster}: no such folder{why.format(error)}") from None
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
-
-    try:
-        yield
-    except StorageUnavailable as error:
-        raise Unavailable(str(error)) from error
-    except CheckpointsError as error:
-        raise EnvironmentFailure(str(error)) from error
 
 
 def split(text: str) -> tuple[str, int | None, int | None]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import SignedOut
 from spotelastic.cli.render.plan import lingers
-from spotelastic.client.target import CloudEnded
+from spotelastic.client.targets.cloud_target import CloudEnded, CloudTarget
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
-from spotelastic.local.joining import CloudUse
 from spotelastic.signals import Signals
 
 
@@ -21,23 +20,18 @@ class LeftRunning:
     """
 
     name: str
+    target: CloudTarget
     linger: float | None
     """Seconds from the end of the job to the end of the cluster; None for ever."""
     undo: ExitStack
     """The clean-up that would take the cluster down."""
     signals: Signals
     say: Callable[[str], None]
-    region: str | None = None
-    """The region given to `up`, which the other commands then need too."""
-    use: CloudUse | None = None
-    """This command's use of the local cloud."""
-    owned: bool = False
-    """Whether the cluster is local and ends with the commands that use it."""
 
     @property
     def named(self) -> str:
         """The cluster's arguments for other commands: its name and, if needed, its region."""
-        return self.name + (f" --region {self.region}" if self.region else "")
+        return self.target.arguments_of(self.name)
 
     def leave(self) -> None:
         """Leave the cluster up and tell the user how to come back.
@@ -46,7 +40,7 @@ class LeftRunning:
         keep it.
         """
         self.undo.pop_all()
-        if self.use is not None and self.use.leave(self.say) != "nothing":
+        if self.target.leave(self.say):
             return
         self.say(
             f"{self.name} stays up: spotelastic status {self.named}, "

@@ -8,7 +8,7 @@ import typer
 
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
-from spotelastic.wrapping import say
+from spotelastic.wrapping import note, say
 
 INTERRUPT_EXAMPLES = """[bold]Examples[/]
 
@@ -57,13 +57,13 @@ def interrupt(
     On AWS, the Fault Injection Service does it, which costs a few cents.
     """
     from spotelastic.cli.render import tables
-    from spotelastic.client import interrupt as client_interrupt
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.interruptions import interrupt as interruptions
+    from spotelastic.client.targets.find import find
 
-    what = client_interrupt.InterruptionRequest.asked(node, kind, seconds)
-    target = CloudTarget.find(where, region)
-    told = client_interrupt.interrupt(target, target.cluster(name), what)
-    typer.echo(tables.to_json(client_interrupt.caused(target, what)) if json else told)
+    what = interruptions.InterruptionRequest.asked(node, kind, seconds)
+    target = find(where, region, note)
+    caused = interruptions.interrupt(target, target.cluster(name), what)
+    typer.echo(tables.to_json(caused) if json else str(caused))
 
 
 def drill(
@@ -92,11 +92,11 @@ def drill(
     `in` (seconds of notice).
     """
     from spotelastic.cli.render import tables
-    from spotelastic.client import drill_plan, drill_recovery
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.interruptions import drill_plan, drill_recovery
+    from spotelastic.client.targets.find import find
 
     wanted = drill_plan.read(plan)
-    target = CloudTarget.find(where, region)
+    target = find(where, region, note)
     cluster = target.cluster(name)
 
     def tell(line: str) -> None:
@@ -131,13 +131,13 @@ def down(
 
     The checkpoints of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
     if delete_data and name is not None and where is not False and _delete_here(name, where):
         return
-    target = CloudTarget.find(where, region)
+    target = find(where, region, note)
     if delete_data and name is not None:
         data = target.data(name, bucket)
         _confirm(data.run.cluster, data.url)
@@ -147,8 +147,8 @@ def down(
 def _delete_here(name: str, where: bool | None) -> bool:
     """Delete the data of a local cluster while no local cloud runs; return False if that is not
     meant."""
-    from spotelastic.client import local_data
-    from spotelastic.client.target import aws_is_configured
+    from spotelastic.client.targets import local_data
+    from spotelastic.client.targets.find import aws_is_configured
     from spotelastic.local import cloud
 
     if cloud.find() is not None or (where is None and aws_is_configured()):

@@ -13,7 +13,7 @@ from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
     from spotelastic.client.commands import CommandResult
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.cloud_target import CloudTarget
 
 STOP_EXAMPLES = """[bold]Examples[/]
 
@@ -53,11 +53,11 @@ def stop(
     `spotelastic restart` continues from that step.
     """
     from spotelastic.client import commands
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    target = CloudTarget.find(where, region)
+    target = find(where, region, note)
     cluster = target.cluster(name)
-    _tell(lambda: commands.stop(cluster, wait=wait, say=_say), target, cluster.name, as_json=json)
+    _tell(lambda: commands.stop(cluster, wait=wait, say=note), target, cluster.name, as_json=json)
 
 
 def restart(
@@ -78,10 +78,11 @@ def restart(
     json: AsJson = False,
 ) -> None:
     """Restart a job that has ended from its newest checkpoint, with the code of this folder."""
+    from spotelastic.cli.render.confirmation import asking
     from spotelastic.client import commands
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    target = CloudTarget.find(where, region)
+    target = find(where, region, note)
     cluster = target.cluster(name)
     _tell(
         lambda: commands.restart(
@@ -91,7 +92,7 @@ def restart(
             environment=environment,
             deadline=deadline,
             max_cost=max_cost,
-            yes=yes,
+            confirm=asking(yes=yes),
         ),
         target,
         cluster.name,
@@ -115,12 +116,12 @@ def scale(
 ) -> None:
     """Change the number of nodes of a job while it trains."""
     from spotelastic.client import commands
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    target = CloudTarget.find(where, region)
-    cluster, local = target.cluster(name), target.cloud is not None
+    target = find(where, region, note)
+    cluster = target.cluster(name)
     _tell(
-        lambda: commands.scale(cluster, minimum, maximum, local=local, say=_say),
+        lambda: commands.scale(target, cluster, minimum, maximum, say=note),
         target,
         cluster.name,
         as_json=json,
@@ -148,8 +149,3 @@ def _tell(
         typer.echo(tables.to_json(done))
     else:
         typer.echo(f"{done.name} {done.text}")
-
-
-def _say(line: str) -> None:
-    """Print to stderr, beside the result on stdout."""
-    note(line)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotelastic.cli.options.common import Region
+from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.cloud_target import CloudTarget
 
 SHELL_EXAMPLES = """[bold]Example[/]
 
@@ -54,18 +55,15 @@ def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarge
 
     Raises `UsageError` for the local cloud, and for a node that does not exist.
     """
-    from spotelastic.client.target import CloudTarget, status_of
+    from spotelastic.client.published import status_of
+    from spotelastic.client.targets.find import find
     from spotelastic.errors import UsageError
 
-    target = CloudTarget.find(None, region)
+    target = find(None, region, note)
     found = {each.id: each for each in status_of(target.cluster(name)).nodes}
     if node not in found:
         raise UsageError(f"there is no node {node}; the nodes are: {', '.join(found) or 'none'}")
-    if target.cloud is not None:
-        raise UsageError(
-            f"nodes of the local cloud are processes on this machine: {node} has the address "
-            f"{found[node].address}, and its files are in {target.cloud.folder}/instances/{node}"
-        )
+    target.check_sessions(found[node])
     return target
 
 

@@ -52,9 +52,9 @@ spotelastic cost demo --json | jq .total_usd
 def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
     """List the clusters and the state of their jobs."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    tables.show(CloudTarget.find(where, region).listing(), tables.listing_table, as_json=json)
+    tables.show(find(where, region, note).listing(), tables.listing_table, as_json=json)
 
 
 def status(
@@ -62,9 +62,10 @@ def status(
 ) -> None:
     """Show the state of a job: its round, step and loss, and every node."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import CloudTarget, status_of
+    from spotelastic.client.published import status_of
+    from spotelastic.client.targets.find import find
 
-    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
+    cluster = find(where, region, note).cluster_or_gone(name, note)
     told = status_of(cluster)
     tables.show(told, tables.status_table, as_json=json)
     for line in told.warnings:
@@ -85,9 +86,9 @@ def logs(
 ) -> None:
     """Print the output of the workers."""
     from spotelastic.client.logs import Wanted, tail
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    cluster = CloudTarget.find(where, region).cluster(name)
+    cluster = find(where, region, note).cluster(name)
     for line in tail(cluster, Wanted(rank, node), follow=follow, note=note):
         typer.echo(line)
 
@@ -97,9 +98,9 @@ def events(
 ) -> None:
     """List the events of a job: notices, losses, rounds, replacements."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
+    cluster = find(where, region, note).cluster_or_gone(name, note)
     tables.show(cluster.objects.events(), tables.events_table, as_json=json)
 
 
@@ -108,9 +109,9 @@ def report(
 ) -> None:
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import CloudTarget
+    from spotelastic.client.targets.find import find
 
-    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
+    cluster = find(where, region, note).cluster_or_gone(name, note)
     made = cluster.objects.report()
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: its first round has not begun")
@@ -122,7 +123,8 @@ def cost(
 ) -> None:
     """Show what a cluster has cost, costs now, and would have cost on demand."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import CloudTarget, cost_of
+    from spotelastic.client.published import cost_of
+    from spotelastic.client.targets.find import find
 
-    cluster = CloudTarget.find(where, region).cluster_or_gone(name, note)
+    cluster = find(where, region, note).cluster_or_gone(name, note)
     tables.show(cost_of(cluster), tables.cost_table, as_json=json)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.artifacts.left_out import LeftOut
-from spotelastic.aws.compute.estimate import AS_OF, Estimate, Line
+from spotelastic.aws.compute.estimate import Estimate, Line
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -22,14 +22,9 @@ BESIDE = (
     "deletes stacks"
 )
 
-EMULATED = (
-    "The local cloud's prices are invented, to show what a plan looks like. Nothing here costs "
-    "money: it all runs on this machine."
-)
 
-
-def headline(job: ValidatedJob, found: Survey) -> Iterator[str]:
-    """Yield script, types, zones and price, then warnings.
+def headline(job: ValidatedJob, found: Survey, price_label: str) -> Iterator[str]:
+    """Yield script, types, zones and price with its label, then warnings.
 
     Raises `UsageError` before the first line if a limit contradicts the prices.
     """
@@ -47,7 +42,7 @@ def headline(job: ValidatedJob, found: Survey) -> Iterator[str]:
     yield (
         f"in {_where(found)}: {_usd(found.price)} an hour each, "
         f"{_usd(found.estimate.high)} an hour for all with {_nodes(high)}"
-        f"{' (invented prices of the local cloud)' if job.config.local else ''}"
+        f"{price_label}"
     )
     if job.archive.left_out is not None:
         yield not_shipped(job.archive.left_out)
@@ -153,16 +148,12 @@ def planned(
     )
 
 
-def plan(job: ValidatedJob, found: Survey, planned: Planned) -> Iterator[str]:
-    """Yield the lines that `--plan` shows."""
+def plan(job: ValidatedJob, found: Survey, planned: Planned, about_prices: str) -> Iterator[str]:
+    """Yield the lines that `--plan` shows; `about_prices` says what the prices are."""
     yield ""
     yield from _choice(job, found)
     yield from _zones(found)
-    real = (
-        f"Spot prices are today's, on-demand prices of {found.prices_of}; the others are those of "
-        f"us-east-1, {AS_OF}. Traffic and storage come on top."
-    )
-    yield from price_table(found.estimate, EMULATED if job.config.local else real)
+    yield from price_table(found.estimate, about_prices)
     yield ""
     if not planned.is_up:
         yield f"would create the cluster {job.name}: {', '.join(planned.resources)}"

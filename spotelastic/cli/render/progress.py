@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from spotelastic.client.progress import Update
 from spotelastic.clock import Clock, steady
 from spotelastic.model.progress import Event, Status
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live as RichLive
 
+QUIET = frozenset({"committed"})
+"""Events that are not shown one by one, because the status line shows them."""
 EVERY = 5.0
 """Seconds between two plain lines of progress if nothing else happens."""
 
@@ -41,6 +44,18 @@ class ProgressView(Protocol):
     def status(self, status: Status) -> None:
         """Show the current status in place of the previous one."""
         ...
+
+
+def show(view: ProgressView, update: Update) -> None:
+    """Show one update of a job."""
+    match update:
+        case Status():
+            view.status(update)
+        case Event():
+            if update.kind not in QUIET:
+                view.event(update)
+        case _:
+            view.say(str(update))
 
 
 def view() -> ProgressView:

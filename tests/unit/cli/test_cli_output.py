@@ -13,9 +13,10 @@ from spotelastic.cli.app import app
 from spotelastic.cli.commands import ckpt
 from spotelastic.cli.render import loss_curve, tables
 from spotelastic.cli.render.progress import EVERY, Plain
-from spotelastic.client import interrupt
-from spotelastic.client.target import CloudTarget
-from spotelastic.local.cloud import CloudInfo
+from spotelastic.client.interruptions import interrupt
+from spotelastic.client.interruptions.interrupt import CausedInterruption
+from spotelastic.client.targets import find
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
     Cost,
@@ -293,40 +294,18 @@ def test_an_interruption_is_marked_at_the_step_it_struck(
     assert marks == [3, 8, 15]
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "local", "seconds"),
-    [
-        ("spot_interruption", 15.0, True, 15.0),
-        ("spot_interruption", 120.0, False, 120.0),
-        ("loss", 120.0, True, 0.0),
-        ("rebalance", 120.0, True, None),
-        ("rebalance", 120.0, False, 900.0),
-    ],
-)
-def test_programs_are_told_how_long_an_interrupted_node_has(
-    kind: str, given: float, local: bool, seconds: float | None
-) -> None:
-    cloud = CloudInfo("", 0, "", "", "us-east-1", (), 0) if local else None
-    told = interrupt.caused(
-        CloudTarget(Aws("us-east-1"), cloud),
-        interrupt.InterruptionRequest.asked("i-1", kind, given),
-    )
-    assert told == {"node": "i-1", "kind": kind, "seconds": seconds}
-
-
 def test_an_interruption_is_told_to_programs_as_one_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CloudTarget, "cluster", lambda place, name: name)
-    monkeypatch.setattr(
-        CloudTarget, "find", lambda where, region: CloudTarget(Aws("us-east-1"), None)
-    )
-    monkeypatch.setattr(interrupt, "interrupt", lambda place, cluster, what: "it goes")
+    caused = CausedInterruption("i-1", InterruptionKind.SPOT_INTERRUPTION, 120.0)
+    monkeypatch.setattr(AwsTarget, "cluster", lambda place, name: name)
+    monkeypatch.setattr(find, "find", lambda *_: AwsTarget(Aws("us-east-1")))
+    monkeypatch.setattr(interrupt, "interrupt", lambda *_: caused)
 
     def told(*args: str) -> str:
         return CliRunner().invoke(app, ["interrupt", "i-1", *args], catch_exceptions=False).stdout
 
-    assert told() == "it goes\n"
+    assert told() == "i-1 will be taken away in 120 s\n"
     as_json = {"node": "i-1", "kind": "spot_interruption", "seconds": 120.0}
     assert json.loads(told("--json")) == as_json
 

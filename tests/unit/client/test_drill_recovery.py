@@ -2,8 +2,13 @@
 
 from dataclasses import replace
 
-from spotelastic.client.drill_plan import Caused
-from spotelastic.client.drill_recovery import PUBLISHED_WITHIN, awaited, outcome, row_of
+from spotelastic.client.interruptions.drill_plan import Caused
+from spotelastic.client.interruptions.drill_recovery import (
+    PUBLISHED_WITHIN,
+    awaited,
+    outcome,
+    row_of,
+)
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Interruption, Report, ReportJob
 

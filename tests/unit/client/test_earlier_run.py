@@ -17,10 +17,10 @@ from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.type_selection import Requirement
-from spotelastic.cli.commands import earlier_run
+from spotelastic.client.bringing_up import earlier_run
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
-from spotelastic.client.target import CloudTarget
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import JOB
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec, Settings
@@ -30,18 +30,18 @@ __all__ = ["s3_endpoint"]
 
 
 @pytest.fixture
-def place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CloudTarget, str]]:
+def place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[AwsTarget, str]]:
     bucket = use_s3(monkeypatch, s3_endpoint)
     monkeypatch.setenv("AWS_PROFILE", "")
     monkeypatch.delenv("AWS_PROFILE")
-    yield CloudTarget(Aws("us-east-1"), None), bucket
+    yield AwsTarget(Aws("us-east-1")), bucket
 
 
 def asked(bucket: str, **more: Any) -> JobConfig:
     return JobConfig(bucket=bucket, **more)
 
 
-def begun(place: CloudTarget, config: JobConfig) -> list[str]:
+def begun(place: AwsTarget, config: JobConfig) -> list[str]:
     said = list[str]()
     spec = job("quokka", args=("--steps", "40"))
     wanted = ValidatedJob(config, spec, Archive("", b"", 0), Requirement(), {})
@@ -56,7 +56,7 @@ def trained(url: str, step: int) -> None:
     assert commits.commit(Commit(epoch, step), epoch)
 
 
-def test_it_says_from_which_step_the_job_goes_on(place: tuple[CloudTarget, str]) -> None:
+def test_it_says_from_which_step_the_job_goes_on(place: tuple[AwsTarget, str]) -> None:
     there, bucket = place
     url = f"s3://{bucket}/quokka/checkpoints"
     assert begun(there, asked(bucket)) == [] == begun(there, asked(bucket, fresh=True))
@@ -74,7 +74,7 @@ def test_it_says_from_which_step_the_job_goes_on(place: tuple[CloudTarget, str])
     assert "from step 5 of" in begun(there, asked(bucket))[0]
 
 
-def test_it_names_another_script_or_other_arguments(place: tuple[CloudTarget, str]) -> None:
+def test_it_names_another_script_or_other_arguments(place: tuple[AwsTarget, str]) -> None:
     there, bucket = place
     url = f"s3://{bucket}/quokka/checkpoints"
     trained(url, 40)
@@ -91,7 +91,7 @@ def test_it_names_another_script_or_other_arguments(place: tuple[CloudTarget, st
 
 
 def test_it_goes_on_from_what_another_version_has_left_without_naming_its_script(
-    place: tuple[CloudTarget, str],
+    place: tuple[AwsTarget, str],
 ) -> None:
     there, bucket = place
     url = f"s3://{bucket}/quokka/checkpoints"

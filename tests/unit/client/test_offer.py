@@ -12,7 +12,7 @@ from spotelastic.aws.compute.estimate import Estimate, Line
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.cli.render import plan
-from spotelastic.client import preflight
+from spotelastic.client.bringing_up import preflight
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.accounting import usage
@@ -35,7 +35,7 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
     )
     spec = job("demo", settings=Settings(2, 4), capacity=capacity, linger=linger)
     wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
-    return list(plan.headline(wanted, found))
+    return list(plan.headline(wanted, found, ""))
 
 
 def test_a_cost_that_pays_for_less_than_a_boot_and_an_end_is_refused_with_the_figures() -> None:

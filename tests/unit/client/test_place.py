@@ -15,10 +15,12 @@ from spotelastic.cli.app import app
 from spotelastic.cli.commands import bring_up, lifecycle
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
-from spotelastic.client import target as places
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.config.job_config import JobConfig
-from spotelastic.client.target import CloudEnded, CloudTarget
+from spotelastic.client.targets import local_target
+from spotelastic.client.targets.account import AccountClusters
+from spotelastic.client.targets.cloud_target import CloudEnded, CloudTarget
+from spotelastic.client.targets.find import in_region
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
@@ -30,10 +32,10 @@ def test_all_commands_look_where_up_is_told_to(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
-    assert CloudTarget.find(False).aws.region == "us-west-2"
+    assert in_region(None).aws.region == "us-west-2"
     (tmp_path / "spotelastic.toml").write_text('region = "eu-west-1"')
-    assert CloudTarget.find(False).aws.region == "eu-west-1"
-    assert CloudTarget.find(False, "ap-south-1").aws.region == "ap-south-1"
+    assert in_region(None).aws.region == "eu-west-1"
+    assert in_region("ap-south-1").aws.region == "ap-south-1"
 
 
 REGIONS = ("flag", "SPOTELASTIC_REGION", "file", "AWS_REGION", "AWS_DEFAULT_REGION", "profile")
@@ -64,7 +66,7 @@ def test_what_says_the_region_first_wins_in_every_command(
         (tmp_path / "spotelastic.toml").write_text(f"region = {said['file']!r}")
     flag = ("--region", said["flag"]) if "flag" in said else ()
     asked = list[CloudTarget]()
-    monkeypatch.setattr(CloudTarget, "listing", lambda place: asked.append(place) or ())
+    monkeypatch.setattr(AccountClusters, "listing", lambda place: asked.append(place) or ())
     monkeypatch.setattr(bring_up, "check", lambda config, _: config)
     monkeypatch.setattr(bring_up, "_carry_through", _takes_place(asked))
     for command in (("ls", "--aws"), ("up",)):
@@ -83,7 +85,7 @@ def _takes_place(asked: list[CloudTarget]) -> Callable[..., int]:
     """What `up` goes on with once it has checked what it can."""
 
     def carried_through(config: JobConfig, *_: object) -> int:
-        asked.append(CloudTarget.find(False, config.region))
+        asked.append(in_region(config.region))
         return 0
 
     return carried_through
@@ -94,7 +96,7 @@ def _takes_place(asked: list[CloudTarget]) -> Callable[..., int]:
 )
 def test_how_to_come_back_names_the_region(region: str | None, it: str) -> None:
     told: list[str] = []
-    LeftRunning("demo", None, ExitStack(), Signals(), told.append, region).leave()
+    LeftRunning("demo", in_region(region), None, ExitStack(), Signals(), told.append).leave()
     for command in ("status", "logs -f", "down"):
         assert f"spotelastic {command} {it}" in told[0]
 
@@ -126,7 +128,7 @@ def test_a_local_cloud_that_ends_under_a_command_is_told_in_one_line(
         )
         for name, value in local.environment(ends).items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(places, "_used", None)
+        monkeypatch.setattr(local_target, "_used", None)
         monkeypatch.setattr(local, "find", lambda: ends)
         monkeypatch.setattr(sys, "argv", ["spotelastic", "status", "demo"])
         with pytest.raises(SystemExit) as ended:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.client import interrupt
-from spotelastic.client.drill_plan import PlannedInterruption, is_due, read, victim
+from spotelastic.client.interruptions import interrupt
+from spotelastic.client.interruptions.drill_plan import PlannedInterruption, is_due, read, victim
 from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import NodeStatus, Status

@@ -7,20 +7,27 @@ from typing import Any
 
 import pytest
 
+from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.main import main
 from spotelastic.client import commands
-from spotelastic.client import interrupt as client_interrupt
-from spotelastic.client.interrupt import InterruptionRequest, caused, interrupt
-from spotelastic.client.target import CloudTarget
+from spotelastic.client.interruptions import interrupt as client_interrupt
+from spotelastic.client.interruptions.interrupt import InterruptionRequest, interrupt
+from spotelastic.client.targets import aws_target, find, local_target
+from spotelastic.client.targets.aws_target import AwsTarget
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import UsageError
+from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, JobSpec, Settings
 
 SPEC = JobSpec("demo", "run", "train.py", (), "", Settings(1, 4), "", ())
 CLUSTER: Any = SimpleNamespace(name="demo", aws=None, spec=SPEC)
-LOCAL, AWS = object(), None
+INFO = CloudInfo("http://127.0.0.1:1", 1, "/tmp", "127.77.0.0/16", "us-east-1", ("us-east-1a",), 1)
+AWS: CloudTarget = AwsTarget(Aws("us-east-1"))
+LOCAL: CloudTarget = LocalTarget(INFO)
 NODES = {"i-spot": True, "i-bought": False}
 """By id: whether it is spot."""
 
@@ -44,13 +51,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     nodes = [SimpleNamespace(id=name, state="active") for name in NODES]
     nodes.append(SimpleNamespace(id="i-gone", state="gone"))
     monkeypatch.setattr(client_interrupt, "status_of", lambda _: SimpleNamespace(nodes=nodes))
-    monkeypatch.setattr(client_interrupt, "FaultClient", lambda _: Faults(asked))
+    monkeypatch.setattr(local_target, "FaultClient", lambda _: Faults(asked))
     monkeypatch.setattr(client_interrupt.autoscaling, "instances", lambda *_: machines)
     monkeypatch.setattr(
-        client_interrupt.autoscaling, "end", lambda _, names: asked.append(("end", *names))
+        aws_target.autoscaling, "end", lambda _, names: asked.append(("end", *names))
     )
     monkeypatch.setattr(
-        client_interrupt.fault_injection, "interrupt", lambda _, *told: asked.append(("fis", *told))
+        aws_target.fault_injection, "interrupt", lambda _, *told: asked.append(("fis", *told))
     )
     return asked
 
@@ -127,16 +134,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 )
 def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
     asked: list[tuple[object, ...]],
-    cloud: Any,
+    cloud: CloudTarget,
     what: InterruptionRequest,
     done: tuple[object, ...],
     told: str,
     seconds: float | None,
 ) -> None:
-    place: Any = SimpleNamespace(cloud=cloud)
-    assert told in interrupt(place, CLUSTER, what)
-    assert asked == [done]
-    assert caused(place, what)["seconds"] == seconds
+    caused = interrupt(cloud, CLUSTER, what)
+    assert told in str(caused) and asked == [done]
+    assert (caused.node, caused.kind, caused.seconds) == (what.node, what.kind, seconds)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +158,15 @@ def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
     ],
 )
 def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
-    asked: list[tuple[object, ...]], cloud: Any, node: str, kind: str, seconds: float, why: str
+    asked: list[tuple[object, ...]],
+    cloud: CloudTarget,
+    node: str,
+    kind: str,
+    seconds: float,
+    why: str,
 ) -> None:
-    place: Any = SimpleNamespace(cloud=cloud)
     with pytest.raises(UsageError, match=why):
-        interrupt(place, CLUSTER, InterruptionRequest.asked(node, kind, seconds))
+        interrupt(cloud, CLUSTER, InterruptionRequest.asked(node, kind, seconds))
     assert asked == []
 
 
@@ -167,8 +177,8 @@ def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
 def test_a_job_of_no_nodes_is_refused_in_one_line(
     args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = SimpleNamespace(cloud=None, cluster=lambda _: CLUSTER)
-    monkeypatch.setattr(CloudTarget, "find", lambda *_: place)
+    monkeypatch.setattr(AwsTarget, "cluster", lambda *_: CLUSTER)
+    monkeypatch.setattr(find, "find", lambda *_: AWS)
     monkeypatch.setattr(sys, "argv", ["spotelastic", "scale", "demo", *args])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -195,7 +205,7 @@ def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
     spec = replace(SPEC, capacity=Capacity(base=base))
     cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec)
     if not refused:
-        assert commands.scale(cluster, None, high, local=False, say=print).state == "running"
+        assert commands.scale(AWS, cluster, None, high, say=print).state == "running"
         return
     with pytest.raises(UsageError, match=f"^--max {high}: quota allows {refused} spot g5.xlarge "):
-        commands.scale(cluster, None, high, local=False, say=print)
+        commands.scale(AWS, cluster, None, high, say=print)

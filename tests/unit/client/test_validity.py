@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from spotelastic.cli.commands import status
-from spotelastic.client import target
+from spotelastic.client import published
+from spotelastic.client.targets import find
 from spotelastic.clock import wall
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import Status
@@ -44,8 +45,8 @@ def test_status_warns_beside_what_programs_read(
     def look(validity: Validity) -> tuple[str, str]:
         cluster = SimpleNamespace(name="demo", spec=replace(spec, validity=validity))
         found = SimpleNamespace(cluster_or_gone=lambda *_: cluster)
-        monkeypatch.setattr(target.CloudTarget, "find", lambda *_: found)
-        monkeypatch.setattr(target, "status_of", lambda _: Status("demo", "running", NOW))
+        monkeypatch.setattr(find, "find", lambda *_: found)
+        monkeypatch.setattr(published, "status_of", lambda _: Status("demo", "running", NOW))
         status.status("demo", json=True)
         captured = capsys.readouterr()
         return captured.out, captured.err

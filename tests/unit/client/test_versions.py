@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,12 +13,17 @@ from support.account import account
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT
+from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.client import preflight
-from spotelastic.client.target import CloudTarget
+from spotelastic.aws.planning.type_selection import Requirement
+from spotelastic.client.bringing_up import preflight
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob
+from spotelastic.client.confirmation import agreed, nobody_asked
+from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import CHECKPOINTS, JOB, STATUS
 from spotelastic.errors import OtherVersion, UsageError
 from spotelastic.model.job import JobSpec, Settings
@@ -33,11 +36,11 @@ SPEC = JobSpec("demo", "demo", "train.py", (), "c0de", Settings(1, 4), "s3://buc
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[ClusterRecord]:
     with account(tmp_path):
         aws = Aws()
         aws.s3.create_bucket(Bucket="bucket")
-        cluster = Cluster(aws, SPEC, "bucket")
+        cluster = ClusterRecord(aws, SPEC, "bucket")
         written(cluster.objects, SPEC)
         yield cluster
 
@@ -46,14 +49,14 @@ def written(objects: BucketObjects, spec: JobSpec) -> None:
     objects.put(JOB, msgspec.json.encode(spec))
 
 
-def target(cluster: Cluster) -> CloudTarget:
-    return CloudTarget(cluster.aws, None)
+def target(cluster: ClusterRecord) -> AwsTarget:
+    return AwsTarget(cluster.aws)
 
 
 # -- the same major -------------------------------------------------------------------------------
 
 
-def test_up_says_which_nodes_get_its_version_and_which_keep_theirs(cluster: Cluster) -> None:
+def test_up_says_which_nodes_get_its_version_and_which_keep_theirs(cluster: ClusterRecord) -> None:
     objects = cluster.objects
     assert list(preflight.versions(None)) == []
     assert list(preflight.versions(cluster)) == [], "nothing was shipped yet"
@@ -69,14 +72,14 @@ def test_up_says_which_nodes_get_its_version_and_which_keep_theirs(cluster: Clus
     assert list(preflight.versions(cluster)) == []
 
 
-def test_another_build_of_the_same_version_is_told_too(cluster: Cluster) -> None:
+def test_another_build_of_the_same_version_is_told_too(cluster: ClusterRecord) -> None:
     name = f"0123456789abcdef/spotelastic-{__version__}-py3-none-any.whl"
     cluster.objects.put(CURRENT, name.encode())
     (line,) = preflight.versions(cluster)
     assert f"demo runs spotelastic another build of {__version__}" in line
 
 
-def test_a_job_of_another_minor_is_read(cluster: Cluster) -> None:
+def test_a_job_of_another_minor_is_read(cluster: ClusterRecord) -> None:
     spec = replace(SPEC, protocol=LATER)
     written(cluster.objects, spec)
     assert cluster.objects.job() == spec
@@ -87,7 +90,7 @@ def test_a_job_of_another_minor_is_read(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"settings": "elsewhere", "script": None}])
 def test_a_cluster_of_another_major_is_refused_by_a_line_that_names_both(
-    cluster: Cluster, extra: dict[str, object]
+    cluster: ClusterRecord, extra: dict[str, object]
 ) -> None:
     """Whether this version could read the job otherwise, or not."""
     content = msgspec.json.decode(msgspec.json.encode(replace(SPEC, protocol=NEXT))) | extra
@@ -104,7 +107,9 @@ def test_a_cluster_of_another_major_is_refused_by_a_line_that_names_both(
     assert cluster.objects.get(JOB) == before
 
 
-def test_a_status_of_another_major_is_not_shown_as_if_it_were_understood(cluster: Cluster) -> None:
+def test_a_status_of_another_major_is_not_shown_as_if_it_were_understood(
+    cluster: ClusterRecord,
+) -> None:
     status = msgspec.json.encode(Status("demo", "running", 1.0, protocol=NEXT))
     cluster.objects.put(STATUS, status)
     with pytest.raises(OtherVersion, match=f"speaks protocol {NEXT}"):
@@ -112,18 +117,18 @@ def test_a_status_of_another_major_is_not_shown_as_if_it_were_understood(cluster
 
 
 def test_one_cluster_of_another_major_hides_no_other_in_the_list(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = replace(cluster, spec=replace(SPEC, cluster="later"))
     written(other.objects, replace(other.spec, protocol=NEXT))
 
-    def find(name: str, aws: Aws) -> Cluster:
+    def find(name: str, aws: Aws) -> ClusterRecord:
         spec = BucketObjects(aws, "bucket", name).job()
         assert spec is not None
-        return Cluster(aws, spec, "bucket")
+        return ClusterRecord(aws, spec, "bucket")
 
     monkeypatch.setattr(clusters, "find", find)
-    monkeypatch.setattr(CloudTarget, "names", lambda _: ("demo", "later"))
+    monkeypatch.setattr(AwsTarget, "names", lambda _: ("demo", "later"))
     rows = {row.name: row.state for row in target(cluster).listing()}
     assert rows == {"demo": "pending", "later": "of another version"}
 
@@ -131,24 +136,22 @@ def test_one_cluster_of_another_major_hides_no_other_in_the_list(
 # -- what one of another major has left -----------------------------------------------------------
 
 
-def asked(**more: Any) -> Any:
-    given = {"bucket": "bucket", "resume": None, "fresh": False, "plan": False, "yes": False}
-    return SimpleNamespace(**given | {"args": ()} | more)
-
-
-CHECKED = cast(Any, SimpleNamespace(name="demo", script="train.py", folder="/f"))
+WANTED = ValidatedJob(
+    JobConfig(bucket="bucket"), replace(SPEC, folder="/f"), Archive("", b"", 0), Requirement(), {}
+)
 
 
 def test_up_asks_before_it_goes_on_from_what_another_version_has_left(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job says what made the checkpoints, but only to that version. They stay readable."""
     objects = cluster.objects
     written(objects, replace(SPEC, protocol=NEXT))
     monkeypatch.setattr(preflight.account, "check_bucket", lambda *_: None)
-    assert preflight.find(target(cluster), asked(), CHECKED) is None, "nothing to go on from"
+    found = preflight.find(target(cluster), WANTED, nobody_asked)
+    assert found is None, "nothing to go on from"
     latest = Latest("demo", 1, Commit(1, 40), "n")
     objects.put(f"{CHECKPOINTS}{LATEST}", msgspec.json.encode(latest))
     with pytest.raises(UsageError, match="were made by another version of spotelastic"):
-        preflight.find(target(cluster), asked(), CHECKED)
-    assert preflight.find(target(cluster), asked(yes=True), CHECKED) is None
+        preflight.find(target(cluster), WANTED, nobody_asked)
+    assert preflight.find(target(cluster), WANTED, agreed) is None

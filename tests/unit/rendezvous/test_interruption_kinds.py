@@ -4,7 +4,7 @@ import pytest
 from support.story import Story, memory, only
 
 from spotelastic.cli.render import tables
-from spotelastic.client.interrupt import KINDS, kind_named
+from spotelastic.client.interruptions.interrupt import KINDS, kind_named
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event

@@ -14,7 +14,7 @@ from support.fake_aws import cloud_over
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client import commands
 from spotelastic.cloud.bucket import JOB
@@ -100,7 +100,7 @@ def test_a_job_that_is_gone_is_not_made_again(objects: BucketObjects) -> None:
 
 def test_of_two_who_change_it_at_once_none_loses_anything(objects: BucketObjects) -> None:
     """As a leader that scales beside a restart."""
-    acts, cluster = leader(objects), Cluster(objects.aws, SPEC, "bucket")
+    acts, cluster = leader(objects), ClusterRecord(objects.aws, SPEC, "bucket")
 
     def scales() -> None:
         for count in range(TIMES):
@@ -128,7 +128,7 @@ def test_up_again_keeps_when_the_cluster_was_made(
     monkeypatch.setattr(clusters.user_secrets, "put", lambda *_: {})
     request: Any = SimpleNamespace(secrets={}, archive=b"")
     for at, new, born_at in ((100.0, True, 100.0), (200.0, False, 100.0), (300.0, True, 300.0)):
-        up = Cluster(objects.aws, replace(SPEC, created_at=at), "bucket")
+        up = ClusterRecord(objects.aws, replace(SPEC, created_at=at), "bucket")
         clusters._ship(up, request, new=new)
         assert (read(objects).created_at, read(objects).born_at) == (at, born_at)
 
@@ -140,7 +140,7 @@ def test_a_restart_finds_the_packages_that_were_lacking(
     folder.mkdir()
     (folder / "train.py").touch()
     (folder / "requirements.txt").write_text("einops\n")
-    cluster = Cluster(objects.aws, SPEC, "bucket")
+    cluster = ClusterRecord(objects.aws, SPEC, "bucket")
     commands._ship(cluster, lambda spec: spec, folder, None)
     found = read(objects).environment
     assert found is not None and found.file == "requirements.txt"

@@ -21,7 +21,7 @@ from spotelastic_checkpoints.storage.obstore_storage import (
     client_options,
     status,
 )
-from spotelastic_checkpoints.storage.s3.access import find_access
+from spotelastic_checkpoints.storage.s3.access import S3Access, find_access
 from spotelastic_checkpoints.storage.s3.ranges import Ranges, proxy_of
 
 SWEEP_WITHIN = 60.0
@@ -46,10 +46,13 @@ _WANTS_SUMS = re.compile(r"content-md5|x-amz-checksum", re.IGNORECASE)
 class S3Storage(ObstoreStorage):
     """An object store in S3, with its keys under `s3://bucket/prefix`."""
 
-    def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, url: str, limits: Limits = DEFAULT_LIMITS, access: S3Access | None = None
+    ) -> None:
+        """`access`: by default what the environment and AWS's configuration files say."""
         url = url.rstrip("/")
         bucket, _, self._prefix = url.removeprefix("s3://").partition("/")
-        self._access = find_access(bucket)
+        self._access = access or find_access(bucket)
         # Fail now for a bad proxy: writes accept any proxy, and only the first restore would fail.
         proxy_of(urlsplit(self._access.address))
         self._sums = False

@@ -9,7 +9,7 @@ import pytest
 
 from spotelastic.aws.compute import estimate
 from spotelastic.aws.compute.prices import shipped_table
-from spotelastic.client import commands, target
+from spotelastic.client import commands, published
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger, usage
 from spotelastic.controller.accounting.usage import HOUR, Usage
@@ -129,10 +129,10 @@ def test_what_a_cluster_that_is_gone_has_cost_grows_no_more(
     )
     spec: Any = SimpleNamespace(capacity=Capacity(max_cost=10.0))
     cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec, objects=told)
-    monkeypatch.setattr(target, "wall", lambda: 7200.0)
+    monkeypatch.setattr(published, "wall", lambda: 7200.0)
     for there, cost, per_hour, left in ((cluster, 1.0, 0.5, 18.0), (None, 0.5, 0.0, None)):
-        monkeypatch.setattr(target.lifecycle, "find", lambda *_, there=there: there)
-        found = target.cost_of(cluster)
+        monkeypatch.setattr(published.lifecycle, "find", lambda *_, there=there: there)
+        found = published.cost_of(cluster)
         assert (found.cost_usd, found.usd_per_hour, found.hours_left) == (cost, per_hour, left)
 
 

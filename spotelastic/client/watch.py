@@ -2,18 +2,17 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.cli.render.progress import ProgressView
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.client.progress import ProgressMessage, Update
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Point, Report, Status
 
-QUIET = frozenset({"committed"})
-"""Events that are not shown one by one, because the status line shows them."""
 EVERY = 0.5
 """Seconds between two looks."""
 PATIENCE = 60.0
@@ -34,26 +33,16 @@ class JobOutcome:
     events: tuple[Event, ...]
 
 
-def watch(
-    cluster: Cluster,
-    view: ProgressView,
-    *,
-    until: Callable[[Status], bool],
-    look: Callable[[Status], None],
-    alive: Callable[[], None],
-    silent: str,
-    told: int = 0,
-) -> Status:
-    """Show the status and new events until `until` holds; return the last status.
+def updates(target: CloudTarget, cluster: ClusterRecord, *, told: int = 0) -> Iterator[Update]:
+    """Yield the status at each look, after the events that are new; end with the end of the job.
 
-    Each status is handed to `look`. The first `told` events are not new. `alive` is called before
-    each look, and raises if nothing is left to look at. `silent` tells where to look if the cluster
-    publishes nothing for too long.
+    The first `told` events are not new. Raises `CloudEnded` if nothing is left to look at, and
+    `Unavailable` if the bucket has not answered for a minute.
     """
-    silence = _Silence(view.say, silent)
+    silence = _Silence(target.where_to_look)
     answered = steady()
     while True:
-        alive()
+        target.check()
         try:
             events = cluster.objects.events()
             status = cluster.objects.status()
@@ -62,38 +51,36 @@ def watch(
             if steady() > answered + PATIENCE:
                 raise
             events, status = [], None
-        for event in events[told:]:
-            if event.kind not in QUIET:
-                view.event(event)
+        yield from events[told:]
         told = max(told, len(events))
         if status is None:
-            silence.lasts()
+            yield from silence.lasts()
         else:
             silence.ends()
-            view.status(status)
-            look(status)
-            if until(status):
-                return status
+            yield status
+            if ended(status):
+                return
         threading.Event().wait(EVERY)
 
 
 class _Silence:
-    """Reports that the first status is awaited, and after a while where to look for the cause."""
+    """Tells that the first status is awaited, and after a while where to look for the cause."""
 
-    def __init__(self, say: Callable[[str], None], where: str) -> None:
-        self._say = say
+    def __init__(self, where: str) -> None:
         self._where = where
         self._told = False
         self._until = steady() + SILENCE
 
-    def lasts(self) -> None:
+    def lasts(self) -> Iterator[ProgressMessage]:
         """Note that there is still no status."""
         if not self._told:
             self._told = True
-            self._say("waiting for the control nodes to boot and report")
+            yield ProgressMessage("waiting for the control nodes to boot and report")
         if steady() > self._until:
-            self._say(f"the control nodes have not reported for {SILENCE:.0f} s: {self._where}")
             self._until = steady() + SILENCE
+            yield ProgressMessage(
+                f"the control nodes have not reported for {SILENCE:.0f} s: {self._where}"
+            )
 
     def ends(self) -> None:
         """Note that there is a status."""
@@ -110,7 +97,7 @@ def training(status: Status) -> bool:
     return ended(status) or any(node.state == "training" for node in status.nodes)
 
 
-def outcome(cluster: Cluster, status: Status) -> JobOutcome:
+def outcome(cluster: ClusterRecord, status: Status) -> JobOutcome:
     """Return how a job that has ended came out; waits for the report, which is written last."""
     deadline = steady() + REPORT_TIMEOUT
     while (report := cluster.objects.report()) is None or report.job.state not in ENDED:

@@ -1,14 +1,17 @@
-"""Interrupts one node as AWS would, through AWS's Fault Injection Service or the local cloud."""
+"""Interrupts one node as AWS would; each cloud has its own means for that (targets)."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spotelastic.aws.clusters import fault_injection
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
-from spotelastic.client.target import CloudTarget, status_of
+from spotelastic.client.published import status_of
 from spotelastic.errors import UsageError
-from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.interruption_kind import InterruptionKind
+
+if TYPE_CHECKING:
+    from spotelastic.client.targets.cloud_target import CloudTarget
 
 KINDS = {
     "notice": InterruptionKind.SPOT_INTERRUPTION,
@@ -63,59 +66,37 @@ class InterruptionRequest:
         return cls(node, known, seconds)
 
 
-def interrupt(target: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
-    """Cause the interruption; return what will happen, for people.
+@dataclass(frozen=True, slots=True)
+class CausedInterruption:
+    """An interruption that was caused."""
 
-    Raises `UsageError` for what cannot be done.
-    """
+    node: str
+    kind: InterruptionKind
+    seconds: float | None
+    """Seconds until the node goes; None if it stays."""
+
+    def __str__(self) -> str:
+        if self.seconds == 0:
+            return f"{self.node} is taken away without notice"
+        is_recommended = self.kind is InterruptionKind.REBALANCE
+        first = "gets a rebalance recommendation, and " if is_recommended else ""
+        then = "stays" if self.seconds is None else f"will be taken away in {self.seconds:g} s"
+        return f"{self.node} {first}{then}"
+
+
+def interrupt(
+    target: "CloudTarget", cluster: ClusterRecord, what: InterruptionRequest
+) -> CausedInterruption:
+    """Cause the interruption. Raises `UsageError` for what cannot be done."""
     known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
     if what.node not in known:
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
     if what.warns:
         _check_spot(cluster, what.node)
-    return (
-        _on_aws(cluster, what) if target.cloud is None else _here(FaultClient(target.cloud), what)
-    )
+    return CausedInterruption(what.node, what.kind, target.interrupt(what))
 
 
-def caused(target: CloudTarget, what: InterruptionRequest) -> dict[str, object]:
-    """Return the interruption for programs. `seconds`: until the node goes; None if it stays."""
-    seconds: float | None = what.seconds if what.warns else 0.0
-    if what.kind is InterruptionKind.REBALANCE:
-        seconds = fault_injection.LONGEST if target.cloud is None else None
-    return {"node": what.node, "kind": what.kind.value, "seconds": seconds}
-
-
-def _here(faults: FaultClient, what: InterruptionRequest) -> str:
-    if not what.warns:
-        faults.kill(what.node)
-        return f"{what.node} is taken away without notice"
-    if what.kind is InterruptionKind.REBALANCE:
-        faults.rebalance(what.node)
-        return f"{what.node} gets a rebalance recommendation, and stays"
-    faults.interrupt(what.node, what.seconds)
-    return f"{what.node} will be taken away in {what.seconds:g} s"
-
-
-def _on_aws(cluster: Cluster, what: InterruptionRequest) -> str:
-    aws, seconds = cluster.aws, what.seconds
-    if not what.warns:
-        autoscaling.end(aws, (what.node,))
-        return f"{what.node} is taken away without notice"
-    if what.kind is InterruptionKind.REBALANCE:
-        seconds = fault_injection.LONGEST
-    elif seconds != fault_injection.WARNING:
-        raise UsageError(
-            f"--in {seconds:g}: AWS always gives {fault_injection.WARNING:g} s of notice "
-            "(or none: --kind loss)"
-        )
-    fault_injection.interrupt(aws, what.node, seconds)
-    is_recommended = what.kind is InterruptionKind.REBALANCE
-    first = "gets a rebalance recommendation, and " if is_recommended else ""
-    return f"{what.node} {first}will be taken away in {seconds:g} s"
-
-
-def _check_spot(cluster: Cluster, node: str) -> None:
+def _check_spot(cluster: ClusterRecord, node: str) -> None:
     found = {machine.id: machine for machine in autoscaling.instances(cluster.aws, cluster.name)}
     if node in found and not found[node].spot:
         raise UsageError(

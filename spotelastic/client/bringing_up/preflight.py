@@ -8,13 +8,16 @@ from spotelastic_checkpoints.commit.commit_protocol import LATEST
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base import account
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import existing_vpc
-from spotelastic.client import confirmation, local_data
+from spotelastic.client import confirmation
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
-from spotelastic.client.target import CloudTarget, cost_of
+from spotelastic.client.confirmation import Confirm
+from spotelastic.client.published import cost_of
+from spotelastic.client.targets import local_data
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
 from spotelastic.controller.model.observation import ControllerPolicy, Money
@@ -23,11 +26,11 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 
 
-def find(target: CloudTarget, job: ValidatedJob) -> Cluster | None:
+def find(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRecord | None:
     """Return the cluster of that name; None if it is to be created.
 
     Raises `UsageError` for a cluster whose job has ended or has used up its cost limit. Also for a
-    run that cannot be resumed, and for a job of another script or folder unless the user confirms.
+    run that cannot be resumed, and for a job of another script or folder unless that is confirmed.
     """
     config = job.config
     known = target.known(job.name)
@@ -50,15 +53,15 @@ def find(target: CloudTarget, job: ValidatedJob) -> Cluster | None:
             )
         _check_cost(known, job.spec.capacity.max_cost)
         if not config.plan:
-            _check_meant(known, job)
+            _check_meant(known, job, confirm)
     elif config.resume:
         _check_resumable(target, config)
     elif not config.plan:
-        _check_gone(target, job)
+        _check_gone(target, job, confirm)
     return known
 
 
-def versions(known: Cluster | None) -> Iterator[str]:
+def versions(known: ClusterRecord | None) -> Iterator[str]:
     """Says what becomes of nodes that run another spotelastic than this command ships.
 
     Another major version was refused when the cluster's job was read.
@@ -72,20 +75,21 @@ def versions(known: Cluster | None) -> Iterator[str]:
         )
 
 
-def _check_meant(known: Cluster, job: ValidatedJob) -> None:
+def _check_meant(known: ClusterRecord, job: ValidatedJob, confirm: Confirm) -> None:
     """Ask before the job of a running cluster is changed to another script or folder."""
     other = confirmation.difference(known.spec, job.spec.script, job.spec.folder)
     if other is not None:
         name = known.name
-        confirmation.confirm_other(
+        confirmation.ensure_other(
+            "other job",
             f"{name} is up already, and trains {other}",
             "Change its job to that?",
             f"give this one another --name, or end that one first with `spotelastic down {name}`",
-            yes=job.config.yes,
+            confirm,
         )
 
 
-def _check_gone(target: CloudTarget, job: ValidatedJob) -> None:
+def _check_gone(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> None:
     """Ask before a new cluster continues checkpoints that another script or folder has made."""
     name = job.name
     objects = BucketObjects(target.aws, job.config.bucket or target.bucket, name)
@@ -96,16 +100,17 @@ def _check_gone(target: CloudTarget, job: ValidatedJob) -> None:
         other = "another version of spotelastic, which may have trained something else"
     latest = objects.get(f"{CHECKPOINTS}{LATEST}") if other is not None else None
     if latest is not None and local_data.committed(latest) is not None:
-        confirmation.confirm_other(
+        confirmation.ensure_other(
+            "other checkpoints",
             f"the checkpoints of {name} were made by {other}",
             "Continue from them?",
             f"give this one another --name, or delete them with `spotelastic down {name} "
             "--delete-data`",
-            yes=job.config.yes,
+            confirm,
         )
 
 
-def _check_cost(known: Cluster, limit: float | None) -> None:
+def _check_cost(known: ClusterRecord, limit: float | None) -> None:
     """Refuse a new cost limit that the cluster has already used up.
 
     The limit that it already has is accepted: the user may come back to watch the end.

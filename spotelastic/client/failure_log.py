@@ -3,9 +3,9 @@
 import threading
 from pathlib import Path
 
-from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.cli.commands.watch import JobOutcome
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.logs import Wanted, tail
+from spotelastic.client.watch import JobOutcome
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
 from spotelastic.local.cloud import home
@@ -30,7 +30,7 @@ def describe(result: JobOutcome, log: Path | None) -> str:
     return "\n".join(lines)
 
 
-def keep_log(cluster: Cluster, result: JobOutcome) -> Path | None:
+def keep(cluster: ClusterRecord, result: JobOutcome) -> Path | None:
     """Save the log of the first failing rank in the user's folder, as its node is about to end.
 
     Returns the file; None if no rank failed, or if nothing could be read or written.
@@ -49,7 +49,7 @@ def keep_log(cluster: Cluster, result: JobOutcome) -> Path | None:
     return file if lines else None
 
 
-def _lines(cluster: Cluster, failure: Event, rank: int) -> list[str]:
+def _lines(cluster: ClusterRecord, failure: Event, rank: int) -> list[str]:
     """Return all lines of that rank on that node, waiting for the last ones to arrive."""
     words = failure.message.partition(": ")[2]
     deadline = steady() + PATIENCE

@@ -22,9 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic.aws.clusters.fault_injection import WARNING
-from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.client.interrupt import KINDS, InterruptionRequest, interrupt, kind_named
-from spotelastic.client.target import CloudTarget, status_of
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.client.interruptions.interrupt import (
+    KINDS,
+    InterruptionRequest,
+    interrupt,
+    kind_named,
+)
+from spotelastic.client.published import status_of
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -174,7 +180,11 @@ def victim(
 
 
 def run(
-    target: CloudTarget, cluster: Cluster, plan: Sequence[PlannedInterruption], seed: int, say: Say
+    target: CloudTarget,
+    cluster: ClusterRecord,
+    plan: Sequence[PlannedInterruption],
+    seed: int,
+    say: Say,
 ) -> tuple[Caused, ...]:
     """Cause the interruptions one after another, in the plan's order.
 
@@ -200,8 +210,8 @@ def run(
     return tuple(done)
 
 
-def _cause(target: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
+def _cause(target: CloudTarget, cluster: ClusterRecord, what: InterruptionRequest) -> str:
     try:
-        return interrupt(target, cluster, what)
+        return str(interrupt(target, cluster, what))
     except UsageError as error:
         raise SpotelasticError(f"the drill cannot continue: {error}") from None

@@ -1,114 +1,35 @@
-"""Finds the clusters that commands act on, in the local cloud or an AWS account, and takes them
-down."""
+"""Finds, lists and takes down the clusters of an account, which the local cloud is to them, too."""
 
 import contextlib
 import os
-import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import msgspec
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.clusters import lifecycle, stored_data, teardown
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.prices import STORED
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
-from spotelastic.client import local_data
 from spotelastic.client.config import config_file
-from spotelastic.clock import wall
-from spotelastic.cloud.bucket import USAGE
-from spotelastic.controller.accounting.usage import Usage, closed, cost
-from spotelastic.errors import EnvironmentFailure, OtherVersion, UsageError
-from spotelastic.local import cloud as local
-from spotelastic.local import joining
-from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.joining import CloudUse
-from spotelastic.model.progress import ClusterSummary, Cost, Status
-from spotelastic.wrapping import note
+from spotelastic.client.published import status_of
+from spotelastic.errors import OtherVersion, UsageError
+from spotelastic.model.progress import ClusterSummary
 
-READ_TIMEOUT = 10.0
-"""Seconds that a command waits for one answer."""
 WORTH_TELLING = 0.005
 """Smallest size, in GB, whose cost is worth reporting."""
 
 
-GONE = "the local cloud has ended, and its clusters with it"
+class AccountClusters:
+    """The clusters of one account and region."""
 
-
-class CloudEnded(EnvironmentFailure):
-    """The local cloud has ended, with all its clusters."""
-
-
-_used: CloudInfo | None = None
-"""The local cloud that this command uses."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloudTarget:
-    """An account, real or local, with its clusters."""
-
-    aws: Aws
-    cloud: CloudInfo | None
-    """The local cloud; None on AWS."""
-    use: CloudUse | None = None
-    """This command's use of the local cloud, which keeps it alive."""
-
-    @classmethod
-    def find(cls, wish: bool | None, region: str | None = None) -> "CloudTarget":
-        """Return the local cloud or AWS. Raises `UsageError` if there is none.
-
-        `wish`: True means the local cloud, False AWS, None the local cloud if one runs. `region`
-        is for AWS. By default it is what a variable or the file in this folder says, else what
-        AWS's configuration says.
-        """
-        cloud = None if wish is False else local.find()
-        if cloud is not None:
-            if region is not None:
-                note(
-                    f"note: --region {region} has no effect: this command acts on the local "
-                    "cloud; add --aws for AWS"
-                )
-            return cls.of(cloud)
-        if wish:
-            raise UsageError(
-                "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
-            )
-        if wish is None and not aws_is_configured():
-            raise UsageError(
-                "no local cloud is running and no AWS account is configured: start a local one "
-                "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
-            )
-        return cls(Aws(region or _configured_region(), read_timeout=READ_TIMEOUT), None)
-
-    @classmethod
-    def of(cls, cloud: CloudInfo) -> "CloudTarget":
-        """Return the target for a running local cloud."""
-        global _used
-        _used = cloud
-        # boto3 is told through the environment, as in the instances: one way for both clouds.
-        os.environ.update(local.environment(cloud))
-        return cls(Aws(cloud.region, read_timeout=READ_TIMEOUT), cloud)
-
-    def check(self) -> None:
-        """Raise `CloudEnded` if the local cloud has ended."""
-        if self.cloud is not None and local.find() != self.cloud:
-            raise CloudEnded(GONE)
-
-    @property
-    def where_to_look(self) -> str:
-        """Where the user can see why nodes do not start."""
-        if self.cloud is None:
-            return "see the system logs of its instances in the EC2 console"
-        return f"see {self.cloud.folder}/instances/*/console.log"
+    def __init__(self, aws: Aws) -> None:
+        self.aws = aws
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all clusters."""
@@ -124,7 +45,7 @@ class CloudTarget:
         except OtherVersion:
             return ClusterSummary(name, "of another version")
 
-    def known(self, name: str) -> Cluster | None:
+    def known(self, name: str) -> ClusterRecord | None:
         """Return the cluster of that name, or None."""
         return lifecycle.find(name, self.aws)
 
@@ -133,10 +54,10 @@ class CloudTarget:
         """The bucket that all clusters of the account and region share."""
         return account.default_bucket(self.aws)
 
-    def cluster(self, name: str | None) -> Cluster:
+    def cluster(self, name: str | None) -> ClusterRecord:
         """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
         if name is None:
-            name = self._only_one()
+            name = self.only_one()
         found = lifecycle.find(Names(name).cluster, self.aws)
         if found is None:
             names = self.names()
@@ -146,7 +67,7 @@ class CloudTarget:
             raise UsageError(f"there is no cluster named {name}{others}")
         return found
 
-    def cluster_or_gone(self, name: str | None, note: Callable[[str], None]) -> Cluster:
+    def cluster_or_gone(self, name: str | None, note: Callable[[str], None]) -> ClusterRecord:
         """Return the cluster, or one of that name that is gone and has left its last status.
 
         For a cluster that is gone, `note` is called, also with leftovers that still cost money.
@@ -161,12 +82,12 @@ class CloudTarget:
                 return gone
         return self.cluster(name)
 
-    def _gone(self, name: str) -> Cluster | None:
+    def _gone(self, name: str) -> ClusterRecord | None:
         """Return a cluster that has ended, by its data in the configured or the shared bucket."""
-        for bucket in (_configured("bucket"), self.bucket):
+        for bucket in (configured("bucket"), self.bucket):
             job = BucketObjects(self.aws, bucket, name).job() if bucket else None
             if bucket and job is not None:
-                return Cluster(self.aws, job, bucket)
+                return ClusterRecord(self.aws, job, bucket)
         return None
 
     def _bucket_of(self, name: str, bucket: str | None) -> str:
@@ -194,7 +115,8 @@ class CloudTarget:
             f"`spotelastic down {name}` removes it"
         )
 
-    def _only_one(self) -> str:
+    def only_one(self) -> str:
+        """Return the name of the only cluster. Raises `UsageError` if there is none, or several."""
         names = self.names()
         if len(names) > 1:
             raise UsageError(f"there are several clusters; name one: {', '.join(names)}")
@@ -225,54 +147,19 @@ class CloudTarget:
                 )
         return found
 
-    def down(
-        self,
-        name: str | None,
-        say: Callable[[str], None],
-        *,
-        keep_data: bool = True,
-        bucket: str | None = None,
-    ) -> None:
-        """Take one cluster down; with its last cluster the local cloud ends too."""
-        if self.cloud is None:
-            self._down(name, say, keep_data=keep_data, bucket=bucket)
-            return
-        use = joining.enter()
-        if use is None:
-            raise CloudEnded(GONE)
-        with contextlib.closing(use):
-            if keep_data:
-                self._down_here(name, use, say)
-            else:
-                self._down(name, say, keep_data=False, bucket=bucket)
-                use.leave(say, down=True)
-
-    def _down_here(self, name: str | None, use: CloudUse, say: Callable[[str], None]) -> None:
-        """Take a local cluster down.
-
-        The local cloud ends with its last cluster, unless another command uses it.
-        """
-        if name is None and not self.names():
-            if not use.leave(say, down=True):
-                say("there is no cluster, but another command uses the local cloud, so it stays")
-            return
-        name = self._known_name(name)
-        use.works_on(name)
-        use.leave(say, down=True)
-        say(f"{name} is gone")
-        local_data.tell(name, say)
-
-    def _known_name(self, name: str | None, *, keep_data: bool = True) -> str:
+    def known_name(self, name: str | None, *, keep_data: bool = True) -> str:
+        """Return the name, or that of the only cluster, if there is something to take down."""
         if name is None:
-            return self._only_one()
+            return self.only_one()
         if name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
             self.cluster(name)  # raises an error that lists the clusters
         return name
 
-    def _down(
+    def delete(
         self, name: str | None, say: Callable[[str], None], *, keep_data: bool, bucket: str | None
     ) -> None:
-        name = self._known_name(name, keep_data=keep_data)
+        """Take a cluster down, piece by piece, and tell what stays stored."""
+        name = self.known_name(name, keep_data=keep_data)
         its = self._bucket_of(name, bucket)
         teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")
@@ -304,46 +191,7 @@ def _gigabytes(size: float) -> str:
     return f"{size:.2f} GB, about ${size * STORED:.2f} a month"
 
 
-def local_cloud_has_gone() -> bool:
-    """Whether this command used a local cloud that no longer answers.
-
-    A local cloud that is just ending still has its process, but accepts no connections.
-    """
-    if _used is None:
-        return False
-    if local.find() != _used:
-        return True
-    address = urlsplit(_used.endpoint)
-    try:
-        socket.create_connection((address.hostname or "", address.port or 80), 5.0).close()
-    except OSError:
-        return True
-    return False
-
-
-def status_of(cluster: Cluster) -> Status:
-    """Return the published status of a cluster; before there is one, that its nodes boot."""
-    status = cluster.objects.status()
-    if status is None:
-        return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
-    return status
-
-
-def cost_of(cluster: Cluster) -> Cost:
-    """Return the costs, from what the leading controller has recorded of every instance.
-
-    For a cluster that is gone, up to its last report: no controller saw its instances end.
-    """
-    objects = cluster.objects
-    data = objects.get(USAGE)
-    bill = {item.instance: item for item in msgspec.json.decode(data or b"[]", type=list[Usage])}
-    if lifecycle.find(cluster.name, cluster.aws) is None:
-        bill = closed(bill, status_of(cluster).at)
-    limit = cluster.spec.capacity.max_cost
-    return cost(cluster.name, bill, objects.report(), wall(), limit)
-
-
-def _listed(name: str, cluster: Cluster | None) -> ClusterSummary:
+def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
     if cluster is None:
         return ClusterSummary(name, "incomplete")
     status = status_of(cluster)
@@ -351,21 +199,6 @@ def _listed(name: str, cluster: Cluster | None) -> ClusterSummary:
     return ClusterSummary(name, status.state, workers, status.step)
 
 
-def _configured_region() -> str | None:
-    """Return the configured region; None lets boto3 read AWS's configuration.
-
-    boto3 reads all of it but `AWS_REGION`.
-    """
-    return _configured("region") or os.environ.get("AWS_REGION") or None
-
-
-def _configured(key: str) -> str | None:
+def configured(key: str) -> str | None:
     """Return the value that `up` would use in this folder without the flag."""
     return config_file.configured(key, Path(), os.environ)
-
-
-def aws_is_configured() -> bool:
-    """Whether AWS credentials are configured."""
-    import boto3
-
-    return boto3.session.Session().get_credentials() is not None

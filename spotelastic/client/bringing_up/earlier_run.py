@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 
-from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
-from spotelastic.client.target import CloudTarget
+from spotelastic.client.storage import retried
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, UsageError
 
 Say = Callable[[str], None]
 
 
-def check(config: JobConfig, known: Cluster | None) -> None:
+def check(config: JobConfig, known: ClusterRecord | None) -> None:
     """Raise `UsageError` if --fresh contradicts --resume or the cluster is already up."""
     if config.fresh and config.resume:
         raise UsageError(f"--fresh and --resume {config.resume}: give only one of them")
@@ -32,15 +33,13 @@ def begin(target: CloudTarget, wanted: ValidatedJob, say: Say) -> None:
     from spotelastic_checkpoints.commit.commit_protocol import LATEST
     from spotelastic_checkpoints.provenance import StoredRun, ago, without_secrets
 
-    from spotelastic.cli.commands import ckpt_target
-
     config = wanted.config
     bucket, run = config.bucket or target.bucket, config.resume or wanted.name
     left = BucketObjects(target.aws, bucket, run)
     if not left.has(CHECKPOINTS + LATEST):
         return
     url = left.url(CHECKPOINTS.rstrip("/"))
-    with ckpt_target.storage(url) as there:
+    with retried(lambda: target.storage(url), say) as there:
         kept = StoredRun(there, run)
         commit = kept.commits.begin_afresh() if config.fresh else kept.commits.latest()
         if commit is None:

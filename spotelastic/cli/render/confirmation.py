@@ -1,0 +1,49 @@
+"""Asks the user on the terminal before something is changed or paid for.
+
+Without a terminal the command refuses, unless `--yes` was given; only a price is then accepted.
+"""
+
+import sys
+
+from spotelastic.client.confirmation import Confirm, ConfirmationRequest, agreed
+from spotelastic.errors import NotConfirmed
+from spotelastic.wrapping import wrapped
+
+YES = frozenset({"y", "yes"})
+SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
+"""Terminal sequences that show and hide the cursor."""
+
+
+def asking(*, yes: bool) -> Confirm:
+    """Return the answers of this command: `yes` to everything, or what the user types."""
+    return agreed if yes else on_terminal
+
+
+def somebody_is_there() -> bool:
+    """Whether a user can be asked: stdin and stderr are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def on_terminal(request: ConfirmationRequest) -> bool:
+    """Return whether the user types yes. Raises `NotConfirmed` if nobody can be asked."""
+    is_price = request.about == "price"
+    if somebody_is_there():
+        return _typed(request.question if is_price else f"{request.what}. {request.question}")
+    if is_price:
+        return True
+    raise NotConfirmed(f"{request.what}: {request.instead}, or add --yes if that is meant")
+
+
+def _typed(question: str) -> bool:
+    # The live view colours text that passes through it, and hides the cursor: write past it.
+    seen = getattr(sys.stderr, "rich_proxied_file", None)
+    to = seen or sys.stderr
+    show, hide = (SHOWN, HIDDEN) if seen else ("", "")
+    print(wrapped(f"{question} [y/N]", to), end=f" {show}", file=to, flush=True)
+    try:
+        answer = sys.stdin.readline()
+        if not answer:  # Ctrl-D leaves the cursor on the same line
+            print(file=to)
+    finally:
+        print(hide, end="", file=to, flush=True)
+    return answer.strip().lower() in YES

@@ -1,0 +1,92 @@
+"""Runs clusters in an AWS account."""
+
+from dataclasses import replace
+
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.port import Storage
+
+from spotelastic.aws.artifacts.boot_artifacts import ETCD
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import fault_injection, lifecycle
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute.estimate import AS_OF
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.targets.account import AccountClusters
+from spotelastic.client.targets.cloud_target import Say
+from spotelastic.errors import UsageError
+from spotelastic.local.drill import FaultInjector
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import NodeStatus
+
+
+class AwsTarget(AccountClusters):
+    """An AWS account. Its clusters live until they are taken down, or some time after their job."""
+
+    costs_money = True
+    price_label = ""
+    where_to_look = "see the system logs of its instances in the EC2 console"
+
+    def __init__(self, aws: Aws, region: str | None = None) -> None:
+        """`region`: what the user named, which other commands need to be told, too."""
+        super().__init__(aws)
+        self._region = region
+
+    def about_prices(self, date: str) -> str:
+        return (
+            f"Spot prices are today's, on-demand prices of {date}; the others are those of "
+            f"us-east-1, {AS_OF}. Traffic and storage come on top."
+        )
+
+    def arguments_of(self, name: str) -> str:
+        return name + (f" --region {self._region}" if self._region else "")
+
+    def storage(self, url: str) -> Storage:
+        return open_storage(url)
+
+    def check(self) -> None: ...
+
+    def check_room(self, nodes: int, workers: int) -> None: ...
+
+    def check_sessions(self, node: NodeStatus) -> None: ...
+
+    def fitted(self, spec: ClusterSpec) -> ClusterSpec:
+        return replace(spec, etcd=ETCD)
+
+    def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
+        return lifecycle.create(spec, say, self.aws)
+
+    def owns(self, name: str) -> bool:
+        return False
+
+    def keep(self, name: str) -> None: ...
+
+    def leave(self, say: Say) -> bool:
+        return False
+
+    def finish(self, name: str, say: Say) -> None:
+        self.down(name, say)
+
+    def down(
+        self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
+    ) -> None:
+        self.delete(name, say, keep_data=keep_data, bucket=bucket)
+
+    def interrupt(self, what: InterruptionRequest) -> float | None:
+        seconds = what.seconds
+        if not what.warns:
+            autoscaling.end(self.aws, (what.node,))
+            return 0.0
+        if what.kind is InterruptionKind.REBALANCE:
+            seconds = fault_injection.LONGEST
+        elif seconds != fault_injection.WARNING:
+            raise UsageError(
+                f"--in {seconds:g}: AWS always gives {fault_injection.WARNING:g} s of notice "
+                "(or none: --kind loss)"
+            )
+        fault_injection.interrupt(self.aws, what.node, seconds)
+        return seconds
+
+    def faults(self) -> FaultInjector:
+        raise UsageError("--drill interrupts nodes of the local cloud: add --local")

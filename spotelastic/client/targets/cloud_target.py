@@ -1,0 +1,129 @@
+"""Defines what a cloud is to the client: where clusters are found, made, interrupted and ended.
+
+There are two: AWS (aws_target.py), and the local cloud on this machine (local_target.py). Whatever
+differs between them is a method here, so that no caller asks which one it has.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from spotelastic_checkpoints.storage.port import Storage
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.clusters.stored_data import StoredData
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.local.drill import FaultInjector
+from spotelastic.model.progress import ClusterSummary, NodeStatus
+
+Say = Callable[[str], None]
+
+
+class CloudEnded(EnvironmentFailure):
+    """The local cloud has ended, with all its clusters."""
+
+
+class CloudTarget(Protocol):
+    """An account with its clusters, real or local."""
+
+    aws: Aws
+    """The account's services."""
+
+    # -- what it has (account.py) --------------------------------------------------------------
+
+    @property
+    def bucket(self) -> str:
+        """The bucket that all clusters of the account and region share."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all clusters."""
+
+    def listing(self) -> tuple[ClusterSummary, ...]:
+        """Return a summary of every cluster."""
+
+    def known(self, name: str) -> ClusterRecord | None:
+        """Return the cluster of that name, or None."""
+
+    def cluster(self, name: str | None) -> ClusterRecord:
+        """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
+
+    def cluster_or_gone(self, name: str | None, note: Say) -> ClusterRecord:
+        """Return the cluster, or what one of that name that is gone has left, and `note` that."""
+
+    def data(self, name: str, bucket: str | None = None) -> StoredData:
+        """Return what the cluster of that name has stored."""
+
+    def storage(self, url: str) -> Storage:
+        """Open the storage at a URL of a bucket."""
+
+    # -- what is said of it ----------------------------------------------------------------------
+
+    @property
+    def costs_money(self) -> bool:
+        """Whether what is created here is billed."""
+
+    @property
+    def price_label(self) -> str:
+        """What follows a price, where it is not a real one."""
+
+    def about_prices(self, date: str) -> str:
+        """Return the sentence below a table of prices; on-demand prices are those of `date`."""
+
+    @property
+    def where_to_look(self) -> str:
+        """Where the user can see why nodes do not start."""
+
+    def arguments_of(self, name: str) -> str:
+        """Return the arguments by which other commands find the cluster of that name."""
+
+    # -- what is checked -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise `CloudEnded` if the cloud is no longer there."""
+
+    def check_room(self, nodes: int, workers: int) -> None:
+        """Raise `EnvironmentFailure` if so many nodes do not fit where they would run."""
+
+    def check_sessions(self, node: NodeStatus) -> None:
+        """Raise `UsageError` if no session can be opened on a node."""
+
+    # -- how a cluster begins and ends -----------------------------------------------------------
+
+    def fitted(self, spec: ClusterSpec) -> ClusterSpec:
+        """Return the specification with what this cloud prescribes: network and software."""
+
+    def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
+        """Create a cluster, or change it to be as specified. `new`: it is not known yet."""
+
+    def owns(self, name: str) -> bool:
+        """Whether the cluster ends with those who use it, of whom this process is one."""
+
+    def keep(self, name: str) -> None:
+        """Declare that the cluster outlives those who use it."""
+
+    def leave(self, say: Say) -> bool:
+        """End this process's use of the cloud; return whether the cluster ends with it.
+
+        What is not in use any more ends; on AWS, that is nothing.
+        """
+
+    def finish(self, name: str, say: Say) -> None:
+        """End a cluster whose job is over, unless somebody else in this cloud still uses it."""
+
+    def down(
+        self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
+    ) -> None:
+        """Take a cluster down, whoever uses it; without a name the only one there is."""
+
+    # -- what befalls it ------------------------------------------------------------------------
+
+    def interrupt(self, what: InterruptionRequest) -> float | None:
+        """Interrupt a node; return the seconds until it goes, None if it stays.
+
+        Raises `UsageError` for what this cloud cannot do.
+        """
+
+    def faults(self) -> FaultInjector:
+        """Return what causes the faults of a drill. Raises `UsageError` if it has no such thing."""

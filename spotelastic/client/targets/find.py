@@ -1,0 +1,63 @@
+"""Chooses between AWS and the local cloud."""
+
+import os
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.client.targets.account import configured
+from spotelastic.client.targets.aws_target import AwsTarget
+from spotelastic.client.targets.cloud_target import CloudTarget, Say
+from spotelastic.client.targets.local_target import READ_TIMEOUT, LocalTarget
+from spotelastic.errors import UsageError
+from spotelastic.local import cloud
+
+
+def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
+    """Return the local cloud or AWS, for a command about clusters that exist.
+
+    `where`: True means the local cloud, False AWS, None the local cloud if one runs. `region` is
+    for AWS. By default it is what a variable or the file in this folder says, else what AWS's
+    configuration says. `note` is called if it has no effect. Raises `UsageError` if there is none.
+    """
+    running = None if where is False else cloud.find()
+    if running is not None:
+        if region is not None:
+            note(
+                f"note: --region {region} has no effect: this command acts on the local "
+                "cloud; add --aws for AWS"
+            )
+        return LocalTarget(running)
+    if where:
+        raise UsageError(
+            "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
+        )
+    if where is None and not aws_is_configured():
+        raise UsageError(
+            "no local cloud is running and no AWS account is configured: start a local one "
+            "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
+        )
+    return in_region(region)
+
+
+def to_bring_up(*, local: bool, region: str | None, say: Say) -> CloudTarget:
+    """Return where `up` makes its cluster. The local cloud is started if none runs."""
+    return LocalTarget.join(say) if local else in_region(region)
+
+
+def in_region(region: str | None) -> AwsTarget:
+    """Return AWS, in that region or the configured one."""
+    return AwsTarget(Aws(region or _configured_region(), read_timeout=READ_TIMEOUT), region)
+
+
+def _configured_region() -> str | None:
+    """Return the configured region; None lets boto3 read AWS's configuration.
+
+    boto3 reads all of it but `AWS_REGION`.
+    """
+    return configured("region") or os.environ.get("AWS_REGION") or None
+
+
+def aws_is_configured() -> bool:
+    """Whether AWS credentials are configured."""
+    import boto3
+
+    return boto3.session.Session().get_credentials() is not None
