@@ -61,7 +61,6 @@ def test_training_that_failed_may_begin_again_in_its_process(
         patch.setattr(Checkpointer, "step", failing)
         with pytest.raises(ZeroDivisionError):
             train(15, str(tmp_path / "run"))
-    assert Checkpointer._open is None
     train(15, str(tmp_path / "run"))
 
 
@@ -71,6 +70,6 @@ def test_what_kept_training_from_beginning_is_what_is_told(
     def failing(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Checkpointer, "_enter", failing)
+    monkeypatch.setattr(Checkpointer, "__enter__", failing)
     with pytest.raises(ZeroDivisionError):
         train(15, str(tmp_path / "run"))

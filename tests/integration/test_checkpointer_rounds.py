@@ -9,6 +9,7 @@ import torch
 from spotelastic_checkpoints.messages import DaemonEvent, Points, SaveFailed, Sealed
 from spotelastic_checkpoints.types import Branch, Resume, Schedule
 from support.checkpoints import cluster, under_agent
+from support.inside import client_of
 from support.small_model import make, make_seeded, one_step, weights
 from support.stored import commits_of
 
@@ -163,8 +164,7 @@ def test_other_intervals_hold_from_the_step_that_all_wait_at(
             for step in range(1, 13):
                 checkpoint.step(step, loss=one_step(state))
                 if step == 1:
-                    assert checkpoint._client is not None
-                    assert checkpoint._client.ready.wait(30), "no save is left out for memory"
+                    assert client_of(checkpoint).ready.wait(30), "no save is left out for memory"
                 if step == 3:
                     node.agent.set_target("r1", "tune", 5)
             assert last.wait(30)

@@ -3,7 +3,6 @@
 import os
 import pickle
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from support.ckpt import ckpt
+from support.inside import restarted
 from support.small_model import make, one_step, weights
 
 import spotelastic as se
@@ -56,17 +56,11 @@ def test_a_run_is_sent_back_to_step_zero_of_what_was_imported(tmp_path: Path) ->
     state = {"value": 0}
     for expected, end in ((7, 8), (8, 9)):
         with se.Checkpointer(state, storage=str(tmp_path / "store")) as checkpoint:
-            checkpoint._session = _restarted(checkpoint)
+            restarted(checkpoint)
             step = checkpoint.restore(step=0)
             assert state["value"] == expected
             state["value"] = end
             checkpoint.step(step + 1)
-
-
-def _restarted(checkpoint: se.Checkpointer) -> Any:
-    """As under an agent, where a start may be a restart that nobody asked for."""
-    assert checkpoint._session is not None
-    return replace(checkpoint._session, restarts=True)
 
 
 def test_a_step_told_twice_is_saved_once(tmp_path: Path) -> None:

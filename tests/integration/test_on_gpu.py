@@ -9,6 +9,7 @@ import torch
 from spotelastic_checkpoints.types import Commit, Resume, Schedule
 from support import large_model
 from support.checkpoints import cluster, under_agent
+from support.inside import client_of, parts_of
 from support.patience import PATIENT
 
 import spotelastic as se
@@ -75,8 +76,7 @@ def test_what_is_copied_beside_training_is_what_it_was(
                 checkpoint.step(step)
                 expected = large_model.tensors(saved)
                 if step == 20:
-                    assert checkpoint._copying is not None
-                    [part] = checkpoint._copying._parts
+                    [part] = parts_of(checkpoint)
                     assert isinstance(part, FromDevice)
                     large_model.one_step(saved, 21)
             assert checkpoint.wait(PATIENT)
@@ -102,8 +102,7 @@ def test_where_memory_may_not_be_locked_saves_are_slower_and_as_right(
                 se.Checkpointer(saved) as checkpoint,
             ):
                 checkpoint.step(1)
-                assert checkpoint._client is not None
-                assert checkpoint._client.ready.wait(PATIENT)
+                assert client_of(checkpoint).ready.wait(PATIENT)
                 for tensor in saved.values():
                     tensor.mul_(2.0)  # the next kernel of this thread
                 torch.cuda.synchronize()

@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from spotelastic_checkpoints.types import Resume, Schedule
 from support import large_model
 from support.checkpoints import cluster, under_agent
+from support.inside import copying_of, slots_are_waited_for
 from support.patience import PATIENT
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
@@ -30,7 +31,7 @@ OPTIMIZERS = {
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPOTELASTIC_KEEP_LAST", "100")
-    monkeypatch.setattr("spotelastic.training.checkpointer.PATIENCE", PATIENT)
+    slots_are_waited_for(monkeypatch)
 
 
 def committed(storage: Path, step: int, like: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -58,7 +59,7 @@ def test_what_is_committed_is_the_state_of_its_step_while_training_has_gone_on(
             checkpoint.step(step, loss=loss)
             if step % 2 == 0:
                 expected[step] = large_model.tensors(state)
-                overlapped += checkpoint._copying is not None
+                overlapped += copying_of(checkpoint) is not None
                 continue
             assert checkpoint.wait(PATIENT)  # so that each is sent
     assert overlapped == len(expected)
@@ -86,7 +87,7 @@ def test_a_compiled_step_waits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             compiled()
             state["optimizer"].zero_grad()
             checkpoint.step(step)
-            assert checkpoint._copying is not None
+            assert copying_of(checkpoint) is not None
             expected[step] = large_model.tensors(state)
     # Before each step but the first: what the step before had left.
     weights = [name for name in expected[1] if "weight" in name or "momentum" in name]
@@ -131,8 +132,9 @@ def test_a_save_that_fails_is_told_at_the_next_step(
             with large_model.held(monkeypatch):
                 checkpoint.step(step)
                 state["model"][0].weight.data.mul_(0.9)
-        assert checkpoint._copying is not None
-        checkpoint._copying.settle()
+        copying = copying_of(checkpoint)
+        assert copying is not None
+        copying.settle()
         checkpoint.step(2)
         assert "something" not in (told := capfd.readouterr().err)
         assert "is not what the state was at that step" in told
@@ -161,7 +163,7 @@ def test_a_script_may_wait_for_its_copies(tmp_path: Path) -> None:
         for step in (1, 2):
             large_model.one_step(state, step)
             checkpoint.step(step)
-            assert checkpoint._copying is None
+            assert copying_of(checkpoint) is None
         expected = large_model.tensors(state)
     assert large_model.are_equal(committed(tmp_path, 2, state), expected)
 
@@ -177,7 +179,7 @@ def test_a_script_that_fails_leaves_its_last_save_sealed(
                 for step in (1, 2, 3):
                     large_model.one_step(state, step)
                     checkpoint.step(step)
-                assert checkpoint._copying is not None
+                assert copying_of(checkpoint) is not None
                 raise KeyError("the script's own")
             status = node.agent.status()
             assert [snapshot.step for snapshot in status.snapshots][-1] == 3

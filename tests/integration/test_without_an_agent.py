@@ -15,6 +15,7 @@ import torch
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from support.faulty_s3 import FaultyS3
+from support.inside import slots_are_waited_for
 from support.launcher import comm, descendants
 from support.patience import PATIENT
 from support.small_model import make, one_step
@@ -333,8 +334,7 @@ def s3(s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def test_training_goes_on_without_the_right_to_write_and_the_reason_is_told_once(
     s3: FaultyS3, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a machine with much to do a slot may come late.
-    monkeypatch.setattr("spotelastic.training.checkpointer.PATIENCE", PATIENT)
+    slots_are_waited_for(monkeypatch)
     refused = 3
     for _ in range(refused):
         s3.answer("PUT", ".distcp", 403)

@@ -299,8 +299,9 @@ def under_agent(
     **more: Any,
 ) -> Iterator[None]:
     """What an agent does around its worker."""
-    # On a machine with much to do a slot may come late.
-    monkeypatch.setattr("spotelastic.training.checkpointer.PATIENCE", 10.0)
+    from support import inside  # which imports torch
+
+    inside.slots_are_waited_for(monkeypatch, 10.0)
     epoch = node.agent.claim("test", timeout=10).epoch
     node.begin(round_info(incarnation, 0, [node.name], 1, epoch, schedule=schedule, **more))
     monkeypatch.setenv("SPOTELASTIC_DAEMON", str(node.socket))

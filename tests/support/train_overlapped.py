@@ -9,14 +9,14 @@ import sys
 
 import torch
 from support import large_model
+from support.inside import wait_for_slots
 
 import spotelastic as se
-from spotelastic.training import checkpointer
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+    wait_for_slots()
     state, last = large_model.make(), int(sys.argv[1])
     with se.Checkpointer(state) as checkpoint:
         step = checkpoint.restore()

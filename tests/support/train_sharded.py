@@ -12,13 +12,13 @@ import support.forked
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from support.inside import tensors_copied, wait_for_slots
 from support.shardings import distribute
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 
 import spotelastic as se
-from spotelastic.training import checkpointer
 
 WIDTH, STEPS = 768, 6
 KINDS = ("ddp", "fsdp", "tensor")
@@ -65,7 +65,7 @@ def tensors(state: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def train(rank: int, world: int, folder: Path) -> None:
-    checkpointer.PATIENCE = 60.0
+    wait_for_slots()
     state, expected, overlapped = build(world), {}, 0
     with se.Checkpointer(
         state, storage=str(folder), snapshot_every=2, checkpoint_every=2
@@ -75,10 +75,8 @@ def train(rank: int, world: int, folder: Path) -> None:
             checkpoint.step(step)
             if step % 2 == 0:
                 expected[step] = tensors(state)
-                copying = checkpoint._copying
-                assert copying is not None
                 # Weights and their two moments; those of DDP are shared between the ranks.
-                overlapped += sum(len(part._held[0]) for part in copying._parts) >= 12  # type: ignore[attr-defined]
+                overlapped += tensors_copied(checkpoint) >= 12
                 continue
             assert checkpoint.wait(60)
     assert overlapped == len(expected)

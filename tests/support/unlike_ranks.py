@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from support.inside import wait_for_slots
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import spotelastic as se
 from spotelastic.errors import UsageError
-from spotelastic.training import checkpointer as checkpointer_module
 
 
 class Momentum(torch.optim.Optimizer):
@@ -224,7 +224,7 @@ def another_number_of_ranks_needs_a_function(rank: int, world: int, folder: Path
 
 
 def two_ranks(rank: int, world: int, folder: Path) -> None:
-    checkpointer_module.PATIENCE = 60.0
+    wait_for_slots()
     alone: tuple[Callable[[int, Path], None], ...] = (
         what_differs_is_refused,
         equal_values_may_be_built_in_another_way,
