@@ -213,6 +213,8 @@ class FakeAutoScaling:
     leaving: set[str] = field(default_factory=set)
     subnets: tuple[str, ...] = ()
     """The subnets that the group may launch in."""
+    suspended: Mapping[str, str] = field(default_factory=dict)
+    """Processes that do not run, and why."""
 
     def describe_auto_scaling_groups(self, *, AutoScalingGroupNames: list[str]) -> Answer:
         self.log("groups")
@@ -225,6 +227,10 @@ class FakeAutoScaling:
             "AutoScalingGroupName": self.group,
             "DesiredCapacity": len(self.nodes),
             "Instances": members,
+            "SuspendedProcesses": [
+                {"ProcessName": name, "SuspensionReason": why}
+                for name, why in self.suspended.items()
+            ],
             "Tags": [{"Key": SUBNETS, "Value": ",".join(self.subnets)}],
         }
         return {"AutoScalingGroups": [group]}

@@ -1,11 +1,10 @@
 """Disks that no stack knows, when their cluster goes."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from support.fake_aws import Answer, Pages, fake_aws, refusal
 
 from spotelastic.aws.base.clients import Rejected
 from spotelastic.aws.node.etcd_identity import delete_disks
@@ -18,22 +17,22 @@ class Disks:
         self.code = code
         self.asked: list[str] = []
 
-    def get_paginator(self, _: str) -> "Disks":
-        return self
+    def get_paginator(self, _: str) -> Pages:
+        return Pages(self._described)
 
-    def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
+    def _described(self, **_: Any) -> Iterator[Answer]:
         states = {"one": "deleting", "two": "in-use", "three": "available"}
         yield {"Volumes": [{"VolumeId": name, "State": state} for name, state in states.items()]}
 
     def delete_volume(self, VolumeId: str) -> None:
         self.asked.append(VolumeId)
         if VolumeId == "two":
-            raise ClientError({"Error": {"Code": self.code, "Message": "no"}}, "DeleteVolume")
+            raise refusal(self.code, "DeleteVolume")
 
 
 def test_one_that_goes_with_its_instance_holds_up_nothing() -> None:
     disks = Disks("InvalidVolume.NotFound")
-    delete_disks(SimpleNamespace(ec2=disks), "demo")  # type: ignore[arg-type]
+    delete_disks(fake_aws(ec2=disks), "demo")
     assert disks.asked == ["two", "three"]
     with pytest.raises(Rejected):
-        delete_disks(SimpleNamespace(ec2=Disks("VolumeInUse")), "demo")  # type: ignore[arg-type]
+        delete_disks(fake_aws(ec2=Disks("VolumeInUse")), "demo")

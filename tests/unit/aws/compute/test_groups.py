@@ -1,9 +1,7 @@
 """What is read of a worker group."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
+from support.fake_aws import CallLog, FakeAutoScaling, fake_aws
 
 from spotelastic.aws.compute import autoscaling
 
@@ -19,13 +17,7 @@ from spotelastic.aws.compute import autoscaling
 def test_launches_that_a_person_has_suspended_stay_so(
     process: str, why: str, suspended: bool
 ) -> None:
-    item = {
-        "AutoScalingGroupName": "workers",
-        "DesiredCapacity": 2,
-        "SuspendedProcesses": [{"ProcessName": process, "SuspensionReason": why}],
-    }
-    client = SimpleNamespace(describe_auto_scaling_groups=lambda **_: {"AutoScalingGroups": [item]})
-    aws: Any = SimpleNamespace(autoscaling=client)
-    group = autoscaling.group(aws, "workers")
+    workers = FakeAutoScaling(CallLog(), "workers", [], suspended={process: why})
+    group = autoscaling.group(fake_aws(autoscaling=workers), "workers")
     assert group is not None
     assert group.suspended == suspended

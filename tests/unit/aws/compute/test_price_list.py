@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, ConnectTimeoutError
+from botocore.exceptions import ConnectTimeoutError
+from support.fake_aws import fake_aws, refusal
 
 from spotelastic.aws.compute.prices import ASKED_AGAIN_AFTER, LISTED_FOR, PriceList, Table
 
 TABLE = Table("2025-07-01", "us-east-1", {"g5.xlarge": 1.0})
 NO_ROUTE = ConnectTimeoutError(endpoint_url="https://api.pricing.us-east-1.amazonaws.com")
-DENIED = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "GetProducts")
+DENIED = refusal("AccessDeniedException", "GetProducts")
 
 
 class Pricing:
@@ -32,13 +33,6 @@ def product(usd: str) -> dict[str, Any]:
     return {"publicationDate": "2026-11-20T00:00:00Z", "terms": {"OnDemand": {"x": term}}}
 
 
-class Account:
-    region = "eu-central-1"
-
-    def __init__(self, pricing: Pricing) -> None:
-        self.pricing = pricing
-
-
 class Time:
     now = 0.0
 
@@ -47,8 +41,7 @@ class Time:
 
 
 def listed(pricing: Pricing, clock: Time | None = None) -> PriceList:
-    account: Any = Account(pricing)
-    return PriceList(account, TABLE, clock or Time())
+    return PriceList(fake_aws("eu-central-1", pricing=pricing), TABLE, clock or Time())
 
 
 def test_the_price_of_the_region_is_asked_for_once_a_day() -> None:

@@ -1,11 +1,12 @@
 """What is told of a refusal of AWS's: the reason that counts, and what may be behind it."""
 
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from support.fake_aws import Answer, Pages, fake_aws, refusal
 
-from spotelastic.aws.base.clients import Aws, SignedOut, calling
+from spotelastic.aws.base.clients import SignedOut, calling
 from spotelastic.aws.network import cloudformation
 from spotelastic.errors import EnvironmentFailure
 
@@ -18,11 +19,10 @@ def event(what: str, status: str, reason: str = "") -> dict[str, str]:
     return {"LogicalResourceId": what, "ResourceStatus": status, "ResourceStatusReason": reason}
 
 
-class Account:
-    """Of one stack, which an operation has left as it is."""
+class OneStack:
+    """CloudFormation with one stack, which an operation has left as it is."""
 
     def __init__(self, status: str, events: list[dict[str, str]]) -> None:
-        self.cloudformation = self
         self._status = status
         self._newest_first = events[::-1]
         self.pages = 0
@@ -36,11 +36,11 @@ class Account:
     def update_stack(self, **_: Any) -> None:
         """It has failed already."""
 
-    def get_paginator(self, operation: str) -> Any:
+    def get_paginator(self, operation: str) -> Pages:
         assert operation == "describe_stack_events"
-        return self
+        return Pages(self._events)
 
-    def paginate(self, StackName: str) -> Any:
+    def _events(self, StackName: str) -> Iterator[Answer]:
         for start in range(0, len(self._newest_first), AT_ONCE):
             self.pages += 1
             yield {"StackEvents": self._newest_first[start : start + AT_ONCE]}
@@ -63,12 +63,11 @@ NOW = [
 
 
 def test_the_first_failure_of_this_operation_is_told_however_far_back() -> None:
-    account = Account("UPDATE_ROLLBACK_COMPLETE", EARLIER + NOW)
+    stack = OneStack("UPDATE_ROLLBACK_COMPLETE", EARLIER + NOW)
     with pytest.raises(EnvironmentFailure, match=r"failed: Queue: the name is taken$"):
-        cloudformation.ensure(
-            cast(Aws, account), NAME, {"Cluster": "demo"}, lambda _: None, maker="m"
-        )
-    assert account.pages == 2, "what was before is not read"
+        aws = fake_aws(cloudformation=stack)
+        cloudformation.ensure(aws, NAME, {"Cluster": "demo"}, lambda _: None, maker="m")
+    assert stack.pages == 2, "what was before is not read"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,6 @@ def test_the_first_failure_of_this_operation_is_told_however_far_back() -> None:
 def test_a_region_that_is_not_enabled_may_be_what_refuses_credentials(
     code: str, region: bool
 ) -> None:
-    answer: Any = {"Error": {"Code": code, "Message": "no"}}
     with pytest.raises(SignedOut, match="log in again") as told, calling("look"):
-        raise ClientError(answer, "Look")
+        raise refusal(code, "Look")
     assert ("the region is not enabled for this account" in str(told.value)) == region

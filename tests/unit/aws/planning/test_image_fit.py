@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.asked import job, request
+from support.fake_aws import Pages, fake_aws
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute import instance_types
@@ -41,19 +42,17 @@ class Ec2:
     def describe_availability_zones(self, **_: Any) -> dict[str, Any]:
         return {"AvailabilityZones": [{"ZoneName": "eu-x-1a"}]}
 
-    def get_paginator(self, operation: str) -> Any:
+    def get_paginator(self, operation: str) -> Pages:
         self.asked.append(operation)
         zone = {"AvailabilityZone": "eu-x-1a", "Location": "eu-x-1a"}
         each = [{"InstanceType": name, **zone} for name in CATALOG]
         prices = [{**item, "SpotPrice": "0.1", "Timestamp": 0} for item in each]
         page = {"InstanceTypeOfferings": each, "SpotPriceHistory": prices}
-        return type("Pages", (), {"paginate": lambda self, **_: [page]})()
+        return Pages(lambda **_: [page])
 
 
-@dataclass
-class Account:
-    ec2: Ec2 = field(default_factory=Ec2)
-    region: str = "eu-x-1"
+def account(ec2: Ec2) -> Aws:
+    return fake_aws("eu-x-1", ec2=ec2)
 
 
 def described(name: str) -> dict[str, Any]:
@@ -81,20 +80,20 @@ WRONG = [
 def test_a_type_that_the_image_does_not_serve_is_refused_before_anything_else(
     name: str, why: str
 ) -> None:
-    account = Account()
-    aws = cast(Aws, account)
+    ec2 = Ec2()
+    aws = account(ec2)
     with pytest.raises(UsageError, match=f"^--instance-types {name}: .*{why}"):
         plan_of(request("demo", instance_types=(name,)), aws, None)
     with pytest.raises(UsageError, match=why):
         instance_types.check_fit(instance_types.describe(aws, ["m5.large", name]))
     with pytest.raises(UsageError, match=why):
         survey(aws, job("demo", 2, instance_types=(name,)))
-    assert account.ec2.asked == []
+    assert ec2.asked == []
 
 
 def test_the_others_are_served() -> None:
     right = [name for name in CATALOG if name not in dict(WRONG)]
-    instance_types.check_fit(instance_types.describe(cast(Aws, Account()), right))
+    instance_types.check_fit(instance_types.describe(account(Ec2()), right))
     assert right == ["m5.large", "g4dn.xlarge", "p5.48xlarge"]
 
 
@@ -104,7 +103,7 @@ def test_none_of_them_is_chosen_where_no_type_is_named() -> None:
             return None
 
     found = type_selection.survey(
-        cast(Aws, Account()), type_selection.Requirement(), NodeDemand(1, 1), Free().allowance
+        account(Ec2()), type_selection.Requirement(), NodeDemand(1, 1), Free().allowance
     )
     chosen = {kind.name for option in found for kind in option.types}
     assert chosen == {"g4dn.xlarge", "p5.48xlarge"}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from support.fake_aws import fake_aws, refusal
 
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.security.certificates import (
@@ -110,11 +110,10 @@ class Parameters:
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
-        self.ssm = self
 
     def get_parameter(self, Name: str, **_: Any) -> Any:
         if Name not in self.values:
-            raise ClientError({"Error": {"Code": "ParameterNotFound"}}, "GetParameter")
+            raise refusal("ParameterNotFound", "GetParameter")
         return {"Parameter": {"Value": self.values[Name]}}
 
     def put_parameter(self, Name: str, Value: str, **_: Any) -> None:
@@ -122,19 +121,20 @@ class Parameters:
 
 
 def test_up_renews_certificates_for_as_long_as_the_authority_lives() -> None:
-    aws: Any = Parameters()
+    parameters = Parameters()
+    aws = fake_aws(ssm=parameters)
 
     def ensure_at(now: datetime) -> Validity:
         return ensure(aws, Names("demo"), {"a": "10.64.0.253"}, now)
 
     ends = NOW + AUTHORITY_LIFE
     assert ensure_at(NOW) == Validity((NOW + LIFE).timestamp(), ends.timestamp())
-    stored = dict(aws.values)
+    stored = dict(parameters.values)
     assert ensure_at(NOW + LIFE * 0.4) == ensure_at(NOW)
-    assert aws.values == stored
+    assert parameters.values == stored
     later = NOW + LIFE * 0.6
     assert ensure_at(later).certificates == (later + LIFE).timestamp()
-    assert {name for name in stored if aws.values[name] == stored[name]} == {
+    assert {name for name in stored if parameters.values[name] == stored[name]} == {
         Names("demo").authority
     }
     assert ensure_at(ends - LIFE / 4).certificates == ends.timestamp()
