@@ -39,8 +39,10 @@ def certificate(aws: Aws, parameter: str) -> TlsFiles:
     return TlsFiles(*certificates.fetch(aws, parameter).write(home() / "tls"))
 
 
-def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
+def keep_fresh(aws: Aws, parameter: str, every: float = REFRESH) -> threading.Event:
     """Checks for a renewed certificate, on a thread of its own, until the returned event is set.
+
+    `every` is the number of seconds between two checks.
 
     etcd reads the files at every handshake; its clients read them when a connection is refused.
     """
@@ -48,7 +50,7 @@ def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(REFRESH):
+        while not over.wait(every):
             try:
                 certificate(aws, parameter)
             except Exception as error:  # the next look may succeed

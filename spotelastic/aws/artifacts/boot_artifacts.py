@@ -65,7 +65,7 @@ def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], 
     name = f"{built.sha256[:16]}/{built.file}"
     if not objects.has(f"boot/{name}"):
         objects.put(f"boot/{name}", built.data)
-    objects.create(f"boot/{built.sha256[:16]}/constraints.txt", _constraints().encode())
+    objects.create(f"boot/{built.sha256[:16]}/constraints.txt", constraints().encode())
     if objects.get(CURRENT) != name.encode():
         objects.put(CURRENT, name.encode())
     if etcd is None or objects.has(etcd.object):
@@ -105,7 +105,7 @@ def install(objects: BucketObjects, etcd: BootRelease, folder: Path) -> None:
             beside.rename(folder / program)
 
 
-def _constraints() -> str:
+def constraints() -> str:
     """Return the pip constraint that gives all workers of a cluster the caller's torch.
 
     Empty if the caller has no torch, or one that pip could not install there (a nightly, a local

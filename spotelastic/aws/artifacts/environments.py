@@ -8,7 +8,7 @@ For each environment (its key, Python version and machine type) the bucket holds
     environments/<tag>.failed     why it cannot be built
 
 The first node that needs it takes `building` by a conditional write; the others wait. A builder
-that does not renew for `STALE` seconds, by the waiting node's clock, is replaced.
+that does not renew for some seconds, by the waiting node's clock, is replaced.
 
 On the Python path the environment comes first, and spotelastic's own packages last (with torch, if
 the machine image has it). The environment provides what it lists and need not provide the rest.
@@ -30,17 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotelastic.aws.artifacts import micromamba
+from spotelastic.aws.artifacts.micromamba import RELEASE, MicromambaRelease
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, told
 from spotelastic.model.job import Environment
 
-RENEW = 5.0
-"""Seconds between two signs of life of a builder."""
-STALE = 30.0
-"""Seconds without a sign of life after which a builder is replaced."""
-LOOK = 1.0
-"""Seconds between two looks of a node that waits."""
 BUILD_WITHIN = 3600.0
 """Seconds that a build may take."""
 TOLD_LINES = 20
@@ -58,6 +53,23 @@ class BuildFailed(EnvironmentFailure):
 
 
 @dataclass(frozen=True, slots=True)
+class BuildPolicy:
+    """How environments are built."""
+
+    renew: float = 5.0
+    """Seconds between two signs of life of a builder."""
+    stale: float = 30.0
+    """Seconds without a sign of life after which a builder is replaced."""
+    look: float = 1.0
+    """Seconds between two looks of a node that waits."""
+    micromamba: MicromambaRelease = RELEASE
+    """What builds conda environments where the machine has no conda."""
+
+
+BUILD_POLICY = BuildPolicy()
+
+
+@dataclass(frozen=True, slots=True)
 class Environments:
     """The environments of one cluster, as one node uses them, kept in `home`."""
 
@@ -65,6 +77,7 @@ class Environments:
     home: Path
     node: str
     say: Say
+    policy: BuildPolicy = BUILD_POLICY
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
         """Return the Python of the environment, building or fetching it first; `code` is the
@@ -72,7 +85,7 @@ class Environments:
 
         Raises `BuildFailed` with the last lines of the build tool.
         """
-        tag = _tag(wanted)
+        tag = tag_of(wanted)
         folder = self.home / tag
         if not (folder / _HOME).exists():
             self._obtain(wanted, tag, code, folder)
@@ -81,7 +94,7 @@ class Environments:
     def _obtain(self, wanted: Environment, tag: str, code: Path, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # left by a try that was killed
         folder.mkdir(parents=True)
-        watched = _WatchedClaim()
+        watched = _WatchedClaim(self.policy.stale)
         while True:
             if self.objects.has(f"environments/{tag}.tar.gz"):
                 self._fetch(tag, folder)
@@ -101,7 +114,7 @@ class Environments:
             else:
                 if watched.first:
                     self.say(f"waiting for {claim.decode().split()[0]} to build {wanted.file}")
-                threading.Event().wait(LOOK)
+                threading.Event().wait(self.policy.look)
 
     def _sign(self, count: int) -> bytes:
         return f"{self.node} {count}".encode()
@@ -116,7 +129,7 @@ class Environments:
                 return
             self.say(f"building the environment of {wanted.file}")
             try:
-                build(wanted, code, folder)
+                build(wanted, code, folder, self.policy.micromamba)
                 self._share(tag, folder)
             except BuildFailed as error:
                 self.objects.put(f"environments/{tag}.failed", str(error).encode())
@@ -136,7 +149,7 @@ class Environments:
 
         def renew() -> None:
             count = 0
-            while not over.wait(RENEW):
+            while not over.wait(self.policy.renew):
                 count += 1
                 try:
                     self.objects.put(f"environments/{tag}.building", self._sign(count))
@@ -176,22 +189,23 @@ def forget_failures(objects: BucketObjects, wanted: Environment) -> None:
 
 
 class _WatchedClaim:
-    """A builder's claim as a waiting node sees it: stale if unchanged for `STALE` seconds."""
+    """A builder's claim as a waiting node sees it: stale if unchanged for `within` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: float) -> None:
+        self._within = within
         self._claim = b""
         self._since = 0.0
         self.first = False
 
     def stale(self, claim: bytes) -> bool:
-        """Whether the claim has not changed for `STALE` seconds; sets `first` at the first look."""
+        """Whether the claim has not changed for that long; sets `first` at the first look."""
         self.first = not self._claim
         if claim != self._claim:
             self._claim, self._since = claim, steady()
-        return steady() > self._since + STALE
+        return steady() > self._since + self._within
 
 
-def _tag(wanted: Environment) -> str:
+def tag_of(wanted: Environment) -> str:
     """Return the name of an environment that fits this machine."""
     version = "".join(platform.python_version_tuple()[:2])
     # Its interpreter is a link to this one, whose path or libc may differ in a container.
@@ -203,14 +217,22 @@ def _tag(wanted: Environment) -> str:
 # -- how an environment is made ------------------------------------------------------------------
 
 
-def build(wanted: Environment, code: Path, folder: Path) -> None:
+def build(
+    wanted: Environment, code: Path, folder: Path, micromamba_release: MicromambaRelease = RELEASE
+) -> None:
     """Build the environment in the empty `folder`. Raises `BuildFailed`."""
     file = code / wanted.file
     if not file.is_file():
         raise BuildFailed(
             f"{wanted.file} is not in the archive of the code: do not list it in an ignore file"
         )
-    _MAKERS[wanted.kind](file, folder)
+    match wanted.kind:
+        case "pip":
+            _by_pip(file, folder)
+        case "uv":
+            _by_uv(file, folder)
+        case "conda":
+            _by_conda(file, folder, micromamba_release)
     _add_own_packages(folder)
     (folder / _HOME).write_text(str(folder))
 
@@ -234,8 +256,8 @@ def _by_uv(file: Path, folder: Path) -> None:
     _run(command, file, UV_PROJECT_ENVIRONMENT=str(folder))
 
 
-def _by_conda(file: Path, folder: Path) -> None:
-    tool, env = _conda(file, folder)
+def _by_conda(file: Path, folder: Path, release: MicromambaRelease) -> None:
+    tool, env = _conda(file, folder, release)
     command = [tool, "create"] if tool.endswith("micromamba") else [tool, "env", "create"]
     folder.rmdir()
     _run([*command, "--yes", "--prefix", str(folder), "--file", file.name], file, **env)
@@ -245,9 +267,6 @@ def _by_conda(file: Path, folder: Path) -> None:
             f"{file.name} has no Python {version}, which spotelastic runs on there: "
             f"add python={version}"
         )
-
-
-_MAKERS = {"pip": _by_pip, "uv": _by_uv, "conda": _by_conda}
 
 
 def _empty(folder: Path) -> None:
@@ -263,13 +282,13 @@ def _uv(file: Path, folder: Path) -> str:
     return str(tools / "bin" / "uv")
 
 
-def _conda(file: Path, folder: Path) -> tuple[str, Mapping[str, str]]:
+def _conda(file: Path, folder: Path, release: MicromambaRelease) -> tuple[str, Mapping[str, str]]:
     """Return the machine's conda, or an installed micromamba, with the variables that it needs."""
     if found := next(filter(None, map(shutil.which, ("micromamba", "mamba", "conda"))), None):
         return found, {}
     tools = folder.with_name("tools")
     try:
-        ours = micromamba.ensure(tools, micromamba.RELEASE)
+        ours = micromamba.ensure(tools, release)
     except SpotelasticError as error:  # Unavailable too, else every node would retry without end
         raise BuildFailed(
             f"{file.name} needs micromamba, as this machine has no conda: {error}; use a "

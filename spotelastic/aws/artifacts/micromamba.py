@@ -13,8 +13,6 @@ from spotelastic.errors import Unavailable
 
 TRIES = 3
 """Downloads that are tried. The job fails without micromamba, while nodes are being paid for."""
-PAUSE = 2.0
-"""Seconds between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +22,8 @@ class MicromambaRelease:
     version: str
     sha256: str
     site: str = "https://github.com/mamba-org/micromamba-releases/releases/download"
+    pause: float = 2.0
+    """Seconds between two tries to download it."""
 
     @property
     def url(self) -> str:
@@ -46,7 +46,7 @@ def ensure(folder: Path, release: MicromambaRelease) -> Path:
     )  # the program looks at its own file name
     if program.exists():
         return program
-    data = downloads.checked(_fetch(release.url), release.sha256, "micromamba", release.url)
+    data = downloads.checked(_fetch(release), release.sha256, "micromamba", release.url)
     program.parent.mkdir(parents=True, exist_ok=True)
     beside = program.with_name(".micromamba")
     beside.write_bytes(data)
@@ -54,9 +54,9 @@ def ensure(folder: Path, release: MicromambaRelease) -> Path:
     return beside.rename(program)
 
 
-def _fetch(url: str) -> bytes:
+def _fetch(release: MicromambaRelease) -> bytes:
     for _ in range(TRIES - 1):
         with suppress(Unavailable):
-            return downloads.fetch(url)
-        time.sleep(PAUSE)
-    return downloads.fetch(url)
+            return downloads.fetch(release.url)
+        time.sleep(release.pause)
+    return downloads.fetch(release.url)

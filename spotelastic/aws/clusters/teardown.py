@@ -40,8 +40,11 @@ def delete(
     keep_data: bool = True,
     say: Say = lambda _: None,
     aws: Aws | None = None,
+    within: float = TERMINATE_TIMEOUT,
 ) -> None:
     """Delete everything of the cluster except its objects in the bucket, and wait until it is gone.
+
+    Its instances should be gone `within` seconds.
 
     With `keep_data` False also these objects and the run's checkpoints. Missing parts are not an
     error. Raises `UsageError`, and changes nothing, if a stack of that name does not belong to the
@@ -55,7 +58,7 @@ def delete(
     worker_groups.delete(aws, its)
     for each in MEMBERS:
         worker_groups.delete_group(aws, its.control(each), name)
-    _end_instances(aws, name)
+    _end_instances(aws, name, within=within)
     worker_groups.delete_template(aws, its)
     _delete_secrets(aws, its)
     say(f"deleting the stack {its.stack}")
@@ -99,7 +102,9 @@ def _note(objects: BucketObjects) -> None:
             raise
 
 
-def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
+def _end_instances(
+    aws: Aws, cluster: str, role: str = "", *, within: float = TERMINATE_TIMEOUT
+) -> None:
     """Terminate the instances, and wait until EC2 has taken back their network interfaces.
 
     While an interface exists, the stack's subnets and security group cannot be deleted.
@@ -111,12 +116,12 @@ def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
         autoscaling.end(aws, left)
         return None if left else tuple(machine.id for machine in found)
 
-    gone = until(ended, f"instances of {cluster} still exist", TERMINATE_TIMEOUT)
+    gone = until(ended, f"instances of {cluster} still exist", within)
 
     def freed() -> bool | None:
         return None if _have_interfaces(aws, cluster, gone) else True
 
-    until(freed, f"network interfaces of {cluster} still exist", TERMINATE_TIMEOUT)
+    until(freed, f"network interfaces of {cluster} still exist", within)
 
 
 def _have_interfaces(aws: Aws, cluster: str, instances: Sequence[str]) -> bool:

@@ -51,7 +51,7 @@ def mount(disk: Path, folder: Path) -> Path:
     if not os.path.ismount(folder):
         format_blank(disk)
         folder.mkdir(parents=True, exist_ok=True)
-        _command("mount", "-o", "noatime", str(disk), str(folder))
+        command("mount", "-o", "noatime", str(disk), str(folder))
     return folder
 
 
@@ -60,7 +60,7 @@ def format_blank(disk: Path) -> None:
     with disk.open("rb") as start:
         if not any(start.read(_BLANK)):
             # A blank disk need not be trimmed, which takes minutes on a large one.
-            _command("mkfs.ext4", "-q", "-E", "nodiscard", str(disk))
+            command("mkfs.ext4", "-q", "-E", "nodiscard", str(disk))
 
 
 # -- a member's interface ------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def configure(mac: str, address: str) -> None:
     found = until(lambda: _device(mac), f"no interface with {mac} appears", APPEARS_WITHIN)
     subnet = until(lambda: _subnet(mac), f"the metadata of {mac} does not appear", APPEARS_WITHIN)
     for words in routes(found, address, subnet):
-        _command(*words)
+        command(*words)
 
 
 def routes(device: str, address: str, subnet: str) -> tuple[tuple[str, ...], ...]:
@@ -144,11 +144,11 @@ def _joined(disks: Sequence[Path]) -> Path:
     if shutil.which("mdadm") is None:
         return disks[0]
     number = f"--raid-devices={len(disks)}"
-    _command("mdadm", "--create", str(ARRAY), "--run", "--level=0", number, *map(str, disks))
+    command("mdadm", "--create", str(ARRAY), "--run", "--level=0", number, *map(str, disks))
     return ARRAY
 
 
-def _command(*words: str) -> None:
+def command(*words: str) -> None:
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, check=False, timeout=COMMAND_WITHIN

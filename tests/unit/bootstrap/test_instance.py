@@ -25,12 +25,11 @@ def test_a_certificate_that_up_renews_replaces_the_files(
         return stored
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(context, "REFRESH", 0.01)
     monkeypatch.setattr(certificates, "fetch", fetch)
     aws = Aws("us-east-1")
     files = context.certificate(aws, "/its/own")
     assert files.read() == (b"authority", b"old key", b"old")
-    over = context.keep_fresh(aws, "/its/own")
+    over = context.keep_fresh(aws, "/its/own", every=0.01)
     try:
         stored = Certificate("authority", "new", "new key")
         until(lambda: files.read() == (b"authority", b"new key", b"new"))

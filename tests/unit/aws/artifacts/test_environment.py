@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 from support.wheels import tiny
 
-from spotelastic.aws.artifacts import environments, micromamba
-from spotelastic.aws.artifacts.environments import BuildFailed, Environments, forget_failures
+from spotelastic.aws.artifacts import environments
+from spotelastic.aws.artifacts.environments import (
+    BuildFailed,
+    BuildPolicy,
+    Environments,
+    forget_failures,
+    tag_of,
+)
+from spotelastic.aws.artifacts.micromamba import MicromambaRelease
 from spotelastic.aws.artifacts.requirements import find
 from spotelastic.model.job import Environment
 
@@ -57,10 +64,12 @@ class Node:
     bucket: Bucket
     folder: Path
     said: list[str] = field(default_factory=list)
+    policy: BuildPolicy = BuildPolicy(look=0.01)
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
         home = self.folder / self.name
-        return Environments(self.bucket, home, self.name, self.said.append).ensure(wanted, code)  # type: ignore[arg-type]
+        its = Environments(self.bucket, home, self.name, self.said.append, self.policy)  # type: ignore[arg-type]
+        return its.ensure(wanted, code)
 
     def builds(self) -> bool:
         return any("building" in line for line in self.said)
@@ -88,9 +97,8 @@ def run(python: Path, *command: str) -> str:
 
 
 def test_of_nodes_that_need_it_at_once_one_builds_and_all_have_the_same(
-    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, code: Path
 ) -> None:
-    monkeypatch.setattr(environments, "LOOK", 0.05)
     bucket = Bucket()
     nodes = [Node(f"n{number}", bucket, tmp_path) for number in range(3)]
     with ThreadPoolExecutor() as pool:
@@ -128,21 +136,17 @@ def test_a_list_that_cannot_be_installed_is_tried_once_and_its_output_told(
     assert bucket.values == {}
 
 
-def test_a_builder_that_is_silent_is_replaced(
-    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environments, "LOOK", 0.01)
-    monkeypatch.setattr(environments, "STALE", 0.05)
+def test_a_builder_that_is_silent_is_replaced(tmp_path: Path, code: Path) -> None:
     bucket = Bucket()
-    tag = environments._tag(asked(code))
+    tag = tag_of(asked(code))
     bucket.put(f"environments/{tag}.building", b"gone 7")
-    node = Node("n0", bucket, tmp_path)
+    node = Node("n0", bucket, tmp_path, policy=BuildPolicy(look=0.01, stale=0.05))
     assert run(node.ensure(asked(code), code), "tiny")
     assert node.said[0] == "waiting for gone to build requirements.txt"
 
 
 def test_what_a_killed_build_has_left_is_no_environment(tmp_path: Path, code: Path) -> None:
-    left = tmp_path / "n0" / environments._tag(asked(code)) / "bin"
+    left = tmp_path / "n0" / tag_of(asked(code)) / "bin"
     left.mkdir(parents=True)
     (left / "python").write_text("half")
     assert run(Node("n0", Bucket(), tmp_path).ensure(asked(code), code), "tiny")
@@ -217,25 +221,22 @@ def test_a_conda_environment_of_another_python_is_refused_with_what_to_write(
 def no_conda(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the images that workers boot."""
     monkeypatch.setattr(environments.shutil, "which", lambda _: None)
-    monkeypatch.setattr(micromamba, "PAUSE", 0.0)
 
 
-def published(monkeypatch: pytest.MonkeyPatch, folder: Path, data: bytes) -> None:
+def published(folder: Path, data: bytes) -> BuildPolicy:
     """micromamba, where it is fetched from; `folder` lacks it where that is not the release."""
     digest = sha256(CONDA.format(version=OWN_PYTHON).encode()).hexdigest()
-    release = micromamba.MicromambaRelease("9.9", digest, folder.as_uri())
+    release = MicromambaRelease("9.9", digest, folder.as_uri(), pause=0.0)
     (folder / "9.9").mkdir(parents=True)
     if data:
         (folder / "9.9" / "micromamba-linux-64").write_bytes(data)
-    monkeypatch.setattr(micromamba, "RELEASE", release)
+    return BuildPolicy(micromamba=release)
 
 
 @pytest.mark.usefixtures("no_conda")
-def test_without_a_conda_micromamba_is_fetched_once(
-    tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published(monkeypatch, tmp_path / "site", CONDA.format(version=OWN_PYTHON).encode())
-    node = Node("n0", Bucket(), tmp_path)
+def test_without_a_conda_micromamba_is_fetched_once(tmp_path: Path, listed: Path) -> None:
+    policy = published(tmp_path / "site", CONDA.format(version=OWN_PYTHON).encode())
+    node = Node("n0", Bucket(), tmp_path, policy=policy)
     python = node.ensure(asked(listed), listed)
     told = (listed / "asked").read_text().splitlines()
     assert told[:4] == ["create", "--yes", "--prefix", str(python.parents[1])]
@@ -251,11 +252,11 @@ def test_without_a_conda_micromamba_is_fetched_once(
     [(b"", "cannot fetch file:"), (b"another", "is not micromamba as it was released")],
 )
 def test_a_micromamba_that_cannot_be_had_fails_the_job_with_what_to_do(
-    tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, why: str
+    tmp_path: Path, listed: Path, data: bytes, why: str
 ) -> None:
-    published(monkeypatch, tmp_path / "site", data)
+    policy = published(tmp_path / "site", data)
     with pytest.raises(BuildFailed, match=why) as caught:
-        Node("n0", Bucket(), tmp_path).ensure(asked(listed), listed)
+        Node("n0", Bucket(), tmp_path, policy=policy).ensure(asked(listed), listed)
     told = str(caught.value)
     assert told.startswith("environment.yml needs micromamba") and "requirements.txt" in told
     assert "\n" not in told and not (listed / "asked").exists()

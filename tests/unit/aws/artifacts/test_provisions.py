@@ -139,7 +139,7 @@ def test_workers_get_the_callers_torch_where_they_can_have_it(
     here: str, constraints: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot_artifacts, "version", lambda _: here)
-    assert boot_artifacts._constraints() == constraints
+    assert boot_artifacts.constraints() == constraints
 
 
 def test_a_caller_without_torch_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_caller_without_torch_asks_for_none(monkeypatch: pytest.MonkeyPatch) -
         raise PackageNotFoundError
 
     monkeypatch.setattr(boot_artifacts, "version", none)
-    assert boot_artifacts._constraints() == ""
+    assert boot_artifacts.constraints() == ""
 
 
 def test_a_node_fetches_etcd_where_up_could_not(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_each_disk_of_the_instance_store_counts_once(tmp_path: Path) -> None:
     assert [path.name for path in found] == ["nvme1n1", "nvme2n1"]
 
 
-def test_what_the_machine_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_refuses_is_one_line() -> None:
     with pytest.raises(EnvironmentFailure, match=r"^ip link show dev nobody: .*nobody") as told:
-        hardware._command("ip", "link", "show", "dev", "nobody")
+        hardware.command("ip", "link", "show", "dev", "nobody")
     assert "\n" not in str(told.value)
