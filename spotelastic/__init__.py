@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spotelastic.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from spotelastic.client.config.job_config import JobConfig as JobConfig
     from spotelastic.errors import JobFailed as JobFailed
     from spotelastic.errors import WorkerFailed as WorkerFailed
     from spotelastic.launcher.api import launch as launch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from spotelastic.training.state.per_rank import PerRank as PerRank
 
 _LAZY = {
+    "JobConfig": "spotelastic.client.config.job_config",
     "JobFailed": "spotelastic.errors",
     "WorkerFailed": "spotelastic.errors",
     "launch": "spotelastic.launcher.api",

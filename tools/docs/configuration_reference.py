@@ -9,6 +9,8 @@ from spotelastic.client.config import config_file
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.option import ConfigField, Effect, ValueKind, config_fields
 
+_SCHEMA = "#:schema ./.venv/lib/python3.12/site-packages/spotelastic/spotelastic.schema.json"
+"""The line by which editors find the schema, for a package that is installed in the folder."""
 _CHANGED_BY = {
     Effect.CLUSTER: "fixed",
     Effect.UP: "`up`",
@@ -28,7 +30,7 @@ def keys(config: type[JobConfig] = JobConfig) -> str:
 
 def template() -> str:
     """The file that `spotelastic init` writes."""
-    return f"```toml\n{config_file.template('train.py', 2, 8, ())}```\n"
+    return f"```toml\n{config_file.template('train.py', 2, 8, (), _SCHEMA)}```\n"
 
 
 def _panel(title: str, found: list[ConfigField]) -> Iterator[str]:

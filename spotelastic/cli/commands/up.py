@@ -13,6 +13,7 @@ from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
 from spotelastic.client.config.config_file import FILE, template
 from spotelastic.client.config.job_config import SCRIPT, JobConfig
+from spotelastic.client.config.schema import line
 from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
 
@@ -80,10 +81,10 @@ def init(
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
     if script != Path(SCRIPT) and not script.is_file():
         raise UsageError(f"there is no script {script}")
-    config = JobConfig(instance_types=types or ())
+    config, schema = JobConfig(instance_types=types or ()), line(Path.cwd())
     try:
         with Path(FILE).open("x") as file:
-            file.write(template(script.as_posix(), minimum, maximum, config.instance_types))
+            file.write(template(script.as_posix(), minimum, maximum, config.instance_types, schema))
     except FileExistsError:
         raise UsageError(f"{FILE} already exists: edit it, or remove it first") from None
     except OSError as error:

@@ -61,11 +61,12 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name} is not TOML: {error}") from None
 
 
-def template(script: str, minimum: int, maximum: int, types: Sequence[str]) -> str:
-    """Return the file that `init` writes."""
+def template(script: str, minimum: int, maximum: int, types: Sequence[str], schema: str) -> str:
+    """Return the file that `init` writes. `schema` is the line that names its JSON schema."""
     listed = ", ".join(json.dumps(name) for name in types or ("g5.xlarge",))
     unsaid = "" if types else "# "
     return f"""\
+{schema}
 # Settings of `spotelastic up` in this folder. Each key is one of its flags; a flag on the command
 # line wins. See `spotelastic up --help`.
 script = {json.dumps(script)}

@@ -4,6 +4,7 @@ Each field is declared once, with `option`: its flag, key and variable have its 
 CONTRIBUTING for how a field is added.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -418,8 +419,6 @@ class JobConfig:
         """Return the job that `spotelastic up` would start in `folder`: its `spotelastic.toml`, the
         `SPOTELASTIC_*` variables, and the fields in `given`, which win over both.
         """
-        import os
-
         from spotelastic.client.config import config_file
 
         return cls(**config_file.defaults(Path(folder), os.environ, cls) | given)

@@ -214,7 +214,7 @@ def _path(field: ConfigField, value: Any) -> Path:
 
 def _list(field: ConfigField, value: Any) -> tuple[str, ...]:
     if isinstance(value, Mapping) and field.takes_table:
-        return tuple(f"{name}={each}" for name, each in value.items())
+        return tuple(f"{name}={_entry(each)}" for name, each in value.items())
     if isinstance(value, str):
         value = _words(field, value)
     if not isinstance(value, Sequence):
@@ -223,6 +223,13 @@ def _list(field: ConfigField, value: Any) -> tuple[str, ...]:
     if not field.commas:
         return tuple(found)
     return tuple(dict.fromkeys(each.strip() for each in found if each.strip()))
+
+
+def _entry(value: Any) -> str:
+    """Return the text of a table's value."""
+    if not isinstance(value, str | int | float):
+        raise ValueError("needs a text for each name")
+    return str(value)
 
 
 def _words(field: ConfigField, text: str) -> list[str]:

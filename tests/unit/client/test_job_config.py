@@ -1,0 +1,242 @@
+"""`JobConfig`: one description of a job, for Python, flags, file, variables and editors."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer
+
+import spotelastic as se
+from spotelastic.cli.app import app
+from spotelastic.cli.options import up as options
+from spotelastic.client.config import config_file, schema
+from spotelastic.client.config.differences import differences
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.option import ConfigField, Effect, ValueKind, config_fields
+from spotelastic.client.config.validated_job import check
+from spotelastic.errors import UsageError
+
+FIELDS = {field.name: field for field in config_fields(JobConfig)}
+
+
+# -- in Python -------------------------------------------------------------------------------------
+
+
+def test_a_job_is_described_by_keywords_that_are_the_flags() -> None:
+    config = se.JobConfig("train.py", min=2, max=8, env={"EPOCHS": "3"}, snapshot_every=20)
+    assert (config.script, config.most, config.snapshot_every) == (Path("train.py"), 8, "20")
+    assert config.env == ("EPOCHS=3",)
+    assert config == se.JobConfig(
+        script=Path("train.py"), min=2, max=8, env=["EPOCHS=3"], snapshot_every="20"
+    )
+    assert hash(config) != hash(replace(config, max=9))
+    with pytest.raises(FrozenInstanceError):
+        config.min = 3  # type: ignore[misc]
+
+
+def test_as_many_nodes_as_at_least_are_the_most_unless_more_are_given() -> None:
+    assert JobConfig(min=4).most == 4
+    assert replace(JobConfig(min=4), min=6).most == 6
+    assert JobConfig(min=4, max=6).most == 6
+
+
+def test_one_text_is_one_value_of_a_list_or_several_with_commas() -> None:
+    config = JobConfig(
+        instance_types="g5.xlarge, g6.xlarge,g5.xlarge", read="s3://a,b", args="--note 'two words'"
+    )
+    assert config.instance_types == ("g5.xlarge", "g6.xlarge")
+    assert (config.read, config.args) == (("s3://a,b",), ("--note", "two words"))
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"min": "two"}, "--min two: needs a whole number"),
+    ({"min": True}, "--min True: needs a whole number"),
+    ({"min": None}, "--min None: needs a whole number"),
+    ({"max_cost": float("nan")}, "--max-cost nan: needs a number"),
+    ({"gang": "perhaps"}, "--gang perhaps: needs true or false"),
+    ({"gpus": 0}, "--gpus 0: needs to be at least 1"),
+    ({"zones": "all"}, "--zones all: expected pack or spread"),
+    ({"name": True}, "--name True: needs a text"),
+    ({"name": ["a"]}, "--name a: needs a text"),
+    ({"env": {"A": ["1"]}}, "needs a text for each name"),
+    ({"secret": {"A": "1"}}, "needs a list of texts"),
+    ({"subnets": " , "}, "--subnets  , : name at least one"),
+    ({"args": "'"}, "args ': no closing quotation"),
+    ({"script": 1.5j}, "script 1.5j: needs a text"),
+)
+
+
+def test_a_wrong_value_is_named_by_its_flag() -> None:
+    for given, message in WRONG:
+        with pytest.raises(UsageError) as refused:
+            JobConfig(**given)
+        assert message in str(refused.value)
+
+
+def test_it_brings_no_command_line_and_no_cloud_along() -> None:
+    code = (
+        "import sys, spotelastic; spotelastic.JobConfig('train.py', min=2)\n"
+        "print([name for name in ('typer', 'rich', 'boto3', 'botocore', 'torch', 'grpc')"
+        " if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
+
+
+def test_python_reads_what_up_would_read_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spotelastic.toml").write_text('script = "a.py"\nmin = 2\nmax = 6\ngang = true\n')
+    monkeypatch.setenv("SPOTELASTIC_MAX", "7")
+    assert JobConfig.load(tmp_path, min=3) == JobConfig("a.py", min=3, max=7, gang=True)
+    (tmp_path / "spotelastic.toml").write_text("mim = 2")
+    with pytest.raises(UsageError, match="did you mean min"):
+        JobConfig.load(tmp_path)
+
+
+# -- on the command line ---------------------------------------------------------------------------
+
+
+def test_up_has_an_option_for_each_field_and_no_other() -> None:
+    named = {each.name: each for each in commands()["up"].params}
+    assert set(named) == set(FIELDS)
+    for name, field in FIELDS.items():
+        assert named[name].opts[0] == (field.name if field.argument else field.flag)
+    assert options.signature().parameters.keys() == {"context", *FIELDS}
+
+
+def test_scale_changes_what_the_fields_say_that_it_does() -> None:
+    shared = {"name", "where", "region", "json", "help"}
+    flags = {each.opts[0] for each in commands()["scale"].params if each.name not in shared}
+    assert flags == {field.flag for field in FIELDS.values() if field.effect is Effect.SCALE}
+
+
+def commands() -> dict[str, Any]:
+    found: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return found
+
+
+# -- on a cluster that is up -----------------------------------------------------------------------
+
+OTHER: dict[str, Any] = {
+    "script": "other.py",
+    "args": ["--epochs", "4"],
+    "min": 3,
+    "max": 9,
+    "instance_types": "g6.xlarge",
+    "zones": "spread",
+    "nproc_per_node": 2,
+    "snapshot_every": 20,
+    "checkpoint_every": "10m",
+    "keep_last": 5,
+    "keep_every": 100,
+    "allow_uncommitted": True,
+    "max_restarts": 7,
+    "stall_timeout": 60,
+    "exit_barrier_timeout": 30,
+    "gang": True,
+    "environment": "requirements.txt",
+    "setup": "make",
+    "image": "team/torch:2.9",
+    "env": {"A": "1"},
+    "env_file": Path(".env"),
+    "secret": ["KEY"],
+    "read": "s3://data/a",
+    "write": "s3://data/b",
+    "on_demand": "fallback",
+    "spot_patience": 30,
+    "max_price": 1.5,
+    "max_cost": 20,
+    "deadline": "8h",
+    "linger": "forever",
+    "keep_failed": True,
+}
+"""Another value for each field that an `up` changes."""
+NAMED_AS = {"env_file": "env"}
+"""Fields whose change is another field's in the end."""
+
+
+def test_an_up_names_each_field_that_it_changes_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train.py", "other.py", "requirements.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / ".env").write_text("A=1\n")
+    monkeypatch.setenv("KEY", "hunter2222")
+    usual = JobConfig("train.py", min=2, max=8, instance_types="g5.xlarge", environment="none")
+    before = check(usual, tmp_path).spec
+    assert list(differences(before, check(usual, tmp_path).spec)) == []
+    for name, value in OTHER.items():
+        given = tmp_path / value if isinstance(value, Path) else value
+        changed = check(replace(usual, **{name: given}), tmp_path).spec
+        (told,) = differences(before, changed)
+        assert told.split()[0] == NAMED_AS.get(name, name).replace("_", "-")
+    changing = {f.name for f in FIELDS.values() if f.effect in (Effect.UP, Effect.SCALE)}
+    assert set(OTHER) == changing, "the others cannot be changed"
+    assert {f.name for f in FIELDS.values() if f.stored} == changing - set(NAMED_AS)
+
+
+# -- in an editor ----------------------------------------------------------------------------------
+
+
+def test_the_schema_in_the_package_is_that_of_the_fields() -> None:
+    assert schema.PUBLISHED.read_text() == schema.text(), (
+        "python -m spotelastic.client.config.schema > spotelastic/spotelastic.schema.json"
+    )
+
+
+def test_the_file_that_init_writes_names_the_schema_and_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app(["init"], standalone_mode=False)
+    text = (tmp_path / "spotelastic.toml").read_text()
+    first, _, rest = text.partition("\n")
+    assert first == f"#:schema {schema.PUBLISHED.as_uri()}"
+    jsonschema.validate(tomllib.loads(rest.replace("\n# ", "\n#")), schema.schema())
+    monkeypatch.setattr(schema, "PUBLISHED", tmp_path / ".venv/spotelastic.schema.json")
+    assert schema.line(tmp_path) == "#:schema ./.venv/spotelastic.schema.json"
+
+
+WORDS = ("pack", "cluster", "3", "")
+VALUES = (True, False, 0, 1, 7, -1, 2.5, *WORDS, ["a", 1], [], {"A": "1"}, [[1]])
+
+
+def test_what_an_editor_accepts_up_accepts(tmp_path: Path) -> None:
+    """`up` may take more, such as a number that is written as a text."""
+    for field in FIELDS.values():
+        accepted = editor_accepts(field)
+        assert bool(accepted) is field.in_file
+        assert field.kind is not ValueKind.SWITCH or accepted in ([], [True, False])
+        for value in accepted:
+            line = f"{field.key} = {toml(value)}\n"
+            (tmp_path / "spotelastic.toml").write_text(line)
+            try:
+                assert config_file.defaults(tmp_path, {}).keys() == {field.name}
+            except UsageError as refused:
+                assert field.commas and value == "", f"{line}: {refused}"
+
+
+def editor_accepts(field: ConfigField) -> list[Any]:
+    validator = jsonschema.Draft7Validator(schema.schema())
+    return [value for value in VALUES if validator.is_valid({field.key: value})]
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value)
+
+
+def test_an_editor_marks_a_key_that_there_is_not() -> None:
+    validator = jsonschema.Draft7Validator(schema.schema())
+    jsonschema.Draft7Validator.check_schema(schema.schema())
+    assert validator.is_valid({"instance-types": ["g5.xlarge"], "env": {"A": 1}, "linger": 0})
+    for wrong in ({"instance_types": "a"}, {"mim": 2}, {"fresh": True}, {"min": "two"}):
+        assert not validator.is_valid(wrong), wrong
