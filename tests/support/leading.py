@@ -5,7 +5,6 @@ lets the leader take turns, and reads the results: calls to AWS, published accou
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -28,12 +27,19 @@ from spotelastic.cloud.events import SpotWarning
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.cloud_observer import CloudObserver
+from spotelastic.controller.loop.cloud_reader import CloudReader
 from spotelastic.controller.loop.collaborators import Collaborators
 from spotelastic.controller.loop.leader_loop import LeaderLoop
+from spotelastic.controller.loop.leader_state import LeaderState
+from spotelastic.controller.loop.requests import Inputs
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
-from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
-from spotelastic.errors import Unavailable
+from spotelastic.controller.model.observation import (
+    Discard,
+    Message,
+    Observation,
+    PendingCommand,
+    Reply,
+)
 from spotelastic.model.command import Command
 from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -153,6 +159,7 @@ class Leader:
         """Instances that EC2 still shows, and when they were launched."""
         self.ec2 = FakeEc2(self.log, self._instances)
         self.s3 = FakeS3(self.log)
+        self._failed_at = 0.0
         self.pauses: list[float] = []
         """The longest that each pause could have been; it is as long as that."""
         self.events: FakeInbox[Message] = FakeInbox()
@@ -180,26 +187,29 @@ class Leader:
         cloud = cloud_over(aws, self.prices)
         provider = AwsCapacity(aws, "demo", "bucket", clock=self.time.steady)
         cloud = replace(cloud, provider=provider)
-        self.observer = CloudObserver(CONFIG, cloud, self.time.clock, self.time.steady)
+        reader = CloudReader(CONFIG, cloud, self.time.clock, self.time.steady)
         executor = ControllerExecutor(cloud, self.store, leadership, SPEC.run, lambda: True)
         collaborators = Collaborators(
             executor, self.events, self.commands, self.publisher, FakePublisher()
         )
         self.loop = LeaderLoop(
+            LeaderState.first(CONFIG, provider.names, self.time.clock()),
             self.mirror,
-            self.observer,
+            reader,
             collaborators,
             AlwaysAwake(),
             PACE,
             self.time.clock,
             self.time.steady,
-            self.draw,
+            lambda _, high: high,
         )
         return self.loop
 
-    def draw(self, _: float, high: float) -> float:
-        self.pauses.append(high)
-        return high
+    def observed(self) -> Observation:
+        """What the leader would decide from now, without messages."""
+        records = self.mirror.records()
+        inputs = Inputs(self.time.clock(), self.time.now, 1.0, records)
+        return self.loop.state.observation(inputs, records, ())
 
     # -- what happens outside --------------------------------------------------------------------
 
@@ -233,7 +243,16 @@ class Leader:
     # -- turns -----------------------------------------------------------------------------------
 
     def turn(self) -> float:
-        return self.loop.turn()
+        rest = self.loop.turn()
+        self.note_pause()
+        return rest
+
+    def note_pause(self) -> None:
+        """Notes the pause after a failure, once."""
+        now = self.loop.state.throttle
+        if now.failed_at not in (0.0, self._failed_at):
+            self.pauses.append(round(now.resume_at - now.failed_at, 6))
+        self._failed_at = now.failed_at
 
     def turns(self, seconds: float, *, busy: bool = True) -> None:
         """Turns for so long; `busy`: something happens in etcd before each."""
@@ -242,8 +261,7 @@ class Leader:
             self.time.now += PACE.turn
             if busy:
                 self.happen()
-            with suppress(Unavailable):
-                self.loop.turn()
+            self.turn()
 
     def lead(self, seconds: float) -> None:
         """Leads from the start, while something happens in etcd before each turn."""
@@ -258,6 +276,7 @@ class Until:
     end: float
 
     def wait(self, timeout: float | None = None) -> bool:
+        self.leader.note_pause()
         self.leader.time.now += timeout or 0.0
         self.leader.happen()
         return self.is_set()

@@ -6,7 +6,6 @@ precondition.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,7 +23,6 @@ from spotelastic.controller.model.observation import (
     DrainNode,
     EndJobAtOnce,
     EndMachine,
-    Fate,
     Forget,
     Remove,
     Replace,
@@ -78,8 +76,6 @@ class ControllerExecutor:
         self._error = ""
         self._unsure: dict[tuple[str, str, str], str] = {}
         self._alive = alive
-        self.fates: Counter[Fate] = Counter()
-        """Number of deleted messages, by what was done about them."""
         self._handlers: Mapping[type[Action | housekeeping.Action], Callable[[Any], None]] = {
             DrainNode: self._write_drain,
             Replace: self._replace,
@@ -286,7 +282,6 @@ class ControllerExecutor:
 
     def _discard(self, action: Discard) -> None:
         self._events.delete(action.message.receipt)
-        self.fates[action.fate] += 1
 
     def _reply(self, action: Reply) -> None:
         if action.answer is not None:

@@ -13,8 +13,8 @@ from spotelastic_checkpoints.backoff import Backoff, Draw
 from spotelastic.clock import Clock, unbroken
 from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.port import Delivery, MessageQueue
+from spotelastic.controller.decisions.throttle import JITTER
 from spotelastic.controller.effects.complaint import Complaint
-from spotelastic.controller.effects.throttle import JITTER
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told

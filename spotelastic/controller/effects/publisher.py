@@ -21,8 +21,8 @@ from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.accounting.status import status
 from spotelastic.controller.accounting.usage import Usage
+from spotelastic.controller.decisions.throttle import JITTER
 from spotelastic.controller.effects.complaint import Complaint
-from spotelastic.controller.effects.throttle import JITTER
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told

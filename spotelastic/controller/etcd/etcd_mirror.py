@@ -89,12 +89,15 @@ class Mirror:
         self._controllers: frozenset[str] = frozenset()
         self._healthy = False
         self._unreadable: dict[str, str] = {}
+        self._records: Records | None = None
+        """All of it, until something changes: a leader asks several times a turn."""
 
     # -- in --------------------------------------------------------------------------------------
 
     def __call__(self, items: Sequence[WatchItem]) -> None:
         """Takes in a batch of changes from the watch."""
         with self._lock:
+            self._records = None
             for item in items:
                 self._apply(item)
         self._changed()
@@ -102,6 +105,7 @@ class Mirror:
     def remember(self, points: Sequence[Point]) -> None:
         """Adds steps that were published before this mirror began."""
         with self._lock:
+            self._records = None
             self._add_points(points)
 
     def _apply(self, item: WatchItem) -> None:
@@ -205,40 +209,39 @@ class Mirror:
         with self._lock:
             return self._leader
 
-    @property
-    def drains(self) -> frozenset[str]:
-        """Nodes that are told to leave."""
-        with self._lock:
-            return frozenset(drain.node for drain in self._values["drains"].values())
-
     def records(self) -> Records:
         with self._lock:
-            return Records(
-                job=self._one("job"),
-                ending=self._one("ending"),
-                settings=self._one("settings"),
-                round=self._one("round"),
-                leader=self._leader,
-                controllers=self._controllers,
-                nodes={node.id: node for node in self._values["nodes"].values()},
-                left=dict(self._left),
-                drains={drain.node: drain for drain in self._values["drains"].values()},
-                progress=dict(self._progress),
-                failures={each.node: each for each in self._values["failures"].values()},
-                history=tuple(value for _, value in sorted(self._values["history"].items())),
-                events=tuple(value for _, value in sorted(self._values["events"].items())),
-                told=frozenset(self._told),
-                failed=dict(self._failed),
-                given_back_at=self._given_back_at,
-                preparing=dict(self._preparing),
-                moved_at=self._moved_at,
-                zones_left=dict(self._zones_left),
-                points=tuple(self._points),
-                unreadable={
-                    key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
-                },
-                healthy=self._healthy,
-            )
+            if self._records is None:
+                self._records = self._read()
+            return self._records
+
+    def _read(self) -> Records:
+        return Records(
+            job=self._one("job"),
+            ending=self._one("ending"),
+            settings=self._one("settings"),
+            round=self._one("round"),
+            leader=self._leader,
+            controllers=self._controllers,
+            nodes={node.id: node for node in self._values["nodes"].values()},
+            left=dict(self._left),
+            drains={drain.node: drain for drain in self._values["drains"].values()},
+            progress=dict(self._progress),
+            failures={each.node: each for each in self._values["failures"].values()},
+            history=tuple(value for _, value in sorted(self._values["history"].items())),
+            events=tuple(value for _, value in sorted(self._values["events"].items())),
+            told=frozenset(self._told),
+            failed=dict(self._failed),
+            given_back_at=self._given_back_at,
+            preparing=dict(self._preparing),
+            moved_at=self._moved_at,
+            zones_left=dict(self._zones_left),
+            points=tuple(self._points),
+            unreadable={
+                key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
+            },
+            healthy=self._healthy,
+        )
 
     def _one(self, name: str) -> Any:
         return next(iter(self._values[name].values()), None)

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from spotelastic_checkpoints.threads import minded
 
+from spotelastic.clock import unbroken
 from spotelastic.cloud.port import Cloud
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.cloud_observer import CloudObserver
+from spotelastic.controller.loop.cloud_reader import CloudReader
 from spotelastic.controller.loop.collaborators import connect
 from spotelastic.controller.loop.leader_loop import LeaderLoop
+from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.store.election import Leadership, campaign
@@ -151,9 +153,10 @@ def lead_with(
     """Returns the loop of a leader in this cloud. `alive` tells whether
     the leadership's lease is still held.
     """
-    observer = CloudObserver(config, cloud)
+    state = LeaderState.first(config, cloud.provider.names, unbroken())
+    reader = CloudReader(config, cloud)
     collaborators = connect(config, cloud, store, leadership, wake, alive)
-    return LeaderLoop(mirror, observer, collaborators, wake, config.pace)
+    return LeaderLoop(state, mirror, reader, collaborators, wake, config.pace)
 
 
 def run(config: ControllerConfig, cloud: Cloud) -> int:

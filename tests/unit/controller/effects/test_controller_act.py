@@ -11,12 +11,15 @@ import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from spotelastic_checkpoints.types import Resume
 from support.fake_aws import cloud_over
+from support.leading import CONFIG
 
 from spotelastic.cloud.events import SpotWarning
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup, ZoneOffer
+from spotelastic.cloud.model import GroupMember, GroupNames, Instance, WorkerGroup, ZoneOffer
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.effects.executor import ControllerExecutor
+from spotelastic.controller.loop.leader_state import LeaderState
+from spotelastic.controller.loop.requests import Performed
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
@@ -238,9 +241,11 @@ def test_a_message_whose_receipt_holds_no_more_is_not_deleted_for_ever(
 
 def test_a_message_counts_once_it_is_deleted(store: MemoryStore) -> None:
     acts = actor(Client(0, TROUBLE["throttled"]), store, leads(store))
+    state = LeaderState.first(CONFIG, GroupNames("spot", "on-demand"), 0.0)
     for counted in ({}, {"foreign": 1}):
-        acts.perform([Discard(everything().messages[1], "foreign", "e2")])
-        assert dict(acts.fates) == counted
+        done = acts.perform([Discard(everything().messages[1], "foreign", "e2")])
+        state = state.answered(Performed(done), 1.0)
+        assert state.fates == counted
 
 
 def test_what_was_not_done_is_not_told(store: MemoryStore) -> None:

@@ -8,7 +8,6 @@ from support.leading import Leader
 def leader() -> Leader:
     """It has taken over, and has seen all that there is."""
     leader = Leader()
-    leader.loop.take_over()
     leader.turn()
     leader.calls.clear()
     return leader

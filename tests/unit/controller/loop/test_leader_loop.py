@@ -12,7 +12,6 @@ from spotelastic.cloud import bucket
 from spotelastic.cloud.events import StateChange
 from spotelastic.controller.accounting.ledger_events import LEDGER
 from spotelastic.controller.decisions.housekeeping import BOOT, HousekeepingPolicy
-from spotelastic.controller.loop.cloud_observer import ReceivedMessages
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Job, Settings
@@ -139,7 +138,7 @@ def test_a_boot_that_is_on_record_from_before_a_restart_is_not_examined_again(
         leader.store.put(KEYS.event(name), encode(failed))
     leader.group.nodes += ["i-7", "i-8", "i-9"]
     leader.store.put(KEYS.job, encode(Job("pending", unbroken(), "restarted: it had failed")))
-    leader.elect().take_over()
+    leader.elect()
     leader.time.now += 2 * HousekeepingPolicy().boot_within
     leader.turn()
     assert {event.node for event in told(leader, BOOT)} == {"i-7", "i-8", "i-9"}
@@ -154,8 +153,7 @@ def test_a_node_on_demand_that_was_given_back_is_known_to_whoever_leads_next(
     given = Event(unbroken() - 60.0, "give-back", "", "i-9", {"committed": 90})
     leader.store.put(KEYS.event("1"), encode(given))
     leader.elect()
-    seen = leader.observer.observation(leader.mirror.records(), ReceivedMessages(), frozenset())
-    assert seen.given_back_at == 90
+    assert leader.observed().given_back_at == 90
 
 
 def test_types_that_up_has_changed_are_those_that_are_priced(leader: Leader) -> None:
@@ -177,7 +175,7 @@ def test_patience_with_spot_counts_from_when_the_leader_before_saw_too_few_nodes
     leader.s3.objects[f"demo/{bucket.STATUS}"] = msgspec.json.encode(status)
     leader.wants(replace(SPEC, settings=Settings(3, 3)))
     leader.leaves("i-1")
-    leader.elect().take_over()
+    leader.elect()
 
     def short_since() -> float | None:
         leader.time.now += PACE.soon
@@ -204,7 +202,7 @@ def test_what_an_interruption_cost_is_told_once_whoever_leads(leader: Leader) ->
     later = replace(row, at=row.at + 5.0, message="paused 1 s, as sqs says as well")
     leader.publisher.entries = (later,)
     assert messages() == ["paused 1 s"]
-    leader.elect().take_over()
+    leader.elect()
     assert messages() == ["paused 1 s"]
     leader.publisher.entries = (later, replace(row, data={"id": "round 7"}))
     assert messages() == ["paused 1 s", "paused 1 s"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from support.leading import KEYS, NODES, PACE, SPEC, STOPPING, Leader, warns
 
-from spotelastic.controller.effects.throttle import LOOKING, PRESSING
+from spotelastic.controller.decisions.throttle import LOOKING, PRESSING
 from spotelastic.model.command import Command
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Ending, Settings

@@ -1,0 +1,237 @@
+"""What a leading controller knows and remembers between its turns, as one value (pure).
+
+`turn.py` alone changes it, by what its requests are answered.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
+from spotelastic.controller.accounting import usage
+from spotelastic.controller.accounting.usage import Bill
+from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
+from spotelastic.controller.decisions.throttle import AwsThrottle, WarningRetry
+from spotelastic.controller.decisions.urgent import Membership, acted
+from spotelastic.controller.effects.publisher import Account
+from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.loop.requests import (
+    AnyAction,
+    GroupsSeen,
+    Inputs,
+    InstancesSeen,
+    JobRead,
+    Performed,
+    Result,
+    TakenOver,
+)
+from spotelastic.controller.loop.wanted_job import WantedJob
+from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.controller.model.observation import (
+    Discard,
+    Fate,
+    Message,
+    Observation,
+    Tell,
+    account,
+)
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import newest_committed
+
+
+@dataclass(frozen=True, slots=True)
+class CloudView:
+    """What the cloud and the bucket showed at the last look."""
+
+    job: WantedJob
+    quotas: LaunchQuotas = LaunchQuotas()
+    groups: Mapping[str, WorkerGroup] = field(default_factory=dict)
+    """The worker groups, by name."""
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+    """The cluster's instances, by id."""
+    bill: Bill = field(default_factory=dict)
+    """What each instance has cost so far."""
+    billed_at: float = 0.0
+    prices_of: str = ""
+    """The date of the on-demand prices."""
+    subnets: tuple[str, ...] = ()
+    """The subnets whose zones were looked up."""
+    zones: tuple[ZoneOffer, ...] = ()
+    """Their zones, without price and score."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookSchedule:
+    """When the cloud is looked at. Times are of the clock for pauses."""
+
+    looked_at: float = 0.0
+    """When it was looked at last; 0: not by this leader."""
+    due_at: float = 0.0
+    membership: Membership | None = None
+    """The run's keys at the last look; None: the next decision must see what actions did."""
+    received: frozenset[object] = frozenset()
+    """Messages and commands that had come by the last decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderState:
+    """One leader's state between two turns."""
+
+    since: float
+    """When this leader began. It cannot miss what was gone before."""
+    names: GroupNames
+    view: CloudView
+    throttle: AwsThrottle
+    warnings: WarningRetry
+    looks: LookSchedule = LookSchedule()
+    taken_over: bool = False
+    short_since: float | None = None
+    """Since when there are fewer nodes than the job needs; None if there are enough."""
+    switch_at: float = 0.0
+    """When the dead man's switch acts, as this leader has set it; 0: not set yet."""
+    examined: frozenset[str] = frozenset()
+    """Instances whose failed boot this leader has recorded."""
+    told: frozenset[tuple[str, str, str]] = frozenset()
+    """Events that this leader has recorded."""
+    fates: Mapping[Fate, int] = field(default_factory=dict)
+    """Number of deleted messages, by what was done about them."""
+    reason: str = ""
+    """The reason of the last decision."""
+
+    @classmethod
+    def first(cls, config: ControllerConfig, names: GroupNames, now: float) -> "LeaderState":
+        """Return the state of a leader that has seen nothing yet."""
+        pace = config.pace
+        return cls(
+            since=now,
+            names=names,
+            view=CloudView(WantedJob.first(config, names.on_demand)),
+            throttle=AwsThrottle.first(pace.busy, pace.idle),
+            warnings=WarningRetry.first(pace.busy),
+        )
+
+    # -- what changes it -------------------------------------------------------------------------
+
+    def answered(self, result: Result, now: float) -> "LeaderState":
+        """Return the state after a request was answered, at `now`."""
+        view = self.view
+        match result:
+            case TakenOver(job, bill, billed_at, short_since):
+                known = replace(self._job_read(job, now), taken_over=True, short_since=short_since)
+                return replace(known, view=replace(known.view, bill=bill, billed_at=billed_at))
+            case JobRead():
+                return self._job_read(result, now)
+            case GroupsSeen(groups):
+                view = replace(view, groups=groups)
+            case InstancesSeen(instances, bill, date):
+                view = replace(view, instances=instances, bill=bill, billed_at=now, prices_of=date)
+            case Performed(done):
+                return self._performed(done)
+        return replace(self, view=view)
+
+    def _job_read(self, read: JobRead, now: float) -> "LeaderState":
+        wanted = self.view.job.read(read.stopping, read.spec, now)
+        return replace(self, view=replace(self.view, job=wanted, quotas=read.quotas))
+
+    def _performed(self, done: Iterable[AnyAction]) -> "LeaderState":
+        done = tuple(done)
+        told = {account(action.event) for action in done if isinstance(action, Tell)}
+        examined = {action.machine.id for action in done if isinstance(action, Examine)}
+        postponed = [action.until for action in done if isinstance(action, Postpone)]
+        fates = Counter(self.fates)
+        fates.update(action.fate for action in done if isinstance(action, Discard))
+        return replace(
+            self,
+            view=replace(self.view, groups=acted(self.view.groups, done)),
+            told=self.told | told,
+            examined=self.examined | examined,
+            switch_at=postponed[-1] if postponed else self.switch_at,
+            fates=dict(fates),
+        )
+
+    def zones_named(self, subnets: tuple[str, ...], zones: tuple[ZoneOffer, ...]) -> "LeaderState":
+        return replace(self, view=replace(self.view, subnets=subnets, zones=zones))
+
+    def counted(self, records: Records, now: float) -> "LeaderState":
+        """Return the state after the nodes have been counted."""
+        ended = records.job is not None and records.job.state in ENDED
+        if ended or len(records.nodes) >= self.view.job.settings.min_nodes:
+            return replace(self, short_since=None)
+        return replace(self, short_since=now) if self.short_since is None else self
+
+    # -- what follows from it --------------------------------------------------------------------
+
+    def observation(
+        self, inputs: Inputs, records: Records, messages: tuple[Message, ...]
+    ) -> Observation:
+        """Return the observation to decide from, with the cloud as of the last look.
+
+        It has no commands and no prices of further nodes.
+        """
+        job, view = self.view.job, self.view
+        group = view.groups.get(self.names.spot)
+        return Observation(
+            desired=job.settings.max_nodes,
+            least=job.settings.min_nodes,
+            settings=records.settings,
+            wanted=job.settings,
+            types=job.types,
+            quotas=view.quotas,
+            control_groups=self.names.control,
+            since=self.since,
+            job=records.job,
+            ending=records.ending,
+            group=group,
+            on_demand=view.groups.get(self.names.on_demand),
+            short_since=self.short_since,
+            failed=records.failed,
+            zones=view.zones if view.subnets and view.subnets == self.to_name else (),
+            moved_at=records.moved_at,
+            zones_left=records.zones_left,
+            committed=newest_committed(records.progress.values()),
+            given_back_at=records.given_back_at,
+            machines=view.instances,
+            nodes=records.nodes,
+            slots={m.node: m.slot for m in records.round.members} if records.round else {},
+            left=records.left,
+            preparing=records.preparing,
+            drains=records.drains,
+            told=records.told | self.told,
+            messages=messages,
+            handled=inputs.handled,
+            answered=inputs.answered,
+            money=usage.money(view.bill.values(), inputs.now),
+        )
+
+    @property
+    def to_name(self) -> tuple[str, ...]:
+        """The subnets whose zones have to be known, where nodes are packed into one of them."""
+        group = self.view.groups.get(self.names.spot)
+        packs = self.view.job.policy.capacity.zones == "pack"
+        return group.offered if group is not None and packs else ()
+
+    def cluster_state(self, records: Records) -> ClusterState:
+        """Return what housekeeping decides from besides the observation."""
+        rounds = [each.round for each in records.history]
+        rounds += [records.round] if records.round is not None else []
+        members = [member.node for each in rounds for member in each.members]
+        settings = records.settings or self.view.job.settings
+        began = records.job.at if records.job is not None else 0.0
+        boots = [event for event in records.events if event.kind == BOOT]
+        return ClusterState(
+            minimum=settings.min_nodes,
+            switch_at=self.switch_at,
+            stopping=self.view.job.stopping,
+            joined=frozenset((*records.nodes, *records.left, *members)),
+            boots=tuple(event for event in boots if event.at > began),
+            # The cloud shows those from before a restart for an hour.
+            examined=frozenset((*self.examined, *(event.node for event in boots))),
+            asked_at=self.view.job.asked_at,
+        )
+
+    def account(self, records: Records) -> Account:
+        """Return what is published of this moment."""
+        view = self.view
+        return Account(
+            records, view.instances, view.bill, view.prices_of, dict(self.fates), self.short_since
+        )

@@ -1,0 +1,160 @@
+"""A turn of the leader is a pure step: from its state and the answers to its requests alone."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.leading import CONFIG, NODES, PACE, warns
+
+from spotelastic.cloud.model import GroupMember, GroupNames, Instance, LaunchQuotas, WorkerGroup
+from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.loop.leader_state import LeaderState
+from spotelastic.controller.loop.requests import (
+    Done,
+    Failed,
+    GroupsSeen,
+    Inputs,
+    InstancesSeen,
+    JobRead,
+    LookAtGroups,
+    LookAtInstances,
+    LookAtJob,
+    Perform,
+    Performed,
+    Publish,
+    Published,
+    Request,
+    Result,
+    StepAnswer,
+    TakenOver,
+    TakeOver,
+)
+from spotelastic.controller.loop.turn import Turn
+from spotelastic.controller.model.observation import Message, Replace
+from spotelastic.model.job import Job
+from spotelastic.model.node import Fingerprint, Node
+
+NAMES = GroupNames("spot", "on-demand")
+GROUP = WorkerGroup("spot", len(NODES), tuple(GroupMember(name, "InService") for name in NODES))
+INSTANCES = {
+    name: Instance(name, "worker", "running", "g5.xlarge", "z", "", True, 0.0) for name in NODES
+}
+RECORDS = Records(
+    job=Job("running", 0.0),
+    nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in NODES},
+    healthy=True,
+)
+JOB = JobRead(False, CONFIG.spec, LaunchQuotas())
+FIRST = LeaderState.first(CONFIG, NAMES, 1.0)
+
+
+@dataclass
+class World:
+    """Answers requests: each fails or succeeds as told, and warnings come as told."""
+
+    fails: Iterator[bool] = field(default_factory=lambda: iter(()))
+    warned: Iterator[str] = field(default_factory=lambda: iter(()))
+    now: float = 100.0
+    messages: tuple[Message, ...] = ()
+    replaced: set[str] = field(default_factory=set)
+    asked: list[tuple[Request, Result, Inputs]] = field(default_factory=list)
+
+    def inputs(self) -> Inputs:
+        self.now += 0.01
+        return Inputs(self.now, self.now, 1.0, RECORDS, self.messages)
+
+    def answer(self, request: Request) -> StepAnswer:
+        result = self._result(request)
+        if node := next(self.warned, ""):
+            self.messages += (warns(node),)
+        answer = StepAnswer(result, self.inputs())
+        self.asked.append((request, result, answer.inputs))
+        return answer
+
+    def _result(self, request: Request) -> Result:
+        fails = next(self.fails, False)
+        match request:
+            case Perform(actions):
+                done = () if fails else tuple(actions)
+                self.replaced |= {each.instance for each in done if isinstance(each, Replace)}
+                return Performed(done)
+            case Publish():
+                return Published(())
+            case TakeOver() | LookAtJob() | LookAtGroups() | LookAtInstances() if fails:
+                return Failed("AWS is busy")
+            case TakeOver():
+                return TakenOver(JOB, {}, 0.0, None)
+            case LookAtJob():
+                return JOB
+            case LookAtGroups():
+                return GroupsSeen({"spot": GROUP})
+            case LookAtInstances():
+                return InstancesSeen(INSTANCES, {}, "")
+        return Done()
+
+
+def take(state: LeaderState, first: Inputs, answer: Callable[[Request], StepAnswer]) -> LeaderState:
+    turn = Turn(state, first, PACE)
+    steps = turn.run()
+    try:
+        request = next(steps)
+        while True:
+            request = steps.send(answer(request))
+    except StopIteration:
+        return turn.state
+
+
+def leading() -> LeaderState:
+    world = World()
+    return take(FIRST, world.inputs(), world.answer)
+
+
+def test_a_turn_is_repeated_from_its_answers_alone() -> None:
+    world = World(fails=iter([False, False, False, True]), warned=iter(["", "", "i-1"]))
+    first = world.inputs()
+    state = take(leading(), first, world.answer)
+    recorded = iter(world.asked)
+
+    def again(request: Request) -> StepAnswer:
+        asked, result, inputs = next(recorded)
+        assert request == asked
+        return StepAnswer(result, inputs)
+
+    assert take(leading(), first, again) == state
+    assert next(recorded, None) is None
+
+
+@given(st.lists(st.booleans(), max_size=40), st.lists(st.sampled_from(["", *NODES]), max_size=40))
+def test_whatever_fails_a_warned_node_is_tried_before_the_next_look(
+    fails: list[bool], warned: list[str]
+) -> None:
+    """Two minutes are running; a look at a busy cloud may take all of them."""
+    state, world = leading(), World(fails=iter(fails), warned=iter(warned))
+    for _ in range(5):
+        tried: set[str] = set()
+        known: set[str] = {message.warns for message in world.messages}
+        world.asked.clear()
+        state = take(state, world.inputs(), world.answer)
+        for request, _, inputs in world.asked:
+            if isinstance(request, Perform):
+                tried |= {each.instance for each in request.actions if isinstance(each, Replace)}
+            elif isinstance(request, LookAtJob | LookAtGroups | LookAtInstances):
+                due = known - tried - world.replaced - state.warnings.missed
+                assert not due, (request, due)
+            known = {message.warns for message in inputs.messages}
+        world.now += 1.0
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_what_failed_before_does_not_matter_once_the_cloud_answers_again(
+    fails: list[bool],
+) -> None:
+    world, state = World(fails=iter(fails)), FIRST
+    for _ in range(len(fails) + 5):
+        state = take(state, world.inputs(), world.answer)
+        world.now += 100.0
+    assert state.taken_over
+    assert state.view.groups == {"spot": replace(GROUP)}
+    assert set(state.view.instances) == set(NODES)
+    assert state.throttle.looks.failures == 0
