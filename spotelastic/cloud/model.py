@@ -14,7 +14,7 @@ ALIVE: frozenset[InstanceState] = frozenset({"pending", "running"})
 GONE: frozenset[InstanceState] = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 """States of instances that end or have ended."""
 Role = Literal["worker", "control", ""]
-"""What an instance is for; "" if that is not known."""
+"""What an instance is for; "" if nothing says so."""
 IN_SERVICE = "InService"
 """State of a group's member that runs."""
 DRAINING = "Terminating:Wait"
@@ -95,10 +95,8 @@ class Instance:
     """A machine, or what plays one, as its cloud describes it."""
 
     id: str
-    role: str
-    """A `Role`; a cluster's instance without one is not the controller's to end."""
-    state: str
-    """An `InstanceState`."""
+    role: Role
+    state: InstanceState
     type: str
     zone: str
     address: str

@@ -1,7 +1,8 @@
 """Runs the controller's real decisions in a replay, and acts on the simulated market."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.decisions.decide import decide
@@ -24,34 +25,15 @@ from spotelastic.controller.model.observation import (
     account,
 )
 from spotelastic.model.progress import Event
-from spotelastic.replay.market import ON_DEMAND, SPOT, SimulatedMarket
+from spotelastic.replay.market import GROUPS, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
-from spotelastic.replay.scenario import NodeTimings, Scenario
+from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 
 TURN = 0.25
 """Seconds until the controller has observed a change."""
 FORGOTTEN = 3600.0
 """Seconds after which EC2 no longer lists a terminated instance."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPrices:
-    """Prices that do not change during a replay, in US dollars an hour."""
-
-    machines: NodeTimings
-
-    def spot(self, type: str, zone: str) -> float:
-        """Return the spot price of an instance."""
-        return self.machines.spot_usd
-
-    def on_demand(self, type: str) -> float:
-        """Return the on-demand price of an instance."""
-        return self.machines.on_demand_usd
-
-    def besides(self, role: str, *, public: bool) -> float:
-        """Return 0: a replay counts only what instances cost."""
-        return 0.0  # a replay counts only what instances cost
 
 
 class SimulatedController:
@@ -91,14 +73,14 @@ class SimulatedController:
             self._timeline.at(decision.wake_at, self.stir)
 
     def _account(self, market: SimulatedMarket) -> None:
-        machines = [rented.machine for rented in market.rented.values()]
-        self.bill = usage.account(
-            self.bill, machines, FixedPrices(self._scenario.machines), self._timeline.now
-        )
-        for name, rented in list(market.rented.items()):
-            ended = self.bill[name].end
+        machines = market.capacity.instances()
+        costs = self._scenario.machines
+        prices = FixedPrices(costs.spot_usd, costs.on_demand_usd)
+        self.bill = usage.account(self.bill, machines, prices, self._timeline.now)
+        for machine in machines:
+            ended = self.bill[machine.id].end
             if ended is not None and self._timeline.now - ended > FORGOTTEN:
-                del market.rented[rented.machine.id]
+                market.capacity.forget(machine.id)
 
     def _observe(self, market: SimulatedMarket, nodes: SimulatedNodes) -> Observation:
         now = self._timeline.now
@@ -106,15 +88,17 @@ class SimulatedController:
         for name in self._incarnations.keys() - there.keys():
             self._left[name] = DepartedNode(self._incarnations[name], now)
         self._incarnations = {name: node.incarnation for name, node in there.items()}
-        self._left = {name: left for name, left in self._left.items() if name in market.rented}
+        machines = {machine.id: machine for machine in market.capacity.instances()}
+        self._left = {name: left for name, left in self._left.items() if name in machines}
+        groups = market.capacity.groups()
         return Observation(
             desired=self._scenario.max_nodes,
             least=self._scenario.min_nodes,
             since=0.0,
             job=nodes.seen.job,
             ending=nodes.seen.ending,
-            group=market.group(SPOT),
-            on_demand=market.group(ON_DEMAND),
+            group=groups[GROUPS.spot],
+            on_demand=groups[GROUPS.on_demand],
             short_since=self._short(len(there)),
             money=replace(
                 usage.money(self.bill.values(), now),
@@ -123,7 +107,7 @@ class SimulatedController:
             ),
             committed=nodes.committed,
             given_back_at=self._given_back_at,
-            machines={name: rented.machine for name, rented in market.rented.items()},
+            machines=machines,
             nodes=there,
             left=self._left,
             drains=nodes.seen.drains,
@@ -144,17 +128,17 @@ class SimulatedController:
             case DrainNode(drain):
                 nodes.drain(drain)
             case Replace(instance):
-                market.terminate(instance)
-            case CompleteDrain(instance):
-                market.complete(instance)
+                market.capacity.replace(instance)
+            case CompleteDrain(instance, group):
+                market.capacity.complete_drain(group, instance)
             case EndMachine(instance):
-                market.end(instance)
+                market.capacity.end((instance,))
             case Remove(instance):
-                market.terminate(instance, smaller=True)
+                market.capacity.remove(instance)
             case Forget(node):
                 nodes.leave(node.id)
             case SetDesired(group, size):
-                market.set_desired(group, size)
+                market.capacity.set_desired(group, size)
             case AskToEnd(ending):
                 nodes.ask_to_end(ending)
             case EndJobAtOnce(job):

@@ -1,17 +1,17 @@
-"""Simulates the AWS side of a replay: a spot worker group fed by a trace, and an on-demand group.
+"""Simulates the cloud of a replay: the groups of memory, fed by the market that a trace describes.
 
-It behaves as AWS does. A group launches up to its desired size as soon as the market has a free
-node. A terminating instance stays at its lifecycle hook until that is completed. A node that is
-taken back is announced on the event bus. On-demand nodes can always be had.
+A group launches up to its desired size as soon as the market has a free node. A terminating
+instance stays until its drain is completed. A node that is taken back is announced on the event
+bus. On-demand nodes can always be had.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 
-from spotelastic.cloud.events import CloudEvent, SpotWarning, StateChange
-from spotelastic.cloud.model import ALIVE, GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.events import CloudEvent
+from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.model import ALIVE, GroupNames, Instance, ZoneOffer
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
@@ -20,29 +20,15 @@ from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 from spotelastic.replay.trace import Span, Trace
 
-SPOT, ON_DEMAND = "workers", "workers-on-demand"
+GROUPS = GroupNames("workers", "workers-on-demand")
 TYPE = "replayed"
-ZONE = "a"
+ZONE = ZoneOffer("a", ("subnet-a",))
 POLLED = 0.5
 """Seconds until an agent, which asks once a second, sees a notice."""
 HOOK = 120.0
 """Seconds that a terminating node may take for its last save."""
 BUS = 1.0
 """Seconds that an event takes to reach the queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rented:
-    """An instance that a group has launched."""
-
-    machine: Instance
-    group: str
-    span: Span | None
-    """The node of the trace that it is; None for an on-demand instance, which is never
-    taken back.
-    """
-    state: str
-    """State of the group member; empty once the instance has left the group."""
 
 
 class SimulatedMarket:
@@ -58,21 +44,30 @@ class SimulatedMarket:
     ) -> None:
         """Schedule everything in the trace.
 
-        `changed` is called when AWS has something new to show.
+        `changed` is called when the cloud has something new to show.
         """
-        self.desired = {SPOT: 0, ON_DEMAND: 0}
-        """Desired size of each group."""
-        self.rented: dict[str, Rented] = {}
-        """Instances by id."""
         self.messages: dict[str, Message] = {}
         """Messages in the queue, by receipt."""
         self._timeline, self._scenario = timeline, scenario
         self._nodes, self._changed = nodes, changed
         self._spans: dict[Span, str] = {}
         """Nodes that the market has, with the instance that runs on each; empty for none."""
-        self._launched = 0
+        self._taken: dict[str, Span] = {}
+        """The node of the trace that each spot instance runs on. Others are never taken back."""
         self._told = 0
         self._fill = Soon(timeline, 0.1, self._launch_missing)
+        hooks = MemoryHooks(
+            room=self._room,
+            launched=self._launched,
+            drains=self._drains,
+            ended=self._ended,
+            emit=self._tell,
+            lacks=self._fill,
+        )
+        self.capacity = MemoryCapacity(
+            lambda: timeline.now, hooks, GROUPS, (ZONE,), TYPE, "i-{:04}".format
+        )
+        """The two groups, as the controller sees them."""
         for span in trace.spans:
             timeline.at(span.start, partial(self._appear, span))
             if span.end < math.inf:
@@ -92,91 +87,49 @@ class SimulatedMarket:
         if not instance or not self._scenario.notice:
             return
         now = self._timeline.now
-        self._tell(SpotWarning(f"warning-{instance}", now, instance))
+        self.capacity.warn(instance)
         notice = Notice(
             InterruptionKind.SPOT_INTERRUPTION, instance, "imds", now, now + POLLED, span.end
         )
         self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, notice)))
 
     def _take(self, span: Span) -> None:
-        for name, rented in list(self.rented.items()):
-            if rented.span == span:
-                self._end(name)
+        for name in [name for name, its in self._taken.items() if its == span]:
+            self.capacity.lose(name)
 
-    # -- the group --------------------------------------------------------------------------------
-
-    def group(self, name: str) -> WorkerGroup:
-        """Return the group as Auto Scaling describes it."""
-        mine = ((id, each.state) for id, each in self.rented.items() if each.group == name)
-        members = sorted((GroupMember(id, state) for id, state in mine if state), key=_instance)
-        return WorkerGroup(name, self.desired[name], tuple(members))
-
-    def set_desired(self, group: str, size: int) -> None:
-        """Set the size of a group."""
-        self.desired[group] = size
-        self._fill()
-
-    def terminate(self, instance: str, *, smaller: bool = False) -> None:
-        """Terminate an instance. The group launches another, unless it becomes `smaller`."""
-        rented = self.rented[instance]
-        if rented.state == "InService":
-            self.desired[rented.group] -= smaller
-            self.rented[instance] = replace(rented, state="Terminating:Wait")
-            now = self._timeline.now
-            leaves = Notice(
-                InterruptionKind.PLANNED, instance, "imds", now, now + POLLED, now + HOOK
-            )
-            self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, leaves)))
-            self._fill()
-            self._changed()
-
-    def complete(self, instance: str) -> None:
-        """Complete the lifecycle hook of an instance, which ends it."""
-        self._end(instance)
-
-    def end(self, instance: str) -> None:
-        """End an instance at once."""
-        self._end(instance)
+    # -- the groups -------------------------------------------------------------------------------
 
     def _launch_missing(self) -> None:
-        free = [span for span, instance in self._spans.items() if not instance]
-        for span in free[: self._missing(SPOT)]:
-            self._launch(SPOT, span)
-        for _ in range(self._missing(ON_DEMAND)):
-            self._launch(ON_DEMAND, None)
+        self.capacity.launch_missing()
 
-    def _missing(self, group: str) -> int:
-        mine = [each for each in self.rented.values() if each.group == group]
-        return max(0, self.desired[group] - sum(each.state == "InService" for each in mine))
+    def _room(self, group: str) -> float:
+        return sum(not each for each in self._spans.values()) if group == GROUPS.spot else math.inf
 
-    def _launch(self, group: str, span: Span | None) -> None:
-        self._launched += 1
-        name = f"i-{self._launched:04}"
-        if span is not None:
-            self._spans[span] = name
-        now, spot = self._timeline.now, group == SPOT
-        machine = Instance(name, "worker", "running", TYPE, ZONE, "", spot, now)
-        self.rented[name] = Rented(machine, group, span, "InService")
-        self._timeline.after(self._scenario.machines.boot, lambda: self._booted(name))
+    def _launched(self, instance: Instance) -> None:
+        if instance.spot:
+            span = next(span for span, taken in self._spans.items() if not taken)
+            self._spans[span] = instance.id
+            self._taken[instance.id] = span
+        self._timeline.after(self._scenario.machines.boot, lambda: self._booted(instance.id))
         self._changed()
 
     def _booted(self, name: str) -> None:
-        rented = self.rented.get(name)  # EC2 forgets instances that ended long ago.
-        if rented is not None and rented.machine.state in ALIVE:
-            self._nodes.join(name, ZONE, spot=rented.machine.spot)
+        known = self.capacity.launched.get(name)  # those that ended long ago are forgotten
+        if known is not None and known.instance.state in ALIVE:
+            self._nodes.join(name, ZONE.name, spot=known.instance.spot)
 
-    def _end(self, name: str) -> None:
-        rented = self.rented[name]
-        if rented.machine.state not in ALIVE:
-            return
-        machine = replace(rented.machine, state="terminated")
-        self.rented[name] = replace(rented, machine=machine, state="")
-        if rented.span is not None and rented.span in self._spans:
-            self._spans[rented.span] = ""
+    def _drains(self, name: str) -> None:
+        now = self._timeline.now
+        leaves = Notice(InterruptionKind.PLANNED, name, "imds", now, now + POLLED, now + HOOK)
+        self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(name, leaves)))
+        self._changed()
+
+    def _ended(self, name: str) -> None:
+        span = self._taken.pop(name, None)
+        if span is not None and span in self._spans:
+            self._spans[span] = ""
         if name in self._nodes.seen.nodes:
             self._nodes.vanish(name)
-        self._tell(StateChange(f"gone-{name}", self._timeline.now, name, "terminated"))
-        self._fill()
         self._changed()
 
     def _tell(self, event: CloudEvent) -> None:
@@ -188,7 +141,3 @@ class SimulatedMarket:
             self._changed()
 
         self._timeline.after(BUS, arrive)
-
-
-def _instance(member: GroupMember) -> str:
-    return member.instance

@@ -217,6 +217,13 @@ class Aws:
         return self._client("sts")
 
 
+def has_credentials() -> bool:
+    """Whether AWS credentials are configured on this machine."""
+    import boto3
+
+    return boto3.session.Session().get_credentials() is not None
+
+
 class Rejected(EnvironmentFailure):
     """AWS refused a call; `code` is its error code."""
 

@@ -1,12 +1,14 @@
 """Observes and changes Auto Scaling groups and their instances, for the controller."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, SUBNETS
 from spotelastic.aws.base.names import TERMINATE_HOOK
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.model import GroupMember, Instance, Role, WorkerGroup
+
+ROLES: Mapping[str, Role] = {"worker": "worker", "control": "control"}
 
 # -- observe -------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ def _instance(item: dict[str, Any]) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
     return Instance(
         id=item["InstanceId"],
-        role=tags.get(ROLE, ""),
+        role=ROLES.get(tags.get(ROLE, ""), ""),
         state=item["State"]["Name"],
         type=item["InstanceType"],
         zone=item.get("Placement", {}).get("AvailabilityZone", ""),

@@ -2,7 +2,7 @@
 
 import os
 
-from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.clients import Aws, has_credentials
 from spotelastic.client.targets.account import configured
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, Say
@@ -58,6 +58,4 @@ def _configured_region() -> str | None:
 
 def aws_is_configured() -> bool:
     """Whether AWS credentials are configured."""
-    import boto3
-
-    return boto3.session.Session().get_credentials() is not None
+    return has_credentials()
