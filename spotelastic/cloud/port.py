@@ -6,6 +6,9 @@ whatever a provider does beyond them (networks, images, roles, what `up` creates
 Every method may raise `Unavailable` if the cloud does not answer, and `EnvironmentFailure` if it
 refuses. The caller tries again later, so that every method that changes something is idempotent:
 what is done already, or is gone, is no error.
+
+`aws/provider/` implements these with AWS's API, which the local cloud emulates; `memory/` holds
+everything in memory. `tests/contract/test_capacity_provider.py` holds for all of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +52,10 @@ class CapacityProvider(Protocol):
         """End an instance of a group, which launches another one: its desired size stays."""
 
     def remove(self, instance: str) -> None:
-        """End an instance of a group, and shrink the group by one."""
+        """End an instance of a group, and shrink the group by one.
+
+        Not for an instance that is leaving already: AWS may then shrink the group once more.
+        """
 
     def complete_drain(self, group: str, instance: str) -> None:
         """Let the group end an instance that has drained."""

@@ -17,7 +17,7 @@ from spotelastic.local.autoscaling import pricing
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.bus import Bus
-from spotelastic.local.base.eventbridge_messages import CloudEvent
+from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
 from spotelastic.local.iam.authority import Authority
@@ -176,7 +176,7 @@ def _scaling(
     machines: LocalInstances,
     market: SpotMarket,
     agenda: Agenda,
-    emit: Callable[[CloudEvent], None],
+    emit: Callable[[BusEvent], None],
 ) -> "AutoScaling":
     from moto.autoscaling.models import autoscaling_backends
 

@@ -73,12 +73,12 @@ def account(folder: Path) -> Iterator[Authority]:
 
     lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     agenda = Agenda(lock)
-    bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]
     before = {name: os.environ.get(name) for name in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")}
     os.environ["AWS_DEFAULT_REGION"] = REGION
     os.environ.pop("AWS_ENDPOINT_URL", None)
     served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
     with mock_aws():
+        bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = machines.LocalInstances(
             agenda=agenda,
             power=power,  # type: ignore[arg-type]

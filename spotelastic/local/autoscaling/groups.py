@@ -65,7 +65,7 @@ class AutoScaling:
         machines: LocalInstances,
         market: SpotMarket,
         agenda: Agenda,
-        emit: Callable[[eventbridge_messages.CloudEvent], None],
+        emit: Callable[[eventbridge_messages.BusEvent], None],
         launch: Launch,
     ) -> None:
         self._backend = backend

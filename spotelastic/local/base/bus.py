@@ -6,9 +6,9 @@ from functools import partial
 
 from spotelastic.clock import wall
 from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.base.eventbridge_messages import CloudEvent
+from spotelastic.local.base.eventbridge_messages import BusEvent
 
-Put = Callable[[CloudEvent, float], None]
+Put = Callable[[BusEvent, float], None]
 
 
 class Bus:
@@ -21,7 +21,7 @@ class Bus:
         self.delays: tuple[float, ...] = (0.0,)
         """Seconds until each copy of an event is delivered."""
 
-    def emit(self, event: CloudEvent) -> None:
+    def emit(self, event: BusEvent) -> None:
         """Deliver an event, as `delays` say."""
         now = wall()
         for delay in self.delays:

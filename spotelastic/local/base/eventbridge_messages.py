@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CloudEvent:
+class BusEvent:
     """One event."""
 
     source: str
@@ -24,9 +24,9 @@ class CloudEvent:
     detail: dict[str, Any]
 
 
-def interruption_warning(region: str, instance: str) -> CloudEvent:
+def interruption_warning(region: str, instance: str) -> BusEvent:
     """Return the notice of a spot interruption."""
-    return CloudEvent(
+    return BusEvent(
         "aws.ec2",
         "EC2 Spot Instance Interruption Warning",
         (f"arn:aws:ec2:{region}:instance/{instance}",),
@@ -34,9 +34,9 @@ def interruption_warning(region: str, instance: str) -> CloudEvent:
     )
 
 
-def rebalance_recommendation(region: str, instance: str) -> CloudEvent:
+def rebalance_recommendation(region: str, instance: str) -> BusEvent:
     """Return a rebalance recommendation."""
-    return CloudEvent(
+    return BusEvent(
         "aws.ec2",
         "EC2 Instance Rebalance Recommendation",
         (f"arn:aws:ec2:{region}:instance/{instance}",),
@@ -44,9 +44,9 @@ def rebalance_recommendation(region: str, instance: str) -> CloudEvent:
     )
 
 
-def state_change(account: str, region: str, instance: str, state: str) -> CloudEvent:
+def state_change(account: str, region: str, instance: str, state: str) -> BusEvent:
     """Return the event of an instance's new state."""
-    return CloudEvent(
+    return BusEvent(
         "aws.ec2",
         "EC2 Instance State-change Notification",
         (f"arn:aws:ec2:{region}:{account}:instance/{instance}",),
@@ -56,7 +56,7 @@ def state_change(account: str, region: str, instance: str, state: str) -> CloudE
 
 def lifecycle_action(
     group: Any, instance: str, hook: Any, token: str, origin: str, destination: str
-) -> CloudEvent:
+) -> BusEvent:
     """Return the event of a life-cycle action; `group` and `hook` are moto's."""
     verb = "launch" if hook.lifecycle_transition.endswith("LAUNCHING") else "terminate"
     detail = {
@@ -70,17 +70,17 @@ def lifecycle_action(
     }
     if hook.notification_metadata:
         detail["NotificationMetadata"] = hook.notification_metadata
-    return CloudEvent(
+    return BusEvent(
         "aws.autoscaling", f"EC2 Instance-{verb} Lifecycle Action", (group.arn,), detail
     )
 
 
-def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
+def activity_ended(group: Any, activity: Any, instance: str) -> BusEvent:
     """Return the event of a launch or termination that succeeded or failed."""
     verb = "Launch" if activity.launching else "Terminate"
     outcome = "Successful" if activity.status_code == "Successful" else "Unsuccessful"
     arn = f"arn:aws:ec2:{group.region}:{group.account_id}:instance/{instance}"
-    return CloudEvent(
+    return BusEvent(
         "aws.autoscaling",
         f"EC2 Instance {verb} {outcome}",
         (group.arn, arn) if instance else (group.arn,),
@@ -102,7 +102,7 @@ def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
     )
 
 
-def put(backend: Any, event: CloudEvent, at: float) -> None:
+def put(backend: Any, event: BusEvent, at: float) -> None:
     """Deliver an event of time `at` to the targets of the default bus's matching rules.
 
     `backend` is moto's. As on AWS, a target that fails (a deleted queue) does not affect the

@@ -81,7 +81,7 @@ class LocalInstances:
         power: Power,
         market: SpotMarket,
         imds_port: int,
-        emit: Callable[[eventbridge_messages.CloudEvent], None],
+        emit: Callable[[eventbridge_messages.BusEvent], None],
     ) -> None:
         self._agenda = agenda
         self._power = power

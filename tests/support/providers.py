@@ -1,0 +1,126 @@
+"""Clouds that the contract of `spotelastic.cloud.port` is run on, each with what a test does to it.
+
+AWS's adapters run on an account in this process (moto, with the local cloud's additions), or on a
+real one.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.account import NETWORK, account
+from support.local_cloud import until
+from support.patience import PATIENT
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.aws.provider.cloud import connect
+from spotelastic.clock import wall
+from spotelastic.cloud.events import CloudEvent
+from spotelastic.cloud.memory.bucket import MemoryBucket
+from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.prices import FixedPrices
+from spotelastic.cloud.memory.queue import MemoryQueue
+from spotelastic.cloud.model import WorkerGroup, ZoneOffer
+from spotelastic.cloud.port import Cloud
+from spotelastic.model.command import Command
+from spotelastic.model.job import Settings
+
+WARNING = """{{"id": "{1}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
+"detail-type": "EC2 Spot Instance Interruption Warning",
+"detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
+
+
+@dataclass(frozen=True)
+class ProvidedCloud:
+    """A cloud with one cluster, and what a test does to it from outside."""
+
+    cloud: Cloud
+    warn: Callable[[str], None]
+    """Announces that an instance is taken back."""
+    send: Callable[[Command], None]
+    """Sends a command, as a user does."""
+    junk: Callable[[], None]
+    """Sends what is no command."""
+    types: tuple[str, ...]
+
+    def group(self, *, spot: bool = True) -> WorkerGroup:
+        names = self.cloud.provider.names
+        return self.cloud.provider.groups()[names.spot if spot else names.on_demand]
+
+    def staying(self, *, spot: bool = True) -> set[str]:
+        return {each.instance for each in self.group(spot=spot).members if not each.leaving}
+
+    def sized(self, size: int) -> set[str]:
+        """The spot group's instances, once it has so many and lets all others go."""
+        provider, name = self.cloud.provider, self.cloud.provider.names.spot
+        provider.set_desired(name, size)
+
+        def settled() -> bool:
+            for each in self.group().members:
+                if each.leaving:
+                    provider.complete_drain(name, each.instance)
+            return len(self.group().members) == len(self.staying()) == size
+
+        until(settled, PATIENT)
+        return self.staying()
+
+
+@contextmanager
+def memory_cloud() -> Iterator[ProvidedCloud]:
+    """The provider in memory."""
+    events, commands = MemoryQueue[CloudEvent](0.5), MemoryQueue[Command | None](0.5)
+    zones = tuple(ZoneOffer(name, (f"subnet-{name}",), name, 0.5, 5) for name in "abc")
+    capacity = MemoryCapacity(wall, MemoryHooks(emit=events.send), offered=zones)
+    cloud = Cloud(capacity, events, commands, FixedPrices(0.5, 1.5), MemoryBucket("demo"))
+    yield ProvidedCloud(
+        cloud, capacity.warn, commands.send, lambda: commands.send(None), ("memory",)
+    )
+
+
+@contextmanager
+def moto_cloud(folder: Path) -> Iterator[ProvidedCloud]:
+    """AWS's adapters over the local cloud's AWS, in this process."""
+    with account(folder):
+        yield from _cluster(Aws(), NETWORK, ("c5.large", "m5.large"))
+
+
+@contextmanager
+def aws_cloud() -> Iterator[ProvidedCloud]:
+    """AWS's adapters over a real account. Costs money: a few small instances for minutes."""
+    yield from _cluster(Aws(), "", ("c5.large", "m5.large"))
+
+
+def _cluster(aws: Aws, network: str, types: tuple[str, ...]) -> Iterator[ProvidedCloud]:
+    name, ids = "contract", itertools.count(1)
+    spec = ClusterSpec(
+        name=name,
+        script="train.py",
+        args=(),
+        code="c0de",
+        archive=b"an archive",
+        settings=Settings(1, 4, workers=1),
+        instance_types=types,
+        **({"network": network} if network else {}),
+    )
+    cluster = clusters.create(spec, lambda _: None, aws)
+
+    def tell(queue: str, body: str) -> None:
+        url = command_queue.queue_url(aws, queue)
+        aws.sqs.send_message(QueueUrl=url, MessageBody=body)
+
+    try:
+        yield ProvidedCloud(
+            connect(aws, cluster.spec, cluster.bucket),
+            lambda instance: tell(Names(name).queue, WARNING.format(instance, f"w{next(ids)}")),
+            lambda command: command_queue.send(aws, name, command),
+            lambda: tell(Names(name).commands, "no command"),
+            types,
+        )
+    finally:
+        clusters.delete(name, aws=aws, keep_data=False)
