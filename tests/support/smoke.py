@@ -66,6 +66,8 @@ for name in names:
     assert infra(name).is_relative_to(Path(spotelastic.__file__).parent), infra(name)
     assert infra(name).read_text(), name
 assert len(wheel.build().data) > 100_000
+from spotelastic.client.config import schema
+assert schema.PUBLISHED.read_text() == schema.text()
 """
 
 
