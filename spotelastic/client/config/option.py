@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -142,6 +143,11 @@ def option(
 
 def config_fields(config: type) -> tuple[ConfigField, ...]:
     """Return the fields of `JobConfig`, or of a class that extends it, in their order."""
+    return _fields(config)
+
+
+@cache
+def _fields(config: Any) -> tuple[ConfigField, ...]:
     hints = get_type_hints(config)
     return tuple(
         ConfigField(

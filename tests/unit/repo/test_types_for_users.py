@@ -26,9 +26,14 @@ reveal_type(se.CheckpointReader("runs/a"))
 reveal_type(se.CheckpointWriter("runs/a"))
 reveal_type(se.JobFailed("it ended"))
 reveal_type(se.__version__)
+job = se.JobConfig("train.py", min=2, max=8, env={"EPOCHS": "3"}, snapshot_every=20)
+reveal_type(job.min)
+reveal_type(se.JobConfig.load(".", min=2))
 reveal_type(StorageRefused("it says no"))
 se.Checkpointer(state, checkpoint_evry=10)
 se.launch(7)
+se.JobConfig("train.py", mim=2)
+se.JobConfig("train.py", min="two")
 """
 SEEN = [
     "spotelastic.training.checkpointer.Checkpointer",
@@ -43,6 +48,8 @@ SEEN = [
     "spotelastic.training.dcp.writer.CheckpointWriter",
     "spotelastic.errors.JobFailed",
     "str",
+    "int",
+    "spotelastic.client.config.job_config.JobConfig",
     "spotelastic_checkpoints.errors.StorageRefused",
 ]
 
@@ -70,4 +77,5 @@ def test_a_script_sees_types(tmp_path: Path) -> None:
     assert revealed == SEEN, done.stdout + done.stderr
     refused = re.findall(r"^train\.py:(\d+): error", done.stdout, re.M)
     last = len(SCRIPT.splitlines())
-    assert refused == [str(last - 1), str(last)], "the two mistakes at the end, and nothing else"
+    mistakes = [str(line) for line in range(last - 3, last + 1)]
+    assert refused == mistakes, "the four at the end, and nothing else"
