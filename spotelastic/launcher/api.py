@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from spotelastic.agent.workers import function
 from spotelastic.errors import EnvironmentFailure, JobFailed, UsageError, WorkerFailed
 from spotelastic.launcher.flags import GROUPS, parse
-from spotelastic.launcher.run import logging_of, own_folders, serve
+from spotelastic.launcher.run import logging_of, serve
+from spotelastic.launcher.run_folders import own_folders
 from spotelastic.model.job import Job
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ there is no driver, torch is not asked.
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from spotelastic_checkpoints import isolated
@@ -19,7 +20,7 @@ ASK_WITHIN = 60.0
 """Seconds that torch may take to answer."""
 
 
-def workers(text: str) -> int:
+def workers(text: str, drivers: Sequence[Path] = DRIVERS) -> int:
     """Return the number of workers.
 
     Raises `UsageError` for anything that is not one on this machine.
@@ -28,7 +29,7 @@ def workers(text: str) -> int:
     if text == "cpu":
         return _cpus()
     if text in ("gpu", "auto"):
-        count = gpus()
+        count = gpus(drivers)
         if count == 0 and text == "gpu":
             raise UsageError(f"{flag}: this machine has no GPU that torch can use")
         return count or _cpus()
@@ -44,9 +45,9 @@ def workers(text: str) -> int:
     return int(text)
 
 
-def gpus() -> int:
+def gpus(drivers: Sequence[Path] = DRIVERS) -> int:
     """Return the number of GPUs that torch can use."""
-    return _count("cuda") if any(driver.exists() for driver in DRIVERS) else 0
+    return _count("cuda") if any(driver.exists() for driver in drivers) else 0
 
 
 def _cpus() -> int:

@@ -5,23 +5,17 @@ The flags are in `flags.py`, their meaning in `options.py`, the rendezvous in
 """
 
 import argparse
-import fcntl
 import logging
 import os
 import resource
-import select
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints import log_records
 
@@ -39,43 +33,15 @@ from spotelastic.launcher.etcd_bootstrap import (
 from spotelastic.launcher.flags import WITHOUT_EFFECT, given, parse
 from spotelastic.launcher.other_nodes import others_at
 from spotelastic.launcher.rendezvous_config import RendezvousConfig, meeting
+from spotelastic.launcher.run_folders import OWNER_LOCK, Folders, own_folders, sweep
 from spotelastic.launcher.storage_probe import probe
-from spotelastic.linux import END_WITHIN, end_marked, handled, mark
+from spotelastic.launcher.terminal import print_line, printer
 from spotelastic.model.job import ALLOW_UNCOMMITTED
-from spotelastic.signals import STOPPING
 
 if TYPE_CHECKING:
     from spotelastic.agent.run import AgentResult
 
 logger = logging.getLogger(__name__)
-
-PREFIX = "spotelastic-run-"
-"""Prefix of a run's folders; the pid of the run follows."""
-SHARED_MEMORY = Path("/dev/shm")
-OWNER_LOCK, DAEMON_LOCK = "owner", "lock"
-"""Files that a run and its checkpoint daemon keep locked while they live.
-
-By them another run recognizes a folder in use, even if its processes are in another container.
-"""
-
-LOGS_PREFIX = "spotelastic-logs-"
-"""Prefix of a job's log folder if --log-dir names none.
-
-The logs of a job that failed are kept, and then have no lock.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """The folders of this node's run.
-
-    They are removed at its end, except for the logs of a failed job.
-    """
-
-    state: Path
-    shm: Path
-    logs: Path
-
 
 OPEN_FILES = 256
 """Fewest open files that a node needs; etcd does not start with less."""
@@ -99,7 +65,9 @@ def main(args: Sequence[str]) -> int:
 def logging_of(options: argparse.Namespace) -> AbstractContextManager[None]:
     """Logs as the flags say, on stderr, while the block lasts."""
     style = log_records.LogStyle(options.log_format, options.log_level)
-    return log_records.logging_to("[spotelastic] ", style, lambda line: _print(line, sys.stderr))
+    return log_records.logging_to(
+        "[spotelastic] ", style, lambda line: print_line(line, sys.stderr)
+    )
 
 
 def _main(options: argparse.Namespace) -> int:
@@ -122,65 +90,6 @@ def _check_machine() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, most))
 
 
-@contextmanager
-def own_folders() -> Iterator[Folders]:
-    """Create the folders of this run, and remove them afterwards except for logs that are kept.
-
-    A signal that arrives while no agent handles it ends the block, by KeyboardInterrupt or
-    SystemExit.
-    """
-    mine = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-    temporary = _temporary()
-    state, shm = temporary / f"{PREFIX}{mine}", SHARED_MEMORY / f"{PREFIX}{mine}"
-    with ExitStack() as stack:
-        stack.enter_context(handled(STOPPING, _stop))
-        logs = temporary / f"{LOGS_PREFIX}{mine}"
-        for folder in (state, shm, logs):
-            stack.callback(_remove, folder)
-            try:
-                folder.mkdir(0o700)
-                stack.enter_context(_locked(folder))
-            except OSError as error:
-                raise EnvironmentFailure(
-                    f"{folder.parent}: {error.strerror}: a run needs to write there"
-                ) from error
-        yield Folders(state, shm, logs)
-
-
-def _temporary() -> Path:
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError as error:
-        raise EnvironmentFailure(
-            "no folder for temporary files can be written to: make room in /tmp, or set TMPDIR"
-        ) from error
-
-
-def _remove(folder: Path) -> None:
-    if (folder / OWNER_LOCK).exists() or not any(folder.glob("*")):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _stop(number: int, _frame: FrameType | None) -> None:
-    """Stop at the first signal; later ones must not disturb the clean-up."""
-    for each in STOPPING:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which gets its name only once it is held.
-
-    So a folder whose lock is free was left behind.
-    """
-    new = folder / f"{OWNER_LOCK}.new"
-    with new.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        new.rename(folder / OWNER_LOCK)
-        yield
-
-
 def serve(
     options: argparse.Namespace, entry: Entry, command: tuple[str, ...], folders: Folders
 ) -> "AgentResult":
@@ -194,7 +103,7 @@ def serve(
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         logger.warning(f"flags without effect: {', '.join(ignored)} (see --help)")
-    _sweep()
+    sweep()
     ended = AgentResult(128 + signal.SIGINT, None)
     try:
         with _rendezvous_and_storage(options, storage, where, folders) as (rendezvous, use):
@@ -302,88 +211,8 @@ def _plan(
             preload=preload,
             grace=grace,
             take_over=options.take_over,
-            line=_printer(prefix, sys.stdout),
-            error_line=_printer(prefix, sys.stderr),
+            line=printer(prefix, sys.stdout),
+            error_line=printer(prefix, sys.stderr),
         )
 
     return configure
-
-
-def _sweep() -> None:
-    """Remove folders and processes of runs that were killed before they could clean up."""
-    commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    temporary = Path(tempfile.gettempdir())
-    places = ((temporary, PREFIX), (SHARED_MEMORY, PREFIX), (temporary, LOGS_PREFIX))
-    for parent, prefix in places:
-        for folder in parent.glob(f"{prefix}*"):
-            in_use = any(str(folder).encode() in command for command in commands)
-            if not in_use and _is_left(folder):
-                end_marked(mark(folder), END_WITHIN)
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_left(folder: Path) -> bool:
-    """Whether neither the folder's owner nor its checkpoint daemon lives, in any container."""
-    try:
-        with (folder / OWNER_LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        with suppress(FileNotFoundError), (folder / DAEMON_LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # held, being created, or another user's
-        return False
-    return True
-
-
-def _command(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:  # it has ended
-        return b""
-
-
-def _printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int, str], None]:
-    return lambda rank, local_rank, line: _print(f"{prefix(rank, local_rank)}{line}", to)
-
-
-def _print(line: str, to: TextIO | None) -> None:
-    """Print a line; never raises, as training goes on without it.
-
-    A line that ends in a carriage return is an update, and the next line overwrites it.
-    """
-    if to is None:  # it was already closed when this process started
-        return
-    text = line if line.endswith("\r") else f"{line}\n"
-    try:
-        _write(text, to)
-    except (OSError, ValueError) as error:
-        _silence(to)
-        # The reader of a pipe has closed it (no message), or a disk is full.
-        if to is not sys.stderr and not isinstance(error, BrokenPipeError):
-            why = error.strerror if isinstance(error, OSError) else error
-            logger.warning(f"the output of workers is no longer shown: {why}")
-
-
-def _write(text: str, to: TextIO) -> None:
-    """Write all of it, also into a pipe that is full and non-blocking."""
-    encoding = getattr(to, "encoding", None) or "utf-8"
-    data = text.encode(encoding, "backslashreplace")
-    try:
-        fd = to.fileno()
-    except (OSError, AttributeError):  # a notebook's stream has no file descriptor
-        to.write(data.decode(encoding))
-        to.flush()
-        return
-    to.flush()
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[os.write(fd, rest) :]
-        except BlockingIOError:
-            select.select([], [fd], [])
-
-
-def _silence(to: TextIO) -> None:
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, to.fileno())
-        os.close(nowhere)

@@ -28,7 +28,7 @@ def of_a_leader(bucket: Bucket, member: EtcdMember, watch: Watch) -> Iterator[Ca
     """What it does when it looks; its own thread looks once, and then waits for minutes."""
     made = Snapshots(bucket, [member.endpoint], None, watch)  # type: ignore[arg-type]
     try:
-        yield made._turn
+        yield made.turn
     finally:
         made.close()
 

@@ -114,7 +114,7 @@ def test_a_function_may_end_by_itself_but_not_without_a_result(
 
 def test_what_a_worker_cannot_send_back_is_named(tmp_path: Path) -> None:
     """The job has succeeded: nothing is trained again for it."""
-    told = function._result(("r", 0), (threading.Lock(), 3), "train")
+    told = function.result(("r", 0), (threading.Lock(), 3), "train")
     assert told.problem.startswith("train returned a tuple that cannot be sent back: cannot pickle")
     (tmp_path / "result-0").write_bytes(pickle.dumps(told))
     with pytest.raises(JobFailed, match="rank 0: train returned a tuple"):

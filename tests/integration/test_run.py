@@ -12,7 +12,7 @@ import pytest
 from spotelastic_checkpoints.addresses import is_free
 from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
 
-from spotelastic.launcher.run import PREFIX, SHARED_MEMORY
+from spotelastic.launcher.run_folders import PREFIX, SHARED_MEMORY
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 TWO = ("--nproc-per-node", "2")

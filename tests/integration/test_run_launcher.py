@@ -230,17 +230,14 @@ def silent_server() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_what_answers_nothing_or_no_etcd_is_named(
-    monkeypatch: pytest.MonkeyPatch, port: int, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(etcd_bootstrap, "ANSWER_WITHIN", 0.5)
+def test_what_answers_nothing_or_no_etcd_is_named(port: int, tmp_path: Path) -> None:
     with silent_server() as silent:
         closed = f"127.0.0.1:{port}"
         asked = RendezvousConfig("client", (closed, silent))
         named = f"--rdzv-endpoint {closed},{silent}: no etcd"
         with (
             pytest.raises(EnvironmentFailure, match=named),
-            etcd_bootstrap.meet(asked, tmp_path, print),
+            etcd_bootstrap.meet(asked, tmp_path, print, answer_within=0.5),
         ):
             pass
         master = RendezvousConfig("host", (silent,), "--master-addr")

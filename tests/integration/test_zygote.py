@@ -58,14 +58,12 @@ SPOILERS = {
 }
 
 
-def test_a_driver_that_torch_knows_nothing_of_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zygote, "_DRIVER", str(tmp_path / "driver"))
-    assert not zygote._has_initialised_cuda()
+def test_a_driver_that_torch_knows_nothing_of_is_noticed(tmp_path: Path) -> None:
+    driver = str(tmp_path / "driver")
+    assert not zygote.has_initialised_cuda(driver)
     with (tmp_path / "driver-0").open("w"):
-        assert zygote._has_initialised_cuda()
-    assert not zygote._has_initialised_cuda()
+        assert zygote.has_initialised_cuda(driver)
+    assert not zygote.has_initialised_cuda(driver)
 
 
 @pytest.mark.parametrize("reason", SPOILERS)

@@ -24,7 +24,7 @@ from support.patience import PATIENT
 
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
-from spotelastic.launcher.run import PREFIX, SHARED_MEMORY
+from spotelastic.launcher.run_folders import PREFIX, SHARED_MEMORY
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode

@@ -123,10 +123,10 @@ def call(file: Path) -> None:
         if ended.code not in (None, 0):
             raise
         value = None
-    _write(into, pickle.dumps(_result(place, value, name)))
+    _write(into, pickle.dumps(result(place, value, name)))
 
 
-def _result(place: tuple[str, int], value: object, name: str) -> _Result:
+def result(place: tuple[str, int], value: object, name: str) -> _Result:
     """Stores the result. One that cannot be pickled is reported when the job ends: training
     again would not help.
     """

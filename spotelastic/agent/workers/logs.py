@@ -146,7 +146,9 @@ class Logs:
         sink: LineSink,
         errors: LineSink | None = None,
         output: Output | None = None,
+        stuck_after: float = STUCK_AFTER,
     ) -> None:
+        self._stuck_after = stuck_after
         self._sink = sink
         self._errors = errors or sink
         self._output = output or Output()
@@ -186,7 +188,7 @@ class Logs:
         taken = -1
         while self._thread.is_alive() and taken != self._taken:
             taken = self._taken
-            self._thread.join(timeout=STUCK_AFTER)
+            self._thread.join(timeout=self._stuck_after)
         if self._thread.is_alive():  # it still uses what is closed below
             logger.warning(
                 "the last output of workers is lost: the reader of this takes no more of it"

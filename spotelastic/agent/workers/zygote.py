@@ -47,7 +47,7 @@ PACKET = 1 << 20
 MODULE = "spotelastic.agent.workers.zygote"
 _ORDER = 3
 """The descriptor from which a fresh interpreter reads its order."""
-_DRIVER = "/dev/nvidia-uvm"
+DRIVER = "/dev/nvidia-uvm"
 """The device that a process opens when it first uses the driver. Asking NVML does not open it."""
 _SETTLE_WITHIN = 0.5
 """Seconds in which threads that a module has joined disappear."""
@@ -130,22 +130,22 @@ def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
     threads = _threads()
     for module in plan.preload if plan.warm else ():
         _import(module, failed)
-        if _has_initialised_cuda():
+        if has_initialised_cuda():
             return f"{module} initialised CUDA"
         if _more_threads_than(threads):
             return f"{module} left a thread running"
     return ""
 
 
-def _has_initialised_cuda() -> bool:
+def has_initialised_cuda(driver: str = DRIVER) -> bool:
     """Whether CUDA is in use here. torch knows of its own use alone: not of a count of GPUs, nor
-    of other libraries.
+    of other libraries, which have opened the `driver`.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True
     with os.scandir("/proc/self/fd") as found:
-        return any(_target(entry.path).startswith(_DRIVER) for entry in found)
+        return any(_target(entry.path).startswith(driver) for entry in found)
 
 
 def _target(link: str) -> str:

@@ -71,12 +71,12 @@ class Snapshots:
         wait = 0.0
         while not self._closed.wait(wait):
             try:
-                wait = self._turn()
+                wait = self.turn()
             except Exception as error:
                 logger.warning(told(error), exc_info=True)
                 wait = RETRY
 
-    def _turn(self) -> float:
+    def turn(self) -> float:
         """Saves a snapshot if it is due, and returns the seconds until the next. Another leader's
         snapshots count too.
         """

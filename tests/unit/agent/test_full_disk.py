@@ -9,7 +9,7 @@ import pytest
 
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.output import Output
-from spotelastic.launcher import run
+from spotelastic.launcher import run, terminal
 from spotelastic.launcher.flags import parse
 
 WITHIN = 10.0
@@ -38,7 +38,7 @@ def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path, said: l
 
 def test_what_shows_the_lines_goes_on_when_the_terminal_takes_no_more(said: list[str]) -> None:
     with FULL.open("w") as full:
-        show = run._printer(lambda rank, _: f"[{rank}] ", full)
+        show = terminal.printer(lambda rank, _: f"[{rank}] ", full)
         show(0, 0, "one")
         show(0, 0, "two")
         assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path(os.devnull)

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.agent.workers import logs as logs_module
-from spotelastic.agent.workers.logs import LONGEST, LineSink, Logs
+from spotelastic.agent.workers.logs import LONGEST, STUCK_AFTER, LineSink, Logs
 from spotelastic.agent.workers.output import Output
-from spotelastic.launcher import run
+from spotelastic.launcher import run, terminal
 from spotelastic.launcher.flags import parse
 
 
 @contextmanager
-def worker(folder: Path, sink: LineSink, *, prompts: bool = False) -> Iterator[int]:
+def worker(
+    folder: Path, sink: LineSink, *, prompts: bool = False, stuck_after: float = STUCK_AFTER
+) -> Iterator[int]:
     """What a worker writes to; all of it is read at the end of the block."""
-    logs = Logs(sink, output=Output(prompts=prompts))
+    logs = Logs(sink, output=Output(prompts=prompts), stuck_after=stuck_after)
     streams = logs.open(folder, 0, 0)
     try:
         yield streams[0]
@@ -97,19 +98,20 @@ def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(
     assert log.stat().st_size == 240_004
 
 
-def test_a_reader_that_takes_no_more_is_told_of_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    monkeypatch.setattr(logs_module, "STUCK_AFTER", 0.05)
+def test_a_reader_that_takes_no_more_is_told_of_at_the_end(tmp_path: Path, said: list[str]) -> None:
     go_on = threading.Event()
-    with worker(tmp_path, lambda _rank, _local, _line: bool(go_on.wait(30.0)) or None) as stream:
+
+    def show(_rank: int, _local_rank: int, _line: str) -> None:
+        go_on.wait(30.0)
+
+    with worker(tmp_path, show, stuck_after=0.05) as stream:
         os.write(stream, b"line\n")
     go_on.set()
     assert said == ["the last output of workers is lost: the reader of this takes no more of it"]
 
 
 def prints(to: io.TextIOWrapper) -> Callable[[int, int, str], None]:
-    return run._printer(lambda rank, _: f"[{rank}] ", to)
+    return terminal.printer(lambda rank, _: f"[{rank}] ", to)
 
 
 def test_a_character_that_the_terminal_lacks_is_escaped() -> None:
@@ -155,5 +157,5 @@ def test_a_stream_that_is_closed_or_none_ends_nobody(
 
 def test_a_stream_without_a_descriptor_is_written_to() -> None:
     text = io.StringIO()
-    run._print("é", text)
+    terminal.print_line("é", text)
     assert text.getvalue() == "é\n"

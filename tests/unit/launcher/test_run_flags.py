@@ -306,26 +306,21 @@ def test_an_endpoint_without_a_port_is_at_29400() -> None:
     assert endpoints_of("a,[fe80::1],b:2379", 29400) == ("a:29400", "[fe80::1]:29400", "b:2379")
 
 
-def test_workers_on_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_on_each_node() -> None:
     cpus = len(os.sched_getaffinity(0))
-    monkeypatch.setattr(devices, "DRIVERS", ())
-    assert [devices.workers(text) for text in ("3", "cpu", "auto")] == [3, cpus, cpus]
+    assert [devices.workers(text, drivers=()) for text in ("3", "cpu", "auto")] == [3, cpus, cpus]
     for wrong in ("gpu", "0", "-1", "many"):
         with pytest.raises(UsageError, match=f"--nproc-per-node {wrong}"):
-            devices.workers(wrong)
+            devices.workers(wrong, drivers=())
 
 
 def test_torch_is_asked_for_the_gpus_where_there_is_a_driver(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(devices, "DRIVERS", (tmp_path,))
-    assert devices.gpus() == torch.cuda.device_count()
+    assert devices.gpus(drivers=(tmp_path,)) == torch.cuda.device_count()
 
 
-def test_one_worker_like_torchrun_unless_the_command_is_one_for_bagua(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(devices, "DRIVERS", ())
+def test_one_worker_like_torchrun_unless_the_command_is_one_for_bagua() -> None:
     assert launcher_options.settings(options()).workers == 1
     assert launcher_options.settings(options("--autotune_level", "1")).workers == devices.workers(
         "auto"

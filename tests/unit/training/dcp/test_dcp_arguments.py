@@ -1,6 +1,7 @@
 """CheckpointWriter and CheckpointReader take what the stock ones take, and mean it."""
 
 import inspect
+from email.message import Message
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from fsspec.implementations.memory import MemoryFileSystem
-from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
+from spotelastic_checkpoints.errors import StorageRefused
+from support.answering import answering
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.filesystem import SerializationFormat
@@ -77,10 +79,17 @@ def test_storage_options_hold_for_every_path_of_a_writer_and_a_reader() -> None:
         se.CheckpointReader("locked://run/1").read_metadata()
 
 
-def test_options_of_s3_go_to_s3fs(monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = open_checkpoint("s3://bucket/1", {"anon": True})
-    assert isinstance(storage, S3fsStorage)
-    assert storage._fs.anon
+@pytest.mark.parametrize("anon", [True, False])
+def test_options_of_s3_go_to_s3fs(anon: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    heard: list[tuple[str, Message]] = []
+    with answering(403, "AccessDenied", heard) as endpoint:
+        storage = open_checkpoint("s3://bucket/1", {"anon": anon, "endpoint_url": endpoint})
+        with pytest.raises(StorageRefused):
+            storage.get("key")
+        storage.close()
+    assert heard and all(("Authorization" in headers) != anon for _, headers in heard)
     with pytest.raises(UsageError, match="s3fs has no option anonymous"):
         open_checkpoint("s3://bucket/1", {"anonymous": True})
 
