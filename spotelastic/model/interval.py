@@ -4,8 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+TIME = r"(\d+(?:\.\d+)?)(s|m|min|h)"
+"""Pattern of a time, with its number and unit as groups."""
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_TEXT = re.compile(r"(\d+)|(\d+(?:\.\d+)?)(s|m|min|h)")
+_TEXT = re.compile(rf"(\d+)|{TIME}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from spotelastic.client.config.capacity_policy import ON_DEMAND
+from spotelastic.client.config.capacity_policy import ON_DEMAND, ON_DEMAND_PATTERN
 from spotelastic.client.config.option import Effect, config_fields, option
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import duration
+from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
 
 SCRIPT = "train.py"
@@ -27,6 +28,7 @@ NETWORK = "The account's network"
 AFTER = "After the job"
 """The panels of `up --help`, from `JOB` on."""
 CLUSTER, UP, SCALE, COMMAND = Effect
+INTERVAL = rf"auto|\d+|{TIME}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class JobConfig:
         UP,
         SAFETY,
         metavar="STEPS|TIME",
+        pattern=INTERVAL,
         stored=lambda job: job.settings.snapshot_every,
     )
     checkpoint_every: str | int = option(
@@ -182,6 +185,7 @@ class JobConfig:
         UP,
         SAFETY,
         metavar="STEPS|TIME",
+        pattern=INTERVAL,
         stored=lambda job: job.settings.checkpoint_every,
     )
     keep_last: int = option(
@@ -332,6 +336,7 @@ class JobConfig:
         UP,
         MONEY,
         metavar="WHEN",
+        pattern=ON_DEMAND_PATTERN,
         stored=lambda job: (
             f"base={job.capacity.base}" if job.capacity.base else job.capacity.on_demand
         ),
@@ -364,6 +369,7 @@ class JobConfig:
         UP,
         MONEY,
         metavar="TIME",
+        pattern=TIME,
         stored=lambda job: None if job.capacity.within is None else duration(job.capacity.within),
     )
     drill: bool = option(
@@ -389,6 +395,7 @@ class JobConfig:
         UP,
         AFTER,
         metavar="TIME|forever",
+        pattern=rf"forever|0|{TIME}",
         stored=lambda job: "forever" if job.linger is None else duration(job.linger),
     )
     keep_failed: bool = option(

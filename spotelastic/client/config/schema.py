@@ -68,6 +68,8 @@ def _property(field: ConfigField) -> dict[str, Any]:
         found["additionalProperties"] = {"type": ["string", "number", "boolean"]}
     if field.choices:
         found["enum"] = list(field.choices)
+    if field.pattern:
+        found["pattern"] = f"^({field.pattern})$"
     if field.least is not None:
         found["minimum"] = field.least
     if field.default not in (None, ()):

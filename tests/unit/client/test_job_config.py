@@ -204,7 +204,7 @@ def test_the_file_that_init_writes_names_the_schema_and_follows_it(
     assert schema.line(tmp_path) == "#:schema ./.venv/spotelastic.schema.json"
 
 
-WORDS = ("pack", "cluster", "3", "")
+WORDS = ("pack", "cluster", "never", "10m", "3", "")
 VALUES = (True, False, 0, 1, 7, -1, 2.5, *WORDS, ["a", 1], [], {"A": "1"}, [[1]])
 
 
@@ -232,6 +232,49 @@ def toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + "}"
     return json.dumps(value)
+
+
+TEXTS = ("auto", "0", "20", "10m", "1.5h", "90s", "10 m", "m", "-1", "", "forever", "ever")
+WORDS_OF = {
+    "snapshot_every": TEXTS,
+    "checkpoint_every": TEXTS,
+    "deadline": TEXTS,
+    "linger": TEXTS,
+    "on_demand": (
+        "never",
+        "fallback",
+        "base=0",
+        "base=1",
+        "base=",
+        "base=x",
+        "base=-1",
+        "always",
+        "",
+    ),
+    "zones": ("pack", "spread", "", "all"),
+    "placement": ("cluster", "near"),
+}
+
+
+def test_an_editor_marks_the_texts_that_up_refuses(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    validator = jsonschema.Draft7Validator(schema.schema())
+    assert {name for name, field in FIELDS.items() if field.pattern or field.choices} == {*WORDS_OF}
+    for name, texts in WORDS_OF.items():
+        verdicts = set()
+        for text in texts:
+            accepted = validator.is_valid({FIELDS[name].key: text})
+            assert accepted is up_accepts(tmp_path, {name: text}), (name, text)
+            verdicts.add(accepted)
+        assert verdicts == {True, False}
+
+
+def up_accepts(folder: Path, values: dict[str, Any]) -> bool:
+    try:
+        check(JobConfig(**values), folder)
+    except UsageError:
+        return False
+    return True
 
 
 def test_an_editor_marks_a_key_that_there_is_not() -> None:
