@@ -56,6 +56,7 @@ def test_a_leader_that_dies_or_freezes_is_not_noticed_by_the_training(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)  # a turn of the soak trains for long without etcd
 def test_training_goes_on_without_etcd_and_membership_changes_resume(
     pair: Run, etcd_cluster: EtcdCluster
 ) -> None:
