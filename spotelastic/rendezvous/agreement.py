@@ -12,6 +12,7 @@ from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.round import Round
+from spotelastic.rendezvous.duties.answers import SURE
 from spotelastic.rendezvous.view import RunState
 
 SMALLEST_MARGIN = 3
@@ -125,4 +126,4 @@ def _margin(current: Proposal, votes: Sequence[Vote], now: float) -> int:
 
 def _overran(vote: Vote, target: int) -> bool:
     """Whether the member's workers may have passed the target before they could see it."""
-    return target not in (vote.confirmed, vote.sealed) and vote.step > target - 2
+    return target not in (vote.confirmed, vote.sealed) and vote.step > target - SURE

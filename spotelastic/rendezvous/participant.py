@@ -2,7 +2,9 @@
 
 Membership, the holder's decisions and rounds are the same as for our own agent. They run in a
 thread beside the program (`torch_plugin.py`), which only asks now and then. Each turn of the thread
-compares what etcd shows with what this node has written. Must never happen:
+compares what etcd shows with what this node has written. What a node does in a round is the agent's
+(`duties/`), but simpler: there is no daemon, so that no snapshot, commit or claim is acknowledged,
+and workers publish no steps, so that each proposal is refused. Must never happen:
 
 - the program learns of a round that has not started, or of the same one twice;
 - this node says ready while the program's workers of another round may live: it says so only while
@@ -19,15 +21,16 @@ from dataclasses import replace
 
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
-from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Failure, Finished, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Acknowledgement, Round
-from spotelastic.rendezvous import membership, rounds
+from spotelastic.model.round import Round
+from spotelastic.rendezvous import membership
+from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous.duties.holding import HolderStatus
 from spotelastic.rendezvous.view import RunState, fold, forget_nodes
 from spotelastic.store.codec import encode
 from spotelastic.store.election import Leadership, campaign
@@ -203,8 +206,7 @@ class Participant:
         round_ = self._seen.round
         if round_ is None or round_.phase != "started" or round_.incarnation == after:
             return None
-        member = round_.member(self._node.id)
-        return round_ if member and member.incarnation == self._node.incarnation else None
+        return round_ if answers.place(self._node, round_) is not None else None
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -244,7 +246,7 @@ class Participant:
             with self._changed:
                 self._nodes_seen = False
                 self._seen = forget_nodes(self._seen)
-        missed = seen.round is not None and self._node.incarnation in seen.round.missed
+        missed = answers.missed(self._node, seen.round)
         if missed and self._blind:  # it would come and go with every round
             raise UsageError(
                 f"node {self._node.id} cannot read what other nodes have written ({self._blind}): "
@@ -265,35 +267,33 @@ class Participant:
 
     def _hold(self, seen: RunState, now: float) -> float:
         """Decides about rounds while this node holds the election key."""
-        if not self._registered or seen.settings is None or seen.blind:
+        if not self._registered:
             return math.inf
-        if self._leadership is None:
-            if seen.holder not in ("", self._node.id):
-                return math.inf
+        leads = self._leadership is not None
+        status = HolderStatus(
+            self._node.id, leads, self._nodes_seen, self._lead_after, self._lead_at
+        )
+        duty = holding.duty(status, seen, now, new_id)
+        if duty.campaign:
             lease, name = self._session.lease, self._node.id.encode()
             self._leadership = campaign(self._store, self._keys.holder, name, lease)
             if self._leadership is None:
                 return now + RETRY
             self._watch(self._keys.nodes)
-        if not self._nodes_seen:
-            return math.inf
-        if seen.revision < self._lead_after and now < self._lead_at:
-            return self._lead_at
-        decision = rounds.decide(seen, now, new_id)
-        if not decision.actions:
-            return math.inf if decision.wake_at is None else decision.wake_at
+            return now
+        if self._leadership is None or not duty.actions:
+            return math.inf if duty.wake_at is None else duty.wake_at
         held = self._leadership.compare
-        outcome = membership.perform(self._store, self._keys, seen, decision.actions, held, now)
-        self._lead_after = outcome.revision if outcome.succeeded else seen.revision + 1
-        self._lead_at = now + 0.5
+        outcome = membership.perform(self._store, self._keys, seen, duty.actions, held, now)
+        self._lead_after, self._lead_at = holding.written(outcome, seen, now)
         return self._lead_at
 
     def _take_part(self, seen: RunState) -> None:
         if not self._registered or seen.round is None:
             return
         round_ = seen.round
-        member = round_.member(self._node.id)
-        if member is None or member.incarnation != self._node.incarnation:
+        member = answers.place(self._node, round_)
+        if member is None:
             return
         if round_.phase == "proposed" and not self._finished:
             # A node that has finished stays silent: the others decide again without it.
@@ -302,20 +302,18 @@ class Participant:
             self._tell(seen, round_)
 
     def _get_ready(self, round_: Round, slot: int) -> None:
-        phase = "ready" if self._joining else "seen"
-        if self._acknowledged in ((round_.incarnation, "ready"), (round_.incarnation, phase)):
+        incarnation = round_.incarnation
+        phase = answers.phase_due(self._acknowledged, round_, can_start=self._joining)
+        if phase is None:
             return
-        if phase == "ready" and slot == 0 and self._address[0] != round_.incarnation:
-            self._address = (round_.incarnation, self._open_store(round_.incarnation))
-        ack = Acknowledgement(
-            node=self._node.id,
-            incarnation=self._node.incarnation,
-            round=round_.incarnation,
-            phase="ready" if phase == "ready" else "seen",
-            store=self._address[1] if self._address[0] == round_.incarnation else "",
-        )
+        ack = answers.seen(self._node, round_)
+        if phase == "ready":
+            if slot == 0 and self._address[0] != incarnation:
+                self._address = (incarnation, self._open_store(incarnation))
+            address = self._address[1] if self._address[0] == incarnation else ""
+            ack = answers.ready(self._node, round_, store=address)
         self._store.put(self._keys.ack(ack.node), encode(ack), self._session.lease)
-        self._acknowledged = (round_.incarnation, phase)
+        self._acknowledged = (incarnation, phase)
         self._blind = ""
 
     def _tell(self, seen: RunState, round_: Round) -> None:
@@ -333,7 +331,7 @@ class Participant:
         asked = seen.proposal
         if asked is not None and asked.round == round_.incarnation and asked.id != self._vote:
             # These workers publish no steps: a planned change need not wait for them.
-            vote = Vote(node, asked.id, 0, refused=True)
+            vote = answers.refusal(node, asked)
             self._store.put(self._keys.vote(node), encode(vote), self._session.lease)
             self._vote = asked.id
 

@@ -1,7 +1,9 @@
 """Simulates the nodes of a replayed job, under the real decisions about rounds.
 
 Agents, workers and daemons are simulated: they take the times that the scenario gives, and never
-fail by themselves.
+fail by themselves. What they answer is what real ones do (`rendezvous.duties`). That is simpler
+where a trace of days must be replayed in seconds: all members answer at one moment, without saying
+first that they have seen a proposal, and there is always a holder, so that nobody campaigns.
 """
 
 import itertools
@@ -10,16 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from spotelastic_checkpoints.types import Commit, Snapshot
+from spotelastic_checkpoints.types import Commit, Snapshot, WorkerStep
 
-from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.agreement import Proposal
 from spotelastic.model.job import Ending, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Acknowledgement, Round, SlotOffer
+from spotelastic.model.round import Round
 from spotelastic.rendezvous import intervals, rounds
 from spotelastic.rendezvous.decision import EndJob, WriteProposal, WriteRound
+from spotelastic.rendezvous.duties import answers
 from spotelastic.rendezvous.view import LiveNode, RunState
 from spotelastic.replay.outcome import RunSpan
 from spotelastic.replay.scenario import Scenario
@@ -151,19 +154,17 @@ class SimulatedNodes:
         acks, offers = dict(self.seen.acks), dict(self.seen.offers)
         for name, live in self.seen.nodes.items():
             slots = tuple(self._slots.get(name, ()))
-            member = round_.member(name)
+            member = answers.place(live.node, round_)
             if member is None:
-                offers[name] = SlotOffer(round_.incarnation, name, slots)
+                offers[name] = answers.offer(name, round_.incarnation, slots)
                 continue
             first = member.slot == 0
-            acks[name] = Acknowledgement(
-                name,
-                live.node.incarnation,
-                round_.incarnation,
-                "ready",
-                name,
-                slots,
-                self._commit,
+            acks[name] = answers.ready(
+                live.node,
+                round_,
+                daemon=name,
+                snapshots=slots,
+                commit=self._commit,
                 store=f"{name}:1" if first else "",
                 epoch=next(self._epochs) if first else 0,
             )
@@ -242,20 +243,18 @@ class SimulatedNodes:
     def _vote(self, proposal: Proposal, training: Training, *, sealed: bool) -> None:
         if self.seen.proposal is not proposal or self.training is not training:
             return
-        step = max(training.step(self._timeline.now), training.round.resume.step)
-        target = proposal.target
-        sure = target if step <= target - 2 or sealed else 0
-        votes = dict(self.seen.votes)
+        resumed = training.round.resume.step
+        step = max(training.step(self._timeline.now), resumed)
+        page = WorkerStep(0, 0, step, training.mean_step, 0.0, 0.0, attached=True)
+        votes, confirmed = dict(self.seen.votes), 0
         for member in training.round.members:
             if member.node in self.seen.nodes:
-                votes[member.node] = Vote(
-                    member.node, proposal.id, step, training.mean_step, target, sure,
-                    target if sealed else 0,
-                )  # fmt: skip
+                vote = answers.vote(member.node, proposal, (page,), resumed, sealed=sealed)
+                votes[member.node], confirmed = vote, vote.confirmed
         self.seen = replace(self.seen, votes=votes)
         self._decide()
-        if sure and not sealed:
-            done = training.hold(target)
+        if confirmed and not sealed:
+            done = training.hold(proposal.target)
             self._timeline.at(done, lambda: self._hold(proposal, training))
 
     def _hold(self, proposal: Proposal, training: Training) -> None:

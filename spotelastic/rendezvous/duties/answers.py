@@ -1,0 +1,131 @@
+"""What a node answers to a round and to a proposed save step, as values to write (pure).
+
+Must never happen:
+
+- a node confirms a target that one of its workers might have passed: the steps must have been read
+  after the target was written, and each must be two short of it, because a worker publishes its
+  step before it looks for a target;
+- a round is given the storage epoch that was claimed for another one.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from spotelastic_checkpoints.types import Commit, Snapshot, WorkerStep
+
+from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.node import Node
+from spotelastic.model.round import Acknowledgement, Member, Round, RoundEnd, SlotOffer
+
+SURE = 2
+"""Steps that a worker must be short of a target to be certain to see it in time."""
+
+
+def place(node: Node, round_: Round) -> Member | None:
+    """Returns the node's place in the round; None if it is left out.
+
+    A node that registered anew is another one than the member of that name.
+    """
+    member = round_.member(node.id)
+    return member if member is not None and member.incarnation == node.incarnation else None
+
+
+def missed(node: Node, round_: Round | None) -> bool:
+    """Whether the node did not answer a proposal in time: it has to register anew, as a newcomer.
+
+    One that cannot read what others write must not: it would come and go with every round.
+    """
+    return round_ is not None and node.incarnation in round_.missed
+
+
+def phase_due(
+    told: tuple[str, str], round_: Round, *, can_start: bool
+) -> Literal["seen", "ready"] | None:
+    """Returns what a member of a proposed round has to answer now, if anything.
+
+    `told`: the round and the phase of its last answer. `can_start`: no worker of another round
+    lives here, and all that the round needs of this node is there.
+    """
+    if told == (round_.incarnation, "ready"):
+        return None
+    if can_start:
+        return "ready"
+    return "seen" if told[0] != round_.incarnation else None
+
+
+def seen(node: Node, round_: Round) -> Acknowledgement:
+    """Returns that the node has seen a proposed round, and is getting ready."""
+    return Acknowledgement(node.id, node.incarnation, round_.incarnation, "seen")
+
+
+def ready(
+    node: Node,
+    round_: Round,
+    *,
+    daemon: str = "",
+    snapshots: tuple[Snapshot, ...] = (),
+    commit: Commit | None = None,
+    store: str = "",
+    epoch: int = 0,
+    end: RoundEnd | None = None,
+) -> Acknowledgement:
+    """Returns that no worker of another round lives on the node, and what it can contribute."""
+    return Acknowledgement(
+        node.id,
+        node.incarnation,
+        round_.incarnation,
+        "ready",
+        daemon=daemon,
+        snapshots=snapshots,
+        commit=commit,
+        store=store,
+        epoch=epoch,
+        end=end,
+    )
+
+
+def offer(daemon: str, round_: str, snapshots: tuple[Snapshot, ...]) -> SlotOffer:
+    """Returns what a node that is left out of a round still holds for it."""
+    return SlotOffer(round_, daemon, snapshots)
+
+
+def highest(steps: Iterable[WorkerStep], resumed: int) -> int:
+    """Returns the highest step that a worker has finished.
+
+    A worker that has not restored yet counts as having finished the round's resumed step. One that
+    has restored may be behind it, if its script or a damaged checkpoint sent it back.
+    """
+    return max((worker.step or resumed for worker in steps), default=resumed)
+
+
+def vote(
+    node: str,
+    proposal: Proposal,
+    steps: Sequence[WorkerStep],
+    resumed: int,
+    *,
+    sealed: bool = False,
+) -> Vote:
+    """Returns the node's vote on a proposal.
+
+    Where the proposal has a target, `steps` were read after it was written. `sealed`: all workers
+    have saved at it, and wait.
+    """
+    step, target = highest(steps, resumed), proposal.target
+    sure = sealed or step <= target - SURE
+    return Vote(
+        node,
+        proposal.id,
+        step,
+        step_time=max((worker.step_time for worker in steps), default=0.0),
+        aimed=target,
+        confirmed=target if sure else 0,
+        sealed=target if sealed else 0,
+    )
+
+
+def refusal(node: str, proposal: Proposal, resumed: int = 0, *, plain: bool = False) -> Vote:
+    """Returns that the node's workers cannot agree on a step. `plain`: they have no Checkpointer
+    yet.
+    """
+    return Vote(node, proposal.id, resumed, refused=True, plain=plain)

@@ -1,0 +1,64 @@
+"""What a node does about the election, and about rounds while it holds it (pure).
+
+Must never happen: a holder decides from what it saw before its own last decision. So it waits until
+its watch has shown the revision of what it wrote, or for half a second where the watch is late. The
+transaction itself compares the election key and the round (`membership.perform`), so that a
+decision from an old view writes nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.decision import Action
+from spotelastic.rendezvous.view import RunState
+from spotelastic.store.port import TransactionResult
+
+SEEN_WITHIN = 0.5
+"""Seconds after which a holder decides again although its watch has not shown what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderStatus:
+    """What a node that has registered knows of its own part in the election."""
+
+    node: str
+    leads: bool
+    nodes_seen: bool
+    """Whether its watch on the nodes' own keys has delivered what is there."""
+    lead_after: int
+    """Store revision that must be seen before it decides again."""
+    lead_at: float
+    """When it decides again anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderDuty:
+    """What to do now: campaign, write actions, or look again at a time."""
+
+    campaign: bool = False
+    actions: tuple[Action, ...] = ()
+    wake_at: float | None = None
+
+
+def duty(status: HolderStatus, seen: RunState, now: float, new_id: Callable[[], str]) -> HolderDuty:
+    """Returns what a registered node does about the election and about rounds."""
+    if seen.settings is None or seen.blind:
+        return HolderDuty()
+    if not status.leads:
+        # The key may be this node's own: of a history that the store has gone back to.
+        return HolderDuty(campaign=seen.holder in ("", status.node))
+    if not status.nodes_seen:
+        return HolderDuty()
+    if seen.revision < status.lead_after and now < status.lead_at:
+        return HolderDuty(wake_at=status.lead_at)
+    decision = rounds.decide(seen, now, new_id)
+    return HolderDuty(actions=tuple(decision.actions), wake_at=decision.wake_at)
+
+
+def written(outcome: TransactionResult, seen: RunState, now: float) -> tuple[int, float]:
+    """Returns `lead_after` and `lead_at` after a decision made at `now` was written, or found that
+    something it depended on had changed.
+    """
+    after = outcome.revision if outcome.succeeded else seen.revision + 1
+    return after, now + SEEN_WITHIN
