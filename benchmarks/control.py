@@ -30,7 +30,7 @@ from light.agent import Due, LightAgent, light_node
 from light.crew import Crew
 from light.store import LightStore
 
-from spotelastic.agent.observe import LocalEvent, Noticed
+from spotelastic.agent.state.events import LocalEvent, Noticed
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.bootstrap.context import REFRESH
@@ -162,8 +162,8 @@ class Watching(LightAgent):
 
     def _take(self, event: LocalEvent | StoreChanged | Due) -> None:
         super()._take(event)
-        if self._seen.proposal is not None:
-            self.told.propose(self._node.id, self._seen.proposal.round)
+        if self._core.seen.proposal is not None:
+            self.told.propose(self._node.id, self._core.seen.proposal.round)
 
     def _act(self) -> None:
         """Delay the agent's own reaction until all have heard.
@@ -171,10 +171,10 @@ class Watching(LightAgent):
         On instances of their own, what others do would take nothing from this agent's cores. Here
         all share one machine.
         """
-        proposal = self._seen.proposal
+        proposal = self._core.seen.proposal
         round_ = "" if proposal is None else proposal.round
         new, self.heard = round_ not in ("", self.heard), round_
-        if new and self._local.leadership is None:
+        if new and self._core.local.membership.leadership is None:
             self._crew.later(HEARD_WITHIN, super()._act)
         else:
             super()._act()

@@ -36,7 +36,7 @@ from light.agent import LightAgent, light_node, parse_once
 from light.crew import Crew
 from light.store import LightStore
 
-from spotelastic.agent.observe import Signalled
+from spotelastic.agent.state.events import Signalled
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round

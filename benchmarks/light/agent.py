@@ -1,45 +1,35 @@
-"""Simulates a node's agent cheaply: real decisions on a real store, with workers that only pretend.
+"""Simulates a node's agent cheaply: a real agent on a real store, with workers that only pretend.
 
-Real: `agent.decide`, `agent.observe`, `rendezvous.*`, `store.*`, an own lease and watch in etcd,
-and every key that an agent writes while rounds change. Simulated: the zygote, the checkpoint
-daemon, and workers, which start at once and are always at step `STEP`.
+Real: `agent.core` with its decisions and effects on etcd, `rendezvous.*`, `store.*`, an own lease
+and watch in etcd, and every key that an agent writes. Simulated: the zygote, the checkpoint daemon,
+and workers, which start at once and are always at step `STEP`.
 """
 
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from light.crew import Crew
+from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 
-from spotelastic.agent import actions as do
-from spotelastic.agent.decide import decide
-from spotelastic.agent.observe import (
-    Flushed,
-    LocalEvent,
-    NodeState,
-    RoundStore,
-    SaveSealed,
-    StorageClaim,
-    Workers,
-    observe,
-)
+from spotelastic.agent import actions
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.core import AgentCore
+from spotelastic.agent.executor import AgentExecutor, Events, WorkerTrouble
+from spotelastic.agent.state import events
+from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.watches import StoreChanged, Watches
-from spotelastic.agent.workers.pool import Exited
 from spotelastic.clock import unbroken
-from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.model.agreement import Vote
-from spotelastic.model.ids import new_id
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Progress
-from spotelastic.model.round import Acknowledgement, Round
-from spotelastic.rendezvous import membership, view
-from spotelastic.rendezvous.view import RunState, fold
-from spotelastic.store.codec import decode, encode
-from spotelastic.store.election import campaign
+from spotelastic.model.round import Round, RoundEnd
+from spotelastic.rendezvous import view
+from spotelastic.rendezvous.view import RunState
+from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Reset, Store, WatchItem
 
@@ -50,6 +40,108 @@ STEP_TIME = 0.1
 @dataclass(frozen=True, slots=True)
 class Due:
     """The time at which the last decision wanted to look again."""
+
+
+class LightSession:
+    """Implements `executor.LeaseSession`: the crew refreshes its lease."""
+
+    def __init__(self, store: Store, ttl: float, crew: Crew, lost: Callable[[str], None]) -> None:
+        self._store, self._ttl, self._crew, self._lost = store, ttl, crew, lost
+        self.lease = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.lease != 0
+
+    def renew(self) -> int:
+        self.lease = self._store.grant(self._ttl)
+        self._crew.keep(self._store, self.lease, self._ttl, self._lost)
+        return self.lease
+
+
+class LightProcesses:
+    """Implements `executor.Processes`: everything happens at once."""
+
+    def __init__(self, node: Node, post: Callable[[LocalEvent], None]) -> None:
+        self._node, self._post = node, post
+        self._page = WorkerStep(0, 0, STEP, STEP_TIME, 0.0, 0.0, attached=True)
+
+    def close(self) -> None:
+        pass
+
+    def status(self) -> DaemonStatus:
+        return DaemonStatus(self._node.daemon, (), None, (self._page,))
+
+    def set_target(
+        self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
+    ) -> Sequence[WorkerStep]:
+        if target:
+            self._post(events.SaveSealed(target, waiting=True))
+        return (self._page,)
+
+    def round_end(self, workers: Workers) -> RoundEnd:
+        return RoundEnd(workers.round)
+
+    def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
+        raise AssertionError("a light agent's workers do not fail")
+
+    def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
+        raise AssertionError("a light agent's workers do not stall")
+
+    def standing(self, workers: Workers) -> tuple[str, str]:
+        return "nowhere", ""
+
+    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
+        match action:
+            case actions.StartZygote():
+                self._post(events.ZygoteWarm(self._node.fingerprint))
+                return [events.ZygoteStarted()]
+            case actions.StartDaemon():
+                return [events.DaemonStarted(self._node.daemon)]
+            case actions.UploadByDeadline(deadline):
+                return [events.UploadHurried(deadline)]
+            case actions.FlushUploads(round_):
+                self._post(events.Flushed(round_))
+                return [events.FlushStarted(round_)]
+            case actions.OpenStore(round_):
+                address = f"{self._node.address}:29500"
+                return [events.StoreOpened(RoundStore(round_.incarnation, "store", address))]
+            case actions.CloseStore():
+                return [events.StoreClosed()]
+            case actions.ClaimStorage(round_):
+                self._post(events.Claimed(round_.incarnation, round_.number, None))
+                return [events.ClaimStarted(round_.incarnation)]
+        return self._workers(action, local)
+
+    def _workers(self, action: actions.Action, local: NodeState) -> Events:
+        match action:
+            case actions.StartWorkers(round_, member):
+                self._post(events.WorkerAttached())
+                return [_started(round_, round_.first_rank(member.slot))]
+            case actions.AdoptEpoch(round_):
+                return [events.EpochAdopted(round_.epoch)]
+            case actions.KillWorkers():
+                for name in local.workers.alive if local.workers is not None else ():
+                    self._post(events.Exited(name, -9))
+                return [events.WorkersKilled()]
+            case actions.EndRound():
+                return [events.RoundEnded(None)]
+            case actions.Listen():
+                return [events.StepsHeard((self._page,))]
+            case actions.AskWhere():
+                return [events.StandingRequested()]
+        raise AssertionError(f"a light agent cannot {action}")
+
+
+def _started(round_: Round, first_rank: int) -> events.WorkersStarted:
+    return events.WorkersStarted(
+        round_.incarnation,
+        round_.number,
+        first_rank,
+        round_.epoch,
+        frozenset({f"{round_.incarnation}/0"}),
+        round_.resume.step,
+    )
 
 
 class LightAgent:
@@ -71,12 +163,14 @@ class LightAgent:
         self.events = 0
         """Changes that its watches delivered, and the keys that they began with."""
         self.nbytes = 0
-        self._store, self._keys, self._settings = store, keys, settings
+        self._store, self._keys = store, keys
         self._crew, self._on_round = crew, on_round
         self._node = node
-        self._local = NodeState(zygote=True, daemon=node.daemon, fingerprint=node.fingerprint)
-        self._seen = RunState()
-        self._lease = 0
+        self._session = LightSession(store, settings.lease, crew, self._lost)
+        executor = AgentExecutor(
+            _config(node, keys, settings), store, self._session, LightProcesses(node, self.post)
+        )
+        self._core = AgentCore(executor)
         self._watches: Watches | None = None
         self._lock = threading.Lock()
         self._inbox: list[LocalEvent | StoreChanged | Due] = []
@@ -99,14 +193,12 @@ class LightAgent:
     def vanish(self) -> None:
         """Disappear like a lost instance whose lease has run out."""
         self._ended = True
-        self._store.revoke(self._lease)
+        self._store.revoke(self._session.lease)
 
     # -- turns, never two at once -----------------------------------------------------------------
 
     def _begin(self) -> None:
-        lease = self._store.grant(self._settings.lease)
-        self._lease = lease
-        self._crew.keep(self._store, lease, self._settings.lease, self._lost)
+        self._session.renew()
         self._watches = Watches(self._store, self._keys, self.post)
 
     def _turn(self) -> None:
@@ -118,34 +210,32 @@ class LightAgent:
         self._crew.soon(self._act)
 
     def _act(self) -> None:
-        decision = decide(self._local, self._seen, unbroken(), new_id)
-        while decision.actions and not self._ended:
-            for action in decision.actions:
-                self._perform(action)
-            if self._watches is not None:
-                holds = self._local.leadership is not None
-                self._seen = self._watches.follow(self._seen, holds=holds)
-            decision = decide(self._local, self._seen, unbroken(), new_id)
+        wake_at = self._decide()
         self._tell()
-        if decision.wake_at < math.inf and not self._ended:
-            self._crew.later(max(0.0, decision.wake_at - unbroken()), lambda: self.post(Due()))
+        if wake_at < math.inf and not self._ended:
+            self._crew.later(max(0.0, wake_at - unbroken()), lambda: self.post(Due()))
         with self._lock:
             self._busy = bool(self._inbox) and not self._ended
         if self._busy:
             self._crew.soon(self._turn)
 
+    def _decide(self) -> float:
+        """Decide and act until there is nothing more to do. Returns when to look again."""
+        assert self._watches is not None
+        while not self._ended:
+            decision, exit_ = self._core.turn(self._watches)
+            if exit_ is not None:
+                self._ended = True
+                self._store.revoke(self._session.lease)
+            elif not decision.actions:
+                return decision.wake_at
+        return math.inf
+
     def _take(self, event: LocalEvent | StoreChanged | Due) -> None:
-        match event:
-            case Due():
-                pass
-            case StoreChanged(prefix, items):
-                self._count(items)
-                self._seen = fold(self._seen, items, self._keys, unbroken(), prefix)
-                if prefix == self._keys.nodes:
-                    leads = self._local.leadership is not None
-                    self._local = replace(self._local, nodes_seen=leads)
-            case _:
-                self._local = observe(self._local, event, unbroken())
+        if isinstance(event, StoreChanged):
+            self._count(event.items)
+        if not isinstance(event, Due):
+            self._core.fold(event)
 
     def _count(self, items: Sequence[WatchItem]) -> None:
         for item in items:
@@ -158,7 +248,7 @@ class LightAgent:
                     self.nbytes += sum(len(value.data) for value in values)
 
     def _tell(self) -> None:
-        workers = self._local.workers
+        workers = self._core.local.workers
         if workers is not None and workers.number != self._told:
             self._told = workers.number
             self._on_round(workers.number)
@@ -167,121 +257,23 @@ class LightAgent:
         if not self._ended:
             raise RuntimeError(f"{self._node.id}: {reason}")
 
-    # -- effects ----------------------------------------------------------------------------------
 
-    def _perform(self, action: do.Action) -> None:
-        try:
-            self._local = self._belong(action, self._local)
-        except (Unavailable, LeaseLost):
-            self._local = replace(self._local, write_at=unbroken() + 0.2)
-
-    def _belong(self, action: do.Action, local: NodeState) -> NodeState:
-        store, keys, node = self._store, self._keys, self._node
-        match action:
-            case do.Register():
-                node = replace(node, incarnation=new_id())
-                refused = membership.join(
-                    store, keys, node, self._settings, self._lease, self._seen
-                )
-                assert refused is None, refused
-                return replace(local, node=node, registered=True, offered="")
-            case do.Campaign():
-                led = campaign(store, keys.holder, node.id.encode(), self._lease)
-                if led is None:
-                    return replace(local, write_at=unbroken() + 0.05)
-                return replace(local, leadership=led, nodes_seen=False, lead_after=0)
-            case do.Lead(actions):
-                assert local.leadership is not None
-                now = unbroken()
-                outcome = membership.perform(
-                    store, keys, self._seen, actions, local.leadership.compare, now
-                )
-                after = outcome.revision if outcome.succeeded else self._seen.revision + 1
-                return replace(local, lead_after=after, lead_at=now + 0.5)
-            case do.WriteDrain():
-                assert local.notice is not None
-                membership.write_drain(store, keys, Drain(node.id, local.notice))
-                return replace(local, drained=True)
-            case do.TellProgress():
-                number = self._seen.round.number if self._seen.round is not None else 0
-                progress = Progress(node.id, number, local.step, unbroken())
-                store.put(keys.progress(node.id), encode(progress), self._lease)
-                return replace(local, points=(), told_at=unbroken(), told_step=local.step)
-            case do.OfferSlots(round_):
-                store.put(keys.snapshots(node.id), encode(()), self._lease)
-                return replace(local, offered=round_)
-            case do.UploadByDeadline(deadline):
-                return replace(local, hurried=deadline)
-            case do.FlushUploads(round_):
-                self.post(Flushed(round_))
-                return replace(local, flushing=round_)
-            case do.Exit():
-                self._ended = True
-                store.revoke(self._lease)
-                return local
-        return self._take_part(action, local)
-
-    def _take_part(self, action: do.Action, local: NodeState) -> NodeState:
-        match action:
-            case do.Acknowledge(round_, ready):
-                return self._acknowledge(local, round_, ready)
-            case do.OpenStore(round_):
-                opened = RoundStore(round_.incarnation, "store", f"{self._node.address}:29500")
-                return replace(local, store=opened)
-            case do.CloseStore():
-                return replace(local, store=None)
-            case do.ClaimStorage(round_):
-                claim = StorageClaim(
-                    round_.incarnation, unbroken(), pending=False, epoch=round_.number
-                )
-                return replace(local, claim=claim)
-            case do.StartWorkers(round_):
-                alive = frozenset({f"{round_.incarnation}/0"})
-                workers = Workers(
-                    round_.incarnation,
-                    round_.number,
-                    0,
-                    round_.epoch,
-                    unbroken(),
-                    alive,
-                    attached=True,
-                )
-                return replace(local, workers=workers, vote=None, step=round_.resume.step)
-            case do.KillWorkers():
-                assert local.workers is not None
-                for name in local.workers.alive:
-                    self.post(Exited(name, -9))
-                return replace(local, workers=replace(local.workers, killed=True))
-            case do.EndRound():
-                return replace(local, workers=None, vote=None)
-            case do.AnswerSteps(proposal):
-                return self._vote(local, Vote(self._node.id, proposal.id, STEP))
-            case do.SetSaveTarget(proposal):
-                aim = proposal.target
-                self.post(SaveSealed(aim, waiting=True))
-                vote = Vote(self._node.id, proposal.id, STEP, aimed=aim, confirmed=aim)
-                return self._vote(local, vote)
-            case do.VoteSealed(proposal):
-                aim = proposal.target
-                vote = Vote(self._node.id, proposal.id, aim, aimed=aim, confirmed=aim, sealed=aim)
-                return self._vote(local, vote)
-        raise AssertionError(f"a light agent cannot {action}")
-
-    def _acknowledge(self, local: NodeState, round_: Round, ready: bool) -> NodeState:
-        assert local.node is not None
-        ack = Acknowledgement(self._node.id, local.node.incarnation, round_.incarnation, "seen")
-        epoch = 0
-        if ready:
-            epoch = local.claim.epoch if local.claim is not None else 0
-            address = local.store.address if local.store is not None else ""
-            ack = replace(ack, phase="ready", daemon=self._node.daemon, store=address, epoch=epoch)
-        self._store.put(self._keys.ack(ack.node), encode(ack), self._lease)
-        return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
-
-    def _vote(self, local: NodeState, vote: Vote) -> NodeState:
-        vote = replace(vote, step_time=STEP_TIME)
-        self._store.put(self._keys.vote(vote.node), encode(vote), self._lease)
-        return replace(local, vote=vote)
+def _config(node: Node, keys: Keys, settings: Settings) -> AgentConfig:
+    nowhere = Path("/nonexistent")
+    return AgentConfig(
+        run=keys.run,
+        endpoints=(),
+        node=node.id,
+        address=node.address,
+        zone=node.zone,
+        settings=settings,
+        command=(),
+        workdir=nowhere,
+        state=nowhere,
+        shm=nowhere,
+        storage="",
+        spot=node.spot,
+    )
 
 
 def parse_once() -> None:

@@ -21,13 +21,12 @@ from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.types import (
     Commit,
-    DaemonStatus,
     MemberRanks,
     RoundInfo,
 )
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.observe import (
+from spotelastic.agent.state.events import (
     Claimed,
     CommitSeen,
     DaemonGone,
@@ -38,10 +37,10 @@ from spotelastic.agent.observe import (
     SaveSealed,
     Stepped,
     WorkerAttached,
-    Workers,
 )
+from spotelastic.agent.state.values import Workers
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.progress import Point, Upload
+from spotelastic.model.progress import Point
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.store.tls import TlsFiles
 
@@ -239,20 +238,3 @@ def _end(path: Path) -> None:
         credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         os.kill(_PEER.unpack(credentials)[0], signal.SIGTERM)
         channel.recv(1)
-
-
-def upload_of(status: DaemonStatus) -> Upload | None:
-    upload = status.upload
-    if upload is None:
-        return None
-    return Upload(upload.step, upload.done, upload.total, round(upload.rate))
-
-
-def newest_commit(status: DaemonStatus, known: Commit | None) -> Commit | None:
-    """Returns the newer of the commits that the daemon and the agent know of."""
-    return newest(known, status.commit)
-
-
-def newest(*known: Commit | None) -> Commit | None:
-    commits = [commit for commit in known if commit is not None]
-    return max(commits, default=None)

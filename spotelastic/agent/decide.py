@@ -43,11 +43,11 @@ from spotelastic.agent.actions import (
     Wake,
     WriteDrain,
 )
-from spotelastic.agent.observe import NodeState
+from spotelastic.agent.state.values import BLIND, NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import CAUSES
-from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.duties import answers, holding
 from spotelastic.rendezvous.view import RunState
 
 TELL_EVERY = 1.0
@@ -59,8 +59,9 @@ ASK_EVERY = 5.0
 """Seconds without progress after which a daemon is asked for its status: a frozen one is noticed
 so.
 """
-BLIND, UNREADABLE, NEWER = "blind", "unreadable", "newer"
-"""Topics: other nodes have written what this version cannot read, or words that it does not know.
+UNREADABLE, NEWER = "unreadable", "newer"
+"""Topics, as `BLIND` is: other nodes have written what this version cannot read, or words that it
+does not know.
 """
 RESTARTED = "restart"
 """Topic of the line that reports a restart of the agent."""
@@ -81,18 +82,18 @@ def decide(
     """Returns the next actions of this node, in order. Actions that need no etcd come first."""
     actions: list[Action] = []
     wake_at = math.inf
-    can_write = now >= local.write_at and seen.healthy
+    can_write = now >= local.retries.write_at and seen.healthy
     for step in _steps(local, seen, now, new_id):
         if isinstance(step, Wake):
             wake_at = min(wake_at, step.at)
-        elif now < local.ask_at and isinstance(step, _ASKS_THE_DAEMON):
-            wake_at = min(wake_at, local.ask_at)
+        elif now < local.retries.ask_at and isinstance(step, _ASKS_THE_DAEMON):
+            wake_at = min(wake_at, local.retries.ask_at)
         elif can_write or isinstance(step, _NEEDS_NO_STORE):
             actions.append(step)
             if isinstance(step, Exit):
                 break
         elif seen.healthy:
-            wake_at = min(wake_at, local.write_at)
+            wake_at = min(wake_at, local.retries.write_at)
     return AgentDecision(tuple(actions), wake_at)
 
 
@@ -141,11 +142,11 @@ def _steps(
     if job is not None and job.state in ENDED:
         yield from shutdown.end(local, 0 if job.state == "succeeded" else 1)
         return
-    if local.leaving:
+    if local.departure.leaving:
         yield from shutdown.leave(local, seen, now)
-    if not local.zygote:
+    if not local.membership.zygote:
         yield StartZygote()
-    if not local.daemon:
+    if not local.store.daemon:
         yield StartDaemon()
     yield from round_duties.end_others(local, seen, now)
     if _is_outdated(local, seen) and local.workers is None:
@@ -153,13 +154,14 @@ def _steps(
         return
     yield from _belong(local, seen)
     yield from _hold(local, seen, now, new_id)
-    if local.notice is not None and not local.drained and local.registered:
+    departure = local.departure
+    if departure.notice is not None and not departure.drained and local.membership.registered:
         yield WriteDrain()
     yield from round_duties.hurry(local, seen)
     round_ = seen.round
-    if round_ is not None and local.node is not None and local.daemon:
-        member = round_.member(local.node.id)
-        if member is None or member.incarnation != local.node.incarnation:
+    if round_ is not None and local.node is not None and local.store.daemon:
+        member = answers.place(local.node, round_)
+        if member is None:
             yield from round_duties.left_out(local, round_)
         elif round_.phase == "proposed":
             yield from round_duties.get_ready(local, round_, member, now)
@@ -171,7 +173,8 @@ def _steps(
 
 def _is_outdated(local: NodeState, seen: RunState) -> bool:
     """Whether the job's code is other than this agent was started with."""
-    mine = local.fingerprint.code if local.fingerprint is not None else ""
+    fingerprint = local.membership.fingerprint
+    mine = fingerprint.code if fingerprint is not None else ""
     wanted = seen.settings.code if seen.settings is not None else ""
     return bool(mine and wanted) and mine != wanted
 
@@ -180,7 +183,7 @@ def _restart(local: NodeState) -> Iterator[Action | Wake]:
     """Ends the agent, which is started again. Its state is sealed, and its daemon goes on serving
     it.
     """
-    if RESTARTED not in local.said:
+    if RESTARTED not in local.reports.said:
         yield TellRestart()
     else:
         yield Exit(RESTART, "the code has changed: this node starts again with it")
@@ -195,19 +198,14 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
     A new lease takes the node back where it was. A missed proposal makes it a newcomer. A node that
     was asked to leave does not register again.
     """
-    if not local.zygote or not local.daemon:
+    if not local.membership.zygote or not local.store.daemon:
         return
-    missed = (
-        local.node is not None
-        and seen.round is not None
-        and local.node.incarnation in seen.round.missed
-    )
-    if missed or local.node is None:
-        if seen.blind or BLIND in local.said:  # it would come and go with every round
+    if local.node is None or answers.missed(local.node, seen.round):
+        if seen.blind or BLIND in local.reports.said:  # it would come and go with every round
             return
-        if local.fingerprint is not None and not local.leaving:
+        if local.membership.fingerprint is not None and not local.departure.leaving:
             yield Register(anew=True)
-    elif not local.registered:
+    elif not local.membership.registered:
         yield Register()
 
 
@@ -215,23 +213,20 @@ def _hold(
     local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
     """Campaigns for the election, and decides about rounds while this node holds it."""
-    if not local.registered or local.node is None or seen.settings is None or seen.blind:
+    mine, retries = local.membership, local.retries
+    if not mine.registered or mine.node is None:
         return
-    if local.leadership is None:
-        # The key may be this node's own: of a history that the store has gone back to.
-        if seen.holder in ("", local.node.id):
-            yield Campaign()
-        return
-    if not local.nodes_seen:
-        return
-    if seen.revision < local.lead_after and now < local.lead_at:
-        yield Wake(local.lead_at)
-        return
-    decision = rounds.decide(seen, now, new_id)
-    if decision.wake_at is not None:
-        yield Wake(decision.wake_at)
-    if decision.actions:
-        yield Lead(decision.actions)
+    leads = mine.leadership is not None
+    status = holding.HolderStatus(
+        mine.node.id, leads, mine.nodes_seen, retries.lead_after, retries.lead_at
+    )
+    duty = holding.duty(status, seen, now, new_id)
+    if duty.campaign:
+        yield Campaign()
+    if duty.wake_at is not None:
+        yield Wake(duty.wake_at)
+    if duty.actions:
+        yield Lead(duty.actions)
 
 
 # -- telling --------------------------------------------------------------------------------------
@@ -242,21 +237,21 @@ def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
     should know.
     """
     round_ = seen.round
-    if seen.blind and BLIND not in local.said:
+    if seen.blind and BLIND not in local.reports.said:
         yield TellVersions(
             BLIND,
             f"(protocol {PROTOCOL}) cannot read what another node has written ({seen.blind}): it "
             "joins no further round; install the same version of spotelastic on all nodes",
         )
     others = {key: why for key, why in seen.unreadable.items() if not key.startswith("all/")}
-    if others and UNREADABLE not in local.said:
+    if others and UNREADABLE not in local.reports.said:
         key, why = next(iter(others.items()))
         yield TellVersions(
             UNREADABLE,
             f"(protocol {PROTOCOL}) cannot read what a node has written ({key}: {why}): it decides "
             "about rounds without that; install the same version of spotelastic on all nodes",
         )
-    if round_ is not None and round_.cause not in CAUSES and NEWER not in local.said:
+    if round_ is not None and round_.cause not in CAUSES and NEWER not in local.reports.said:
         yield TellVersions(
             NEWER,
             f"(protocol {PROTOCOL}) does not know why round {round_.number} was formed "
@@ -266,14 +261,15 @@ def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
 
 def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:
     """Publishes progress when there is some. Without any, asks the daemon whether it is alive."""
-    if not local.registered:
+    if not local.membership.registered:
         return
     share = max(1.0, nodes / TELLERS)
-    workers = local.workers
-    if local.points or local.step != local.told_step or local.commit != local.told_commit:
-        due = local.told_at + TELL_EVERY * share
+    workers, reports = local.workers, local.reports
+    told = reports.told_step, reports.told_commit
+    if reports.points or (reports.step, local.store.commit) != told:
+        due = reports.told_at + TELL_EVERY * share
     elif workers is not None and workers.attached:
-        due = max(local.told_at, workers.started_at) + ASK_EVERY * share
+        due = max(reports.told_at, workers.started_at) + ASK_EVERY * share
     else:
         return
     if now >= due:

@@ -1,160 +1,231 @@
-"""Performs what `decide.py` decided: one method per action, each returning the new `NodeState`.
+"""Performs what `decide.py` decided: one method per action, each returning what it did, as events.
 
-Nothing here decides. Actions on this machine alone are in `node_processes.py`; here are those that
-write to etcd. Further writes wait while etcd does not answer (`NodeState.write_at`). A checkpoint
-daemon that does not answer is started again; one that refuses is asked again (`NodeState.ask_at`).
+Nothing here decides, and nothing changes the node's state: `observe.py` folds the events. Actions
+on this machine alone are left to `Processes`; here are those that write to etcd. Further writes
+wait while etcd does not answer (`NodeRetries.write_at`). A checkpoint daemon that does not answer
+is started again; one that refuses is asked again (`NodeRetries.ask_at`).
+
+Must never happen: an action that failed is told as done. Its events are returned when all of it has
+been done; a failure is an event of its own, and the next decision tries again. What is written to
+etcd comes before the event that says so, and is safe to be written twice.
 """
 
 import contextlib
 import logging
-import signal
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
-from typing import Any
+from typing import Protocol
 
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.types import Commit
+from spotelastic_checkpoints.types import Commit, DaemonStatus, Schedule, WorkerStep
 
 from spotelastic.agent import actions
-from spotelastic.agent.checkpoints import newest, newest_commit
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.decide import BLIND, RESTARTED
-from spotelastic.agent.node_processes import NodeProcesses, Post, stacks
-from spotelastic.agent.observe import NodeState, StorageClaim
-from spotelastic.agent.progress import highest, progress
-from spotelastic.agent.workers.pool import read_error_file, read_stack
-from spotelastic.clock import unbroken
+from spotelastic.agent.decide import RESTARTED
+from spotelastic.agent.state import events
+from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.progress import newest, newest_commit, progress
+from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
+from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
-from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.model.round import Acknowledgement, Round, SlotOffer
+from spotelastic.model.round import Round, RoundEnd
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
+from spotelastic.rendezvous.duties import answers, holding
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode, readable
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
-from spotelastic.store.session import Session
 
 logger = logging.getLogger(__name__)
 
 WRITE_RETRY = 0.2
 ASK_RETRY = 0.5
+CAMPAIGN_RETRY = 0.05
+
+Events = Sequence[LocalEvent]
+"""What an action did, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTrouble:
+    """What a worker left behind that failed or stalled."""
+
+    message: str
+    traceback: str
+    log: str
+    """Path of what it wrote to stderr."""
+
+
+class Processes(Protocol):
+    """The processes of a node, as the executor needs them. Simulations have simulated ones.
+
+    Calls raise `DaemonUnavailable` while there is no daemon, and another `CheckpointsError` where
+    it refuses.
+    """
+
+    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
+        """Performs an action that needs no etcd."""
+        ...
+
+    def status(self) -> DaemonStatus: ...
+
+    def set_target(
+        self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
+    ) -> Sequence[WorkerStep]:
+        """Writes a target into the workers' pages, then reads their steps; 0 withdraws it."""
+        ...
+
+    def round_end(self, workers: Workers) -> RoundEnd: ...
+
+    def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble: ...
+
+    def stall(self, workers: Workers, timeout: float) -> WorkerTrouble: ...
+
+    def standing(self, workers: Workers) -> tuple[str, str]:
+        """Returns where silent workers stand, as they have written it, and where more of it is."""
+        ...
+
+    def close(self) -> None:
+        """Ends everything that was started."""
+
+
+class LeaseSession(Protocol):
+    """The lease of a node, which somebody else refreshes."""
+
+    @property
+    def lease(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def renew(self) -> int: ...
 
 
 class AgentExecutor:
-    """Performs actions. It owns the agent's session and its node's processes. Used by the main
-    thread only.
+    """Performs actions. It owns the agent's session and its node's processes. Used by one thread
+    only.
     """
 
-    def __init__(self, config: AgentConfig, store: Store, session: Session, post: Post) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        store: Store,
+        session: LeaseSession,
+        processes: Processes,
+        clock: Clock = unbroken,
+        new_id: Callable[[], str] = new_id,
+    ) -> None:
         self.config = config
         self.keys = Keys(config.run)
         self._store = store
         self._session = session
-        self._machine = NodeProcesses(config, post)
+        self._processes = processes
+        self._clock = clock
+        self._new_id = new_id
 
-    def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> NodeState:
-        """Returns the state after the action. What could not be done is tried again by the next
+    def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> Events:
+        """Returns what the action did. What could not be done is tried again by the next
         decision.
         """
         try:
             return self._do(action, local, seen)
         except (Unavailable, LeaseLost):
-            return replace(local, write_at=unbroken() + WRITE_RETRY)
+            return [events.WriteFailed(self._clock() + WRITE_RETRY)]
         except DaemonUnavailable:
-            return replace(local, daemon="")
+            return [events.DaemonGone()]
         except CheckpointsError as error:
             return self._refused(local, action, error)
 
-    def _refused(
-        self, local: NodeState, action: actions.Action, error: CheckpointsError
-    ) -> NodeState:
+    def _refused(self, local: NodeState, action: actions.Action, error: CheckpointsError) -> Events:
         """Handles the refusal of a daemon that lives, but lacks something: memory, for instance."""
-        topic, again = f"refused {type(action).__name__}", unbroken() + ASK_RETRY
-        if topic not in local.said:
+        topic = f"refused {type(action).__name__}"
+        if topic not in local.reports.said:
             logger.warning(f"checkpoints: {error}")
-        return replace(local, said=local.said | {topic}, write_at=again, ask_at=again)
+        return [events.DaemonRefused(topic, self._clock() + ASK_RETRY)]
 
     def close(self) -> None:
-        self._machine.close()
+        self._processes.close()
 
     @singledispatchmethod
-    def _do(self, action: actions.Action, local: NodeState, seen: RunState) -> NodeState:
-        return self._machine.do(action, local, seen)
+    def _do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
+        return self._processes.do(action, local, seen)
 
     # -- belonging to the run -----------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.Register, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.Register, local: NodeState, seen: RunState) -> Events:
         if not self._session.alive:
             self._session.renew()
+        lease = self._session.lease
         if local.node is not None and not action.anew:
-            node = replace(local.node, daemon=local.daemon)
-            membership.renew(self._store, self.keys, node, self._session.lease, local.vote)
-            return replace(local, node=node, registered=True, offered="", told_step=-1)
-        if local.fingerprint is None:
-            return local
+            node = replace(local.node, daemon=local.store.daemon)
+            membership.renew(self._store, self.keys, node, lease, local.agreement.vote)
+            return [events.Registered(node, renewed=True)]
+        if local.membership.fingerprint is None:
+            return []
         node = Node(
             id=self.config.node,
-            incarnation=new_id(),
+            incarnation=self._new_id(),
             address=self.config.address,
             zone=self.config.zone,
-            fingerprint=local.fingerprint,
-            daemon=local.daemon,
+            fingerprint=local.membership.fingerprint,
+            daemon=local.store.daemon,
             spot=self.config.spot,
             node_rank=self.config.node_rank,
         )
         settings = self.config.settings
-        refused = membership.join(self._store, self.keys, node, settings, self._session.lease, seen)
+        refused = membership.join(self._store, self.keys, node, settings, lease, seen)
         if refused is None:
-            return replace(local, node=node, registered=True, offered="", refused_at=0.0)
-        since = local.refused_at or unbroken()
-        if not refused.passing or unbroken() >= since + 2 * settings.lease:
+            return [events.Registered(node)]
+        now = self._clock()
+        since = local.retries.refused_at or now
+        if not refused.passing or now >= since + 2 * settings.lease:
             raise UsageError(refused.reason)
-        return replace(local, refused_at=since, write_at=unbroken() + WRITE_RETRY)
+        return [events.RegistrationRefused(now + WRITE_RETRY)]
 
     @_do.register
-    def _(self, action: actions.Campaign, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.Campaign, local: NodeState, seen: RunState) -> Events:
         leadership = campaign(
             self._store, self.keys.holder, self.config.node.encode(), self._session.lease
         )
         if leadership is None:
-            return replace(local, write_at=unbroken() + 0.05)
-        return replace(local, leadership=leadership, nodes_seen=False, lead_after=0)
+            return [events.WriteFailed(self._clock() + CAMPAIGN_RETRY)]
+        return [events.BecameHolder(leadership.compare)]
 
     @_do.register
-    def _(self, action: actions.Lead, local: NodeState, seen: RunState) -> NodeState:
-        if local.leadership is None:
-            return local
-        now = unbroken()
-        outcome = membership.perform(
-            self._store, self.keys, seen, action.actions, local.leadership.compare, now
-        )
-        after = outcome.revision if outcome.succeeded else seen.revision + 1
-        return replace(local, lead_after=after, lead_at=now + 0.5)
+    def _(self, action: actions.Lead, local: NodeState, seen: RunState) -> Events:
+        leadership = local.membership.leadership
+        if leadership is None:
+            return []
+        now = self._clock()
+        outcome = membership.perform(self._store, self.keys, seen, action.actions, leadership, now)
+        return [events.DecisionWritten(*holding.written(outcome, seen, now))]
 
     @_do.register
-    def _(self, action: actions.WriteDrain, local: NodeState, seen: RunState) -> NodeState:
-        notice = local.notice
+    def _(self, action: actions.WriteDrain, local: NodeState, seen: RunState) -> Events:
+        notice = local.departure.notice
         if notice is None:
-            return local
+            return []
         notice = replace(notice, node=self.config.node)
         if notice.kind.traits.drains:
             membership.write_drain(self._store, self.keys, Drain(notice.node, notice))
         self._record(notice.event(notice.seen_at))
-        return replace(local, drained=True)
+        return [events.DrainWritten()]
 
     # -- rounds -------------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> Events:
         """Claims the storage for the current round. A claim fences every other round, so a node
         that was cut off must not claim for a round that has been replaced.
         """
@@ -162,124 +233,115 @@ class AgentExecutor:
         incarnation = action.round.incarnation
         found = readable(current.data, Round) if current is not None else None
         if found is None or found.incarnation != incarnation:
-            return replace(local, claim=StorageClaim(incarnation, unbroken(), pending=False))
-        return self._machine.do(action, local, seen)
+            return [events.ClaimStarted(incarnation, pending=False)]
+        return self._processes.do(action, local, seen)
 
     @_do.register
-    def _(self, action: actions.Acknowledge, local: NodeState, seen: RunState) -> NodeState:
-        round_, node = action.round, local.node
+    def _(self, action: actions.Acknowledge, local: NodeState, seen: RunState) -> Events:
+        round_, node, claim = action.round, local.node, local.store.claim
         if node is None:
-            return local
-        epoch = 0
-        ack = Acknowledgement(node.id, node.incarnation, round_.incarnation, "seen")
+            return []
+        ack = answers.seen(node, round_)
         if action.ready:
-            status = self._machine.daemon.status()
-            if local.claim is not None and local.claim.round == round_.incarnation:
-                epoch = local.claim.epoch
-            commit = newest_commit(status, local.commit)
+            status, opened = self._processes.status(), local.store.round_store
+            epoch = claim.epoch if claim and claim.round == round_.incarnation else 0
+            commit = newest_commit(status, local.store.commit)
             if not epoch and round_.members[0].node == node.id:
                 commit = newest(commit, membership.told_commit(self._store, self.keys))
-            ack = replace(
-                ack,
-                phase="ready",
-                daemon=local.daemon,
+            ack = answers.ready(
+                node,
+                round_,
+                daemon=local.store.daemon,
                 snapshots=status.snapshots,
                 commit=commit,
-                store=local.store.address if local.store is not None else "",
+                store=opened.address if opened is not None else "",
                 epoch=epoch,
-                end=local.end,
+                end=local.agreement.end,
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
-        told = (round_.incarnation, ack.phase, epoch)
-        return replace(local, acknowledged=told, said=local.said - {BLIND})
+        return [events.Acknowledged(ack.round, ack.phase, ack.epoch)]
 
     @_do.register
-    def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> NodeState:
-        offer = SlotOffer(action.round, local.daemon, self._machine.daemon.status().snapshots)
+    def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> Events:
+        snapshots = self._processes.status().snapshots
+        offer = answers.offer(local.store.daemon, action.round, snapshots)
         key = self.keys.snapshots(self.config.node)
         self._store.put(key, encode(offer), self._session.lease)
-        return replace(local, offered=action.round)
+        return [events.SlotsOffered(action.round)]
 
     @_do.register
-    def _(self, action: actions.ReportFailure, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ReportFailure, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None:
-            return local
-        folder = self.config.round_logs(workers.number)
+            return []
         first = min((e for e in workers.exits if e.code), key=lambda e: e.at)
         rank = workers.first_rank + first.local_rank
-        message, trace = read_error_file(folder / f"error-{rank}.json")
-        message = message or _describe_exit(first.code)
-        # Of a data loader that was killed its worker tells.
-        killed = first.code == -signal.SIGKILL or "killed by signal" in message
-        if memory := self._machine.lack_of_memory(killed=killed):
-            message = f"{message} ({memory})"
+        trouble = self._processes.failure(workers, first)
         failure = Failure(
-            id=new_id(),
+            id=self._new_id(),
             node=self.config.node,
             round=workers.round,
             rank=rank,
             local_rank=first.local_rank,
             at=first.at,
             exit_code=first.code,
-            message=message,
-            traceback=trace,
-            log=str(self._machine.log(workers.number, rank, first.local_rank)),
+            message=trouble.message,
+            traceback=trouble.traceback,
+            log=trouble.log,
         )
-        return self._report(local, failure, f"rank {rank}: {failure.message}")
+        return self._report(failure, f"rank {rank}: {failure.message}")
 
     @_do.register
-    def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None or seen.settings is None:
-            return local
-        pace, folder = workers.pace, self.config.round_logs(workers.number)
+            return []
+        pace = workers.pace
         rank = workers.first_rank + pace.behind
+        trouble = self._processes.stall(workers, seen.settings.stall_timeout)
         failure = Failure(
-            id=new_id(),
+            id=self._new_id(),
             node=self.config.node,
             round=workers.round,
             rank=rank,
             local_rank=pace.behind,
             at=pace.step_at,
             exit_code=0,
-            message=f"has executed no step after step {pace.step} "
-            f"for {seen.settings.stall_timeout:g} s; "
-            f"the stacks of this node's ranks are in {stacks(folder, '*')}",
-            traceback=read_stack(stacks(folder, rank)),
-            log=str(self._machine.log(workers.number, rank, pace.behind)),
+            message=trouble.message,
+            traceback=trouble.traceback,
+            log=trouble.log,
             stalled=True,
         )
-        return self._report(local, failure, f"rank {rank} {failure.message}")
+        return self._report(failure, f"rank {rank} {failure.message}")
 
     @_do.register
-    def _(self, action: actions.TellSilence, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.TellSilence, local: NodeState, seen: RunState) -> Events:
+        """Reports a silence. People are told here, whether etcd can be told or not."""
         workers = local.workers
         if workers is None:
-            return local
-        silence, now = workers.silence, unbroken()
+            return []
+        silence, now = workers.silence, self._clock()
         for_ = f"for {now - (silence.since or workers.started_at):.0f} s"
         what = f"no step {for_}" if workers.attached else f"no Checkpointer was entered {for_}"
-        line = beginning(f"{what}: {self._machine.standing(workers)}")
-        more = stacks(self.config.round_logs(workers.number), "*")
+        standing, more = self._processes.standing(workers)
+        line = beginning(f"{what}: {standing}")
         logger.warning(f"{line}; whole stacks are in {more}")
-        silence = replace(silence, asked_at=0.0, told=silence.told + 1, line=line)
-        local = replace(local, workers=replace(workers, silence=silence))
+        told: list[LocalEvent] = [events.SilenceReported(line)]
         with contextlib.suppress(Unavailable, LeaseLost):
             if not workers.first_rank:
                 self._record(Event(now, "quiet", line, self.config.node))
-            return self._do(actions.TellProgress(), local, seen)
-        return local
+            told += self._progress(local, line)
+        return told
 
     @_do.register
-    def _(self, action: actions.ReportStoreDeath, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ReportStoreDeath, local: NodeState, seen: RunState) -> Events:
         failure = Failure(
-            new_id(), self.config.node, action.round.incarnation, -1, -1, unbroken(), 0,
+            self._new_id(), self.config.node, action.round.incarnation, -1, -1, self._clock(), 0,
             "the round's store ended",
         )  # fmt: skip
-        return self._report(local, failure, failure.message)
+        return self._report(failure, failure.message)
 
-    def _report(self, local: NodeState, failure: Failure, message: str) -> NodeState:
+    def _report(self, failure: Failure, message: str) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
         message = beginning(blot(message))
         failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
@@ -288,129 +350,105 @@ class AgentExecutor:
         data = {
             "rank": failure.rank,
             "at": failure.at,
-            "seen_at": unbroken(),
+            "seen_at": self._clock(),
             "round": failure.round,
             "exit_code": failure.exit_code,
             "log": failure.log,
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
         logger.error(message)
-        if local.workers is None:
-            return local
-        return replace(local, workers=replace(local.workers, failed=True))
+        return [events.FailureReported()]
 
     @_do.register
-    def _(self, action: actions.ReportFinished, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ReportFinished, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None:
-            return local
-        end = self._machine.round_end(workers)
+            return []
+        end = self._processes.round_end(workers)
         finished = Finished(
             self.config.node,
             workers.round,
-            unbroken(),
+            self._clock(),
             end_step=end.last_step or action.round.resume.step,
             first_step_at=end.first_step_at,
             last_step_at=end.last_step_at,
         )
         self._store.put(self.keys.finished(workers.round, self.config.node), encode(finished))
-        return replace(local, finished=workers.round, finished_at=unbroken())
+        return [events.FinishReported(workers.round)]
 
     @_do.register
-    def _(self, action: actions.Say, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.Say, local: NodeState, seen: RunState) -> Events:
         logger.info(action.line)
-        return replace(local, said=local.said | {action.topic})
+        return [events.Said(action.topic)]
 
     @_do.register
-    def _(self, action: actions.TellRestart, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.TellRestart, local: NodeState, seen: RunState) -> Events:
         incarnation = local.node.incarnation if local.node is not None else ""
         node, data = self.config.node, {"incarnation": incarnation}
         line = f"{node} starts again: the code has changed"
-        self._record(Event(unbroken(), "restart", line, node, data))
-        return replace(local, said=local.said | {RESTARTED})
+        self._record(Event(self._clock(), "restart", line, node, data))
+        return [events.Said(RESTARTED)]
 
     @_do.register
-    def _(self, action: actions.TellVersions, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.TellVersions, local: NodeState, seen: RunState) -> Events:
         data = {"topic": action.topic, "protocol": str(PROTOCOL)}
         line = f"{self.config.node} {action.line}"
-        self._record(Event(unbroken(), "version", line, self.config.node, data))
+        self._record(Event(self._clock(), "version", line, self.config.node, data))
         logger.warning(line)
-        return replace(local, said=local.said | {action.topic})
+        return [events.Said(action.topic)]
 
     # -- agreement on a save step -------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.AnswerSteps, local: NodeState, seen: RunState) -> NodeState:
-        steps = self._machine.daemon.status().workers
-        return self._vote(local, action.proposal, steps, Vote(self.config.node, "", 0))
+    def _(self, action: actions.AnswerSteps, local: NodeState, seen: RunState) -> Events:
+        steps = self._processes.status().workers
+        return self._vote(answers.vote(self.config.node, action.proposal, steps, _resumed(local)))
 
     @_do.register
-    def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> NodeState:
-        """Writes the target, then reads the steps: a worker that had not seen the target must be
-        two steps short of it.
-        """
+    def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> Events:
+        """Writes the target, then reads the steps: what a vote confirms depends on that order."""
         proposal = action.proposal
-        steps = self._machine.daemon.set_target(proposal.round, proposal.id, proposal.target)
-        sure = highest(local, steps) <= proposal.target - 2
-        vote = Vote(
-            self.config.node,
-            "",
-            0,
-            aimed=proposal.target,
-            confirmed=proposal.target if sure else 0,
-        )
-        return self._vote(local, proposal, steps, vote)
+        steps = self._processes.set_target(proposal.round, proposal.id, proposal.target)
+        return self._vote(answers.vote(self.config.node, proposal, steps, _resumed(local)))
 
     @_do.register
-    def _(self, action: actions.VoteSealed, local: NodeState, seen: RunState) -> NodeState:
-        target = action.proposal.target
-        vote = Vote(self.config.node, "", 0, aimed=target, confirmed=target, sealed=target)
-        return self._vote(local, action.proposal, self._machine.daemon.status().workers, vote)
+    def _(self, action: actions.VoteSealed, local: NodeState, seen: RunState) -> Events:
+        proposal, steps = action.proposal, self._processes.status().workers
+        node, resumed = self.config.node, _resumed(local)
+        return self._vote(answers.vote(node, proposal, steps, resumed, sealed=True))
 
     @_do.register
-    def _(self, action: actions.Refuse, local: NodeState, seen: RunState) -> NodeState:
-        vote = Vote(self.config.node, "", 0, refused=True, plain=action.plain)
-        return self._vote(local, action.proposal, (), vote)
+    def _(self, action: actions.Refuse, local: NodeState, seen: RunState) -> Events:
+        node, resumed = self.config.node, _resumed(local)
+        return self._vote(answers.refusal(node, action.proposal, resumed, plain=action.plain))
 
     @_do.register
-    def _(self, action: actions.ReleaseWorkers, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ReleaseWorkers, local: NodeState, seen: RunState) -> Events:
         proposal = action.proposal
         schedule = proposal.schedule if proposal.applied else None
-        self._machine.daemon.set_target(proposal.round, proposal.id, 0, schedule)
+        self._processes.set_target(proposal.round, proposal.id, 0, schedule)
         if schedule is not None and local.workers is not None and not local.workers.first_rank:
             logger.info(proposal.reason)
-        return replace(local, vote=None)
+        return [events.WorkersReleased()]
 
-    def _vote(self, local: NodeState, proposal: Proposal, steps: Any, vote: Vote) -> NodeState:
-        times = [worker.step_time for worker in steps if worker.step_time > 0]
-        vote = replace(
-            vote,
-            proposal=proposal.id,
-            step=highest(local, steps),
-            step_time=max(times, default=0.0),
-        )
+    def _vote(self, vote: Vote) -> Events:
         self._store.put(self.keys.vote(vote.node), encode(vote), self._session.lease)
-        return replace(local, vote=vote)
+        return [events.Voted(vote)]
 
     # -- telling ------------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.TellProgress, local: NodeState, seen: RunState) -> NodeState:
-        status = self._machine.daemon.status()
-        told = progress(self.config.node, local, status, unbroken())
-        commit = newest_commit(status, local.commit)
+    def _(self, action: actions.TellProgress, local: NodeState, seen: RunState) -> Events:
+        quiet = local.workers.silence.line if local.workers is not None else ""
+        return self._progress(local, quiet)
+
+    def _progress(self, local: NodeState, quiet: str) -> Events:
+        status = self._processes.status()
+        told = progress(self.config.node, local, status, self._clock(), quiet)
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(told), self._session.lease)
-        return replace(
-            local,
-            points=(),
-            step=told.step,
-            commit=commit,
-            told_at=told.at,
-            told_step=told.step,
-            step_time=told.step_time,
-            told_commit=commit,
-        )
+        commit = newest_commit(status, local.store.commit)
+        return [events.ProgressReported(told.step, told.step_time, commit)]
 
     def tell_commit(self, commit: Commit, at: float) -> None:
         """Records a commit that this node's daemon has seen."""
@@ -421,10 +459,5 @@ class AgentExecutor:
         membership.record(self._store, self.keys, event)
 
 
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"ended by signal {-code}"
+def _resumed(local: NodeState) -> int:
+    return local.workers.resumed if local.workers is not None else 0

@@ -1,39 +1,39 @@
 """Starts and ends a node's processes: zygote, workers, round store, checkpoint daemon.
 
-`executor.py` leaves actions that need no etcd to `NodeProcesses`. Each returns the new `NodeState`.
+`executor.py` leaves actions that need no etcd to `NodeProcesses`. Each returns what it did, as
+events.
 """
 
 import contextlib
 import logging
-import math
 import os
 import select
 import signal
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import singledispatchmethod
 from pathlib import Path
 
 from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 
 from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.observe import (
-    GONE_WITHIN,
-    LocalEvent,
-    NodeState,
-    RoundStore,
-    StorageClaim,
-    Workers,
-    look,
-)
-from spotelastic.agent.silence import listened
+from spotelastic.agent.executor import Events, WorkerTrouble
+from spotelastic.agent.state import events
+from spotelastic.agent.state.events import Exited, LocalEvent
+from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.workers import memory
 from spotelastic.agent.workers.logs import Logs
-from spotelastic.agent.workers.pool import Exited, StartOrder, Zygote, read_stack
+from spotelastic.agent.workers.pool import (
+    StartOrder,
+    Warm,
+    Zygote,
+    read_error_file,
+    read_stack,
+)
 from spotelastic.agent.workers.standing import place, places
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
@@ -75,7 +75,7 @@ STORE_TIMEOUT = 10.0
 STORE_TRIES = 5
 """Number of times that a round's store may fail to start before this node gives up."""
 
-Post = Callable[[LocalEvent], None]
+Post = Callable[[LocalEvent | Warm], None]
 
 
 class NodeProcesses:
@@ -105,18 +105,45 @@ class NodeProcesses:
     def daemon(self) -> DaemonClient:
         return self._checkpoints.client
 
-    def standing(self, workers: Workers) -> str:
-        """Returns where the workers stand, as they have written it."""
+    def status(self) -> DaemonStatus:
+        return self.daemon.status()
+
+    def set_target(
+        self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
+    ) -> Sequence[WorkerStep]:
+        return self.daemon.set_target(round_, proposal, target, schedule)
+
+    def standing(self, workers: Workers) -> tuple[str, str]:
+        """Returns where the workers stand, as they have written it, and the files with more."""
         folder, mine = self.config.round_logs(workers.number), environment.folder(self.config)
-        return places(
+        told = places(
             {rank: place(read_stack(stacks(folder, rank)), mine) for rank in _ranks(workers)}
         )
+        return told, str(stacks(folder, "*"))
 
-    def lack_of_memory(self, *, killed: bool) -> str:
-        """Returns what the kernel did to workers of this round for lack of memory; empty if
-        nothing.
-        """
-        return memory.explanation(self._kills, killed=killed)
+    def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
+        """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
+        rank = workers.first_rank + exit_.local_rank
+        folder = self.config.round_logs(workers.number)
+        message, trace = read_error_file(folder / f"error-{rank}.json")
+        message = message or _describe_exit(exit_.code)
+        # Of a data loader that was killed its worker tells.
+        killed = exit_.code == -signal.SIGKILL or "killed by signal" in message
+        if lack := memory.explanation(self._kills, killed=killed):
+            message = f"{message} ({lack})"
+        log = self._logs.path(folder, rank, exit_.local_rank)
+        return WorkerTrouble(message, trace, str(log))
+
+    def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
+        """Returns what is known of the slowest of workers that have stalled."""
+        pace, folder = workers.pace, self.config.round_logs(workers.number)
+        rank = workers.first_rank + pace.behind
+        message = (
+            f"has executed no step after step {pace.step} for {timeout:g} s; "
+            f"the stacks of this node's ranks are in {stacks(folder, '*')}"
+        )
+        log = self._logs.path(folder, rank, pace.behind)
+        return WorkerTrouble(message, read_stack(stacks(folder, rank)), str(log))
 
     @property
     def _finalize(self) -> float:
@@ -132,10 +159,6 @@ class NodeProcesses:
         """Returns what the node's pages say of the round that these workers were in."""
         return self._checkpoints.round_end(workers)
 
-    def log(self, number: int, rank: int, local_rank: int) -> Path:
-        """Returns the file with what the worker wrote to stderr in the round of that number."""
-        return self._logs.path(self.config.round_logs(number), rank, local_rank)
-
     def close(self) -> None:
         """Ends everything that was started, and waits until nothing of it is left."""
         if self._zygote is not None:
@@ -145,12 +168,12 @@ class NodeProcesses:
         self._logs.close()
 
     @singledispatchmethod
-    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> NodeState:
+    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
         """Performs an action that needs no etcd. Raises `DaemonUnavailable` and `OSError`."""
         raise TypeError(f"no handler for {action!r}")
 
     @do.register
-    def _(self, action: actions.StartZygote, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.StartZygote, local: NodeState, seen: RunState) -> Events:
         if self._zygote is not None:
             self._zygote.close()
             self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
@@ -178,86 +201,73 @@ class NodeProcesses:
             self._post,
             python=self.config.python,
         )
-        return replace(local, zygote=True, fingerprint=None)
+        return [events.ZygoteStarted()]
 
     @do.register
-    def _(self, action: actions.StartDaemon, local: NodeState, seen: RunState) -> NodeState:
-        local = replace(local, daemon=self._checkpoints.open(), hurried=math.inf)
+    def _(self, action: actions.StartDaemon, local: NodeState, seen: RunState) -> Events:
+        started = events.DaemonStarted(self._checkpoints.open())
         workers, round_ = local.workers, seen.round
         if workers is not None and round_ is not None and round_.incarnation == workers.round:
             member = round_.member(self.config.node)
             if member is not None:
                 self._checkpoints.begin(round_, member)
-        return local
+        return [started]
 
     @do.register
-    def _(self, action: actions.KillWorkers, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.KillWorkers, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None or self._zygote is None:
-            return local
+            return []
         spared = workers.failing & workers.alive if action.but_failing else frozenset()
         self._zygote.end(sorted(workers.alive - spared), action.signal)
-        now, never = unbroken(), float("inf")
+        kill_at = None
         if action.signal == signal.SIGTERM:
-            kill_at, gone_by = now + self.config.grace, never
+            kill_at = unbroken() + self.config.grace
         elif spared:
-            kill_at, gone_by = now + self._finalize + STACKS_WITHIN, never
-        else:
-            kill_at, gone_by = never, min(workers.gone_by, now + GONE_WITHIN)
-        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by, failing=spared)
-        return replace(local, workers=workers)
+            kill_at = unbroken() + self._finalize + STACKS_WITHIN
+        return [events.WorkersKilled(spared, kill_at)]
 
     @do.register
-    def _(self, action: actions.DumpStacks, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.DumpStacks, local: NodeState, seen: RunState) -> Events:
         """Asks workers for their stacks, unless they are programs that the signal would end."""
         workers = local.workers
         if workers is None or self._zygote is None:
-            return local
+            return []
         if self.config.entry != "program":
             self._zygote.send_signal(sorted(workers.alive), STACKS)
-        return replace(local, workers=replace(workers, dumped_at=unbroken()))
+        return [events.StacksRequested()]
 
     @do.register
-    def _(self, action: actions.LookAtSteps, local: NodeState, seen: RunState) -> NodeState:
-        workers = local.workers
-        if workers is None:
-            return local
-        pace = look(workers.pace, self.daemon.status().workers, unbroken())
-        return replace(local, workers=replace(workers, pace=pace))
+    def _(self, action: actions.LookAtSteps, local: NodeState, seen: RunState) -> Events:
+        return [events.StepsRead(self.status().workers)]
 
     @do.register
-    def _(self, action: actions.Listen, local: NodeState, seen: RunState) -> NodeState:
-        workers = local.workers
-        if workers is None:
-            return local
-        silence = listened(workers.silence, self.daemon.status().workers, unbroken())
-        return replace(local, workers=replace(workers, silence=silence))
+    def _(self, action: actions.Listen, local: NodeState, seen: RunState) -> Events:
+        return [events.StepsHeard(self.status().workers)]
 
     @do.register
-    def _(self, action: actions.AskWhere, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.AskWhere, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None or self._zygote is None:
-            return local
+            return []
         for rank in _ranks(workers):
             stacks(self.config.round_logs(workers.number), rank).write_bytes(b"")
         if self.config.entry != "program":
             self._zygote.send_signal(sorted(workers.alive), STACKS)
-        silence = replace(workers.silence, asked_at=unbroken())
-        return replace(local, workers=replace(workers, silence=silence))
+        return [events.StandingRequested()]
 
     @do.register
-    def _(self, action: actions.EndRound, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.EndRound, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None:
-            return local
-        local = replace(local, workers=None, vote=None)
+            return []
         with contextlib.suppress(DaemonUnavailable):
             self.daemon.end()
-            return replace(local, end=self._checkpoints.round_end(workers))
-        return local
+            return [events.RoundEnded(self._checkpoints.round_end(workers))]
+        return [events.RoundEnded(None)]
 
     @do.register
-    def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
         """Forks a store. It reports a new port through a pipe, or has the given one."""
         name, config = f"store/{action.round.incarnation}", self.config
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -283,7 +293,7 @@ class NodeProcesses:
             addresses.join(config.address, told),
             serves=not config.master_port,
         )
-        return replace(local, store=store)
+        return [events.StoreOpened(store)]
 
     def _renewed_leave(self) -> tuple[int, int]:
         """Returns a pipe on which a store that has its port is told to listen there."""
@@ -291,38 +301,39 @@ class NodeProcesses:
             os.close(self._may_serve)
         return os.pipe2(os.O_CLOEXEC)
 
-    def _without_store(self, local: NodeState, why: str) -> NodeState:
+    def _without_store(self, local: NodeState, why: str) -> Events:
         topic = f"no store: {why}"
         if why and not self.config.master_port:
             self._no_store += 1
             if self._no_store >= STORE_TRIES:
                 raise EnvironmentFailure(f"the round's store cannot be started here: {why}")
-        elif why and topic not in local.said:
+        elif why and topic not in local.reports.said:
             logger.warning(
                 f"--master-port {self.config.master_port}: {why}: no round starts until the store "
                 "of the workers can listen there"
             )
-        return replace(local, said=local.said | {topic})
+        return [events.Said(topic)]
 
     @do.register
-    def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> NodeState:
-        if local.store is None:
-            return local
+    def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> Events:
+        if local.store.round_store is None:
+            return []
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
             os.write(self._may_serve, b".")
-        return replace(local, store=replace(local.store, serves=True))
+        return [events.StoreServes()]
 
     @do.register
-    def _(self, action: actions.CloseStore, local: NodeState, seen: RunState) -> NodeState:
-        if local.store is not None and not local.store.dead:
-            self.zygote.end([local.store.id])
-        return replace(local, store=None)
+    def _(self, action: actions.CloseStore, local: NodeState, seen: RunState) -> Events:
+        opened = local.store.round_store
+        if opened is not None and not opened.dead:
+            self.zygote.end([opened.id])
+        return [events.StoreClosed()]
 
     @do.register
-    def _(self, action: actions.StartWorkers, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.StartWorkers, local: NodeState, seen: RunState) -> Events:
         round_, member, settings = action.round, action.member, seen.settings
         if settings is None:
-            return local
+            return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
         folder = self.config.round_logs(round_.number)
@@ -362,41 +373,39 @@ class NodeProcesses:
                 os.close(stream)
             alive.append(name)
         logger.info(_describe(round_, member))
-        workers = Workers(
+        started = events.WorkersStarted(
             round_.incarnation,
             round_.number,
             first,
             round_.epoch,
-            unbroken(),
             frozenset(alive),
-            resumed=round_.resume.step,
+            round_.resume.step,
         )
-        return replace(local, workers=workers, vote=None, step=round_.resume.step)
+        return [started]
 
     @do.register
-    def _(self, action: actions.AdoptEpoch, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.AdoptEpoch, local: NodeState, seen: RunState) -> Events:
         self._checkpoints.begin(action.round, action.member)
-        if local.workers is None:
-            return local
-        return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
+        return [events.EpochAdopted(action.round.epoch)]
 
     @do.register
-    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> Events:
         self._checkpoints.claim(action.round.incarnation)
-        return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
+        return [events.ClaimStarted(action.round.incarnation)]
 
     @do.register
-    def _(self, action: actions.UploadByDeadline, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.UploadByDeadline, local: NodeState, seen: RunState) -> Events:
         self.daemon.hurry(action.deadline)
-        return replace(local, hurried=action.deadline)
+        return [events.UploadHurried(action.deadline)]
 
     @do.register
-    def _(self, action: actions.FlushUploads, local: NodeState, seen: RunState) -> NodeState:
+    def _(self, action: actions.FlushUploads, local: NodeState, seen: RunState) -> Events:
         within = FLUSH_TIMEOUT
-        if local.notice is not None and local.notice.deadline is not None:
-            within = min(within, max(local.notice.deadline - unbroken(), 1.0))
+        notice = local.departure.notice
+        if notice is not None and notice.deadline is not None:
+            within = min(within, max(notice.deadline - unbroken(), 1.0))
         self._checkpoints.flush(action.round, within)
-        return replace(local, flushing=action.round)
+        return [events.FlushStarted(action.round)]
 
 
 def _ranks(workers: Workers) -> list[int]:
@@ -424,3 +433,12 @@ def _describe(round_: Round, member: Member) -> str:
         f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
         f"{len(round_.members)}, {workers}, {source}"
     )
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

@@ -1,24 +1,37 @@
 """Folds events into what an agent knows of its own node: one immutable value (pure).
 
-Together with `rendezvous.view.RunState` (the run, as etcd shows it) this is all that `decide` sees.
+The one writer of `NodeState`. Actions return events and never a changed state, so that a simulation
+whose actions are simulated folds what the real ones would, and a log of events can be replayed.
+
+Must never happen:
+
+- an action has been performed and its event is folded after that of the next one: the next one is
+  decided, or performed, from a state in which the first has not happened;
+- an event of a process counts for another one of that kind: children, rounds and claims are known
+  by name, and what comes late is dropped.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
 
-from spotelastic_checkpoints.types import Commit, WorkerStep
+from spotelastic_checkpoints.types import Commit
 
-from spotelastic.agent.silence import Silence
-from spotelastic.agent.workers.pool import Exited, Warm, WorkerFailing, ZygoteGone
-from spotelastic.model.agreement import Vote
+from spotelastic.agent.state import events
+from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.silence import listened
+from spotelastic.agent.state.values import (
+    BLIND,
+    NodeState,
+    StorageClaim,
+    WorkerExit,
+    Workers,
+    look,
+)
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
-from spotelastic.model.progress import Point
-from spotelastic.model.round import RoundEnd
 from spotelastic.rendezvous import agreement
-from spotelastic.store.election import Leadership
 
 POINTS_KEPT = 512
 LEAVE_WITHIN = 10.0
@@ -31,351 +44,141 @@ takes a few to free its memory.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerExit:
-    """A worker of this node that ended by itself, or reported a failure and is about to."""
-
-    local_rank: int
-    code: int
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How far the workers of this node were at the last look.
-
-    It counts looks instead of measuring time, so that a jump of the clock stalls nothing.
-    """
-
-    looked_at: float = 0.0
-    steps: tuple[int, ...] = ()
-    unchanged: int = 0
-    """Looks in a row that found no new step, although one was expected."""
-    behind: int = 0
-    """Local rank of the slowest worker."""
-    step: int = 0
-    step_at: float = 0.0
-    """When that worker executed its last step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The workers that this node runs, until they are reaped."""
-
-    round: str
-    number: int
-    first_rank: int
-    epoch: int
-    started_at: float
-    alive: frozenset[str]
-    """Names of the workers that have not been reaped: `<round>/<local rank>`."""
-    exits: tuple[WorkerExit, ...] = ()
-    killed: bool = False
-    """Whether this agent is ending them, so that their exits mean nothing."""
-    kill_at: float = math.inf
-    """When workers that survived SIGTERM get SIGKILL."""
-    gone_by: float = math.inf
-    """When a process that survived SIGKILL counts as stuck."""
-    pace: Pace = Pace()
-    dumped_at: float = 0.0
-    """When they were asked for their stacks, because a node has stalled; 0: they were not."""
-    attached: bool = False
-    """Whether one of them has entered its Checkpointer."""
-    left: bool = False
-    """Whether one of them has left its Checkpointer, or will never have one."""
-    waiting_at: int = 0
-    """The agreed step at which all of them have sealed and wait."""
-    silence: Silence = Silence()
-    failing: frozenset[str] = frozenset()
-    """Workers that have reported a failure, and may end by themselves."""
-    failed: bool = False
-    """Whether a failure of theirs has been reported."""
-    resumed: int = 0
-    """The step that they resume from. A page shows less before its worker has restored."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundStore:
-    """The TCPStore process that this node runs for a round."""
-
-    round: str
-    id: str
-    address: str
-    dead: bool = False
-    serves: bool = True
-    """Whether its port is open. With a given port it is bound first, and opens when the round
-    starts.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class StorageClaim:
-    """A claim of the storage for a round. `epoch` 0: not answered, or failed."""
-
-    round: str
-    asked_at: float
-    pending: bool = True
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """What an agent knows of its own node."""
-
-    node: Node | None = None
-    """The node as registered, or as it will be under a new lease."""
-    fingerprint: Fingerprint | None = None
-    """The node's software; known once the zygote is warm."""
-    zygote: bool = False
-    daemon: str = ""
-    """host:port of the running daemon; empty while there is none."""
-    registered: bool = False
-    leadership: Leadership | None = None
-    lead_after: int = 0
-    """Store revision that must be seen before the holder decides again."""
-    lead_at: float = 0.0
-    """When the holder decides again anyway."""
-    nodes_seen: bool = False
-    """Whether the holder's own branch of etcd has been read."""
-    refused_at: float = 0.0
-    """Since when this node may not join, because of another node that may be gone already."""
-    write_at: float = 0.0
-    """No write to etcd before this time: it was unavailable."""
-    ask_at: float = 0.0
-    """No request to the daemon before this time: it has refused one."""
-    workers: Workers | None = None
-    store: RoundStore | None = None
-    claim: StorageClaim | None = None
-    outrun: int = 0
-    """The newest storage epoch of this node that a later claim has fenced."""
-    commit: Commit | None = None
-    acknowledged: tuple[str, str, int] = ("", "", 0)
-    """(round, phase, epoch) of the last acknowledgement."""
-    vote: Vote | None = None
-    end: RoundEnd | None = None
-    """The end of the last round that this node took part in."""
-    offered: str = ""
-    """The round for which this node, left out of it, has published its snapshots."""
-    flushing: str = ""
-    flushed: str = ""
-    finished: str = ""
-    """The round for which the success of all workers of this node was recorded."""
-    finished_at: float = 0.0
-    stays: bool = False
-    """Whether this node serves the others until the job has ended, even when its own part is
-    done.
-    """
-    said: frozenset[str] = frozenset()
-    """Topics that have been reported."""
-    notice: Notice | None = None
-    drained: bool = False
-    """Whether the notice has been written as a drain."""
-    hurried: float = math.inf
-    """The time at which this node will be gone, as the daemon was told."""
-    leaving: int = 0
-    """The signal that asked the agent to end; 0: none did."""
-    left: bool = False
-    """Whether everything due before leaving has been uploaded."""
-    points: tuple[Point, ...] = field(default=())
-    step: int = 0
-    told_at: float = 0.0
-    """When progress was last published."""
-    told_step: int = 0
-    step_time: float = 0.0
-    """Seconds per step as last published; 0: not measured yet."""
-    told_commit: Commit | None = None
-    """The newest commit that was published with its progress."""
-
-
-# -- events beside those of the pool and the daemon ---------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Noticed:
-    notice: Notice
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLost:
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    signal: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The answer to a claim; epoch 0: it failed."""
-
-    round: str
-    epoch: int
-    commit: Commit | None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochSuperseded:
-    """A later claim has fenced this node's storage epoch."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    round: str
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonGone:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAttached:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class SaveSealed:
-    step: int
-    waiting: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LeftCheckpointer:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSeen:
-    commit: Commit
-    at: float
-
-
-LocalEvent = (
-    Warm
-    | Exited
-    | WorkerFailing
-    | ZygoteGone
-    | Noticed
-    | SessionLost
-    | Signalled
-    | Claimed
-    | EpochSuperseded
-    | Flushed
-    | DaemonGone
-    | WorkerAttached
-    | SaveSealed
-    | LeftCheckpointer
-    | Stepped
-    | CommitSeen
-)
-
-
 def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
     """Returns the node's state after `event`."""
-    match event:
-        case Exited() | WorkerFailing():
-            return _ends(local, event, now)
-        case ZygoteGone():
-            return replace(local, zygote=False)
-        case Noticed(notice):
-            return _noticed(local, notice)
-        case SessionLost():
-            return replace(
-                local,
-                registered=False,
-                leadership=None,
-                nodes_seen=False,
-                acknowledged=("", "", 0),  # went with the lease
-            )
-        case Signalled(sig):
-            return _asked_to_leave(local, sig, now)
-        case Claimed():
-            return _claimed(local, event)
-        case EpochSuperseded(epoch):
-            return replace(local, outrun=max(epoch, local.outrun))
-        case Flushed(round_):
-            return replace(local, flushed=round_, left=local.left or bool(local.leaving))
-        case DaemonGone():
-            return replace(local, daemon="")
-        case Stepped(points):
-            kept = (*local.points, *points)[-POINTS_KEPT:]
-            return replace(local, points=kept, step=points[-1].step if points else local.step)
-        case CommitSeen(commit, _):
-            newest = max(commit, local.commit or commit, key=lambda c: (c.epoch, c.step))
-            return replace(local, commit=newest)
-        case WorkerAttached() | SaveSealed() | LeftCheckpointer():
-            return _workers_said(local, event)
-    return local
+    return after(event, local, now)
 
 
-def forgotten(local: NodeState) -> NodeState:
-    """Returns the state of a node that knows more than etcd, and is therefore new to it.
-
-    Its workers go on until the next round of the new history, which resumes from the newest commit.
-    """
-    return replace(
-        local, node=None, registered=False, leadership=None, nodes_seen=False, claim=None, vote=None
-    )
+@singledispatch
+def after(event: events.AgentEvent, local: NodeState, now: float) -> NodeState:
+    """Returns the state after one kind of event: each has a function below."""
+    raise TypeError(f"nothing is known of {event!r}")
 
 
-def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
-    """Returns `pace` after a look at the workers' pages.
-
-    No step is expected before the first one, and while one of the workers is kept waiting on
-    purpose.
-    """
-    steps = tuple(worker.step for worker in workers)
-    expected = any(w.first_step_at for w in workers) and not any(w.waiting for w in workers)
-    behind = min(workers, key=lambda w: (w.step, w.last_step_at))
-    unchanged = pace.unchanged + 1 if expected and steps == pace.steps else 0
-    return Pace(now, steps, unchanged, behind.local_rank, behind.step, behind.last_step_at)
+# -- changes of one part --------------------------------------------------------------------------
 
 
-def _ends(local: NodeState, event: Exited | WorkerFailing, now: float) -> NodeState:
-    if isinstance(event, WorkerFailing):
-        return _failing(local, event, now)
-    if local.store is not None and local.store.id == event.id:
-        return replace(local, store=replace(local.store, dead=True))
-    workers = local.workers
-    if workers is None or event.id not in workers.alive:
+def _membership(local: NodeState, **changed: Any) -> NodeState:
+    return replace(local, membership=replace(local.membership, **changed))
+
+
+def _departure(local: NodeState, **changed: Any) -> NodeState:
+    return replace(local, departure=replace(local.departure, **changed))
+
+
+def _workers(local: NodeState, **changed: Any) -> NodeState:
+    """Changes the workers, if there are any: what is told of them may come after their end."""
+    if local.workers is None:
         return local
-    rank, exits = int(event.id.rpartition("/")[2]), workers.exits
-    if not workers.killed and all(exit_.local_rank != rank for exit_ in exits):
-        exits = (*exits, WorkerExit(rank, event.code, now))
-    if event.gone:
-        return replace(
-            local, workers=replace(workers, alive=workers.alive - {event.id}, exits=exits)
-        )
-    # What it left behind is killed, unless it was asked to end and has time left for that.
-    gone_by = min(workers.gone_by, now + GONE_WITHIN) if workers.kill_at == math.inf else math.inf
-    return replace(local, workers=replace(workers, exits=exits, gone_by=gone_by))
+    return replace(local, workers=replace(local.workers, **changed))
 
 
-def _failing(local: NodeState, event: WorkerFailing, now: float) -> NodeState:
-    """Records that a worker has reported a failure. It is alive until its end is reported."""
-    workers = local.workers
-    if workers is None or event.id not in workers.alive or workers.killed:
-        return local
-    exits, rank = workers.exits, int(event.id.rpartition("/")[2])
-    if all(exit_.local_rank != rank for exit_ in exits):
-        exits = (*exits, WorkerExit(rank, event.code, now))
-    failing = workers.failing | {event.id}
-    return replace(local, workers=replace(workers, exits=exits, failing=failing))
+def _store(local: NodeState, **changed: Any) -> NodeState:
+    return replace(local, store=replace(local.store, **changed))
 
 
-def _asked_to_leave(local: NodeState, sig: int, now: float) -> NodeState:
-    local = replace(local, leaving=sig)
-    node = local.node.id if local.node is not None else ""
-    deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.step_time)
+def _agreement(local: NodeState, **changed: Any) -> NodeState:
+    return replace(local, agreement=replace(local.agreement, **changed))
+
+
+def _reports(local: NodeState, **changed: Any) -> NodeState:
+    return replace(local, reports=replace(local.reports, **changed))
+
+
+def _retries(local: NodeState, **changed: Any) -> NodeState:
+    return replace(local, retries=replace(local.retries, **changed))
+
+
+def _said(local: NodeState, topic: str) -> NodeState:
+    return _reports(local, said=local.reports.said | {topic})
+
+
+# -- membership -----------------------------------------------------------------------------------
+
+
+@after.register
+def _(event: events.ZygoteStarted, local: NodeState, now: float) -> NodeState:
+    return _membership(local, zygote=True, fingerprint=None)
+
+
+@after.register
+def _(event: events.ZygoteWarm, local: NodeState, now: float) -> NodeState:
+    return _membership(local, fingerprint=event.fingerprint)
+
+
+@after.register
+def _(event: events.ZygoteGone, local: NodeState, now: float) -> NodeState:
+    return _membership(local, zygote=False)
+
+
+@after.register
+def _(event: events.Registered, local: NodeState, now: float) -> NodeState:
+    local = _membership(local, node=event.node, registered=True)
+    local = _retries(_agreement(local, offered=""), refused_at=0.0)
+    # The progress went with the old lease.
+    return _reports(local, told_step=-1) if event.renewed else local
+
+
+@after.register
+def _(event: events.RegistrationRefused, local: NodeState, now: float) -> NodeState:
+    since = local.retries.refused_at or now
+    return _retries(local, refused_at=since, write_at=event.retry_at)
+
+
+@after.register
+def _(event: events.BecameHolder, local: NodeState, now: float) -> NodeState:
+    local = _membership(local, leadership=event.leadership, nodes_seen=False)
+    return _retries(local, lead_after=0)
+
+
+@after.register
+def _(event: events.NodesRead, local: NodeState, now: float) -> NodeState:
+    return _membership(local, nodes_seen=local.membership.leadership is not None)
+
+
+@after.register
+def _(event: events.DecisionWritten, local: NodeState, now: float) -> NodeState:
+    return _retries(local, lead_after=event.after, lead_at=event.again_at)
+
+
+@after.register
+def _(event: events.SessionLost, local: NodeState, now: float) -> NodeState:
+    local = _membership(local, registered=False, leadership=None, nodes_seen=False)
+    return _agreement(local, acknowledged=("", "", 0))  # went with the lease
+
+
+@after.register
+def _(event: events.StoreWentBack, local: NodeState, now: float) -> NodeState:
+    """The workers go on until the next round of the new history, which resumes from the newest
+    commit.
+    """
+    local = _membership(local, node=None, registered=False, leadership=None, nodes_seen=False)
+    return _agreement(_store(local, claim=None), vote=None)
+
+
+@after.register
+def _(event: events.WriteFailed, local: NodeState, now: float) -> NodeState:
+    return _retries(local, write_at=event.retry_at)
+
+
+# -- departure ------------------------------------------------------------------------------------
+
+
+@after.register
+def _(event: events.AgentStarted, local: NodeState, now: float) -> NodeState:
+    return _departure(local, stays=event.stays)
+
+
+@after.register
+def _(event: events.Noticed, local: NodeState, now: float) -> NodeState:
+    return _noticed(local, event.notice)
+
+
+@after.register
+def _(event: events.Signalled, local: NodeState, now: float) -> NodeState:
+    local = _departure(local, leaving=event.signal)
+    node = local.membership.node.id if local.membership.node is not None else ""
+    deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.reports.step_time)
     return _noticed(local, Notice(InterruptionKind.LEAVE, node, "signal", now, now, deadline))
 
 
@@ -383,7 +186,7 @@ def _noticed(local: NodeState, notice: Notice) -> NodeState:
     """Records a notice. The first one counts, unless a later one leaves less time; one that does
     not drain is only a hint.
     """
-    current = local.notice
+    current = local.departure.notice
     if current is not None and not notice.kind.traits.drains:
         return local
     if (
@@ -395,30 +198,277 @@ def _noticed(local: NodeState, notice: Notice) -> NodeState:
         )
     ):
         return local
-    return replace(local, notice=notice, drained=False)
+    return _departure(local, notice=notice, drained=False)
 
 
-def _claimed(local: NodeState, event: Claimed) -> NodeState:
-    claim = local.claim
-    if event.commit is not None:
-        newest = max(event.commit, local.commit or event.commit, key=lambda c: (c.epoch, c.step))
-        local = replace(local, commit=newest)
-    if claim is None or claim.round != event.round:
+@after.register
+def _(event: events.DrainWritten, local: NodeState, now: float) -> NodeState:
+    return _departure(local, drained=True)
+
+
+@after.register
+def _(event: events.UploadHurried, local: NodeState, now: float) -> NodeState:
+    return _departure(local, hurried=event.deadline)
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+@after.register
+def _(event: events.WorkersStarted, local: NodeState, now: float) -> NodeState:
+    workers = Workers(
+        event.round,
+        event.number,
+        event.first_rank,
+        event.epoch,
+        now,
+        event.alive,
+        resumed=event.resumed,
+    )
+    local = _agreement(replace(local, workers=workers), vote=None)
+    return _reports(local, step=event.resumed)
+
+
+@after.register
+def _(event: events.EpochAdopted, local: NodeState, now: float) -> NodeState:
+    return _workers(local, epoch=event.epoch)
+
+
+@after.register
+def _(event: events.Exited, local: NodeState, now: float) -> NodeState:
+    opened, workers = local.store.round_store, local.workers
+    if opened is not None and opened.id == event.id:
+        return _store(local, round_store=replace(opened, dead=True))
+    if workers is None or event.id not in workers.alive:
         return local
-    return replace(local, claim=replace(claim, pending=False, epoch=event.epoch))
+    exits = workers.exits if workers.killed else _exits(workers, event.id, event.code, now)
+    if event.gone:
+        return _workers(local, alive=workers.alive - {event.id}, exits=exits)
+    # What it left behind is killed, unless it was asked to end and has time left for that.
+    gone_by = min(workers.gone_by, now + GONE_WITHIN) if workers.kill_at == math.inf else math.inf
+    return _workers(local, exits=exits, gone_by=gone_by)
 
 
-def _workers_said(
-    local: NodeState, event: WorkerAttached | SaveSealed | LeftCheckpointer
-) -> NodeState:
+@after.register
+def _(event: events.WorkerFailing, local: NodeState, now: float) -> NodeState:
+    """The worker is alive until its end is reported."""
+    workers = local.workers
+    if workers is None or event.id not in workers.alive or workers.killed:
+        return local
+    exits = _exits(workers, event.id, event.code, now)
+    return _workers(local, exits=exits, failing=workers.failing | {event.id})
+
+
+def _exits(workers: Workers, worker: str, code: int, now: float) -> tuple[WorkerExit, ...]:
+    """Returns the exits with that of one worker, whose first report counts."""
+    rank = int(worker.rpartition("/")[2])
+    if any(exit_.local_rank == rank for exit_ in workers.exits):
+        return workers.exits
+    return (*workers.exits, WorkerExit(rank, code, now))
+
+
+@after.register
+def _(event: events.WorkersKilled, local: NodeState, now: float) -> NodeState:
     workers = local.workers
     if workers is None:
         return local
-    match event:
-        case WorkerAttached():
-            workers = replace(workers, attached=True, left=False)
-        case LeftCheckpointer():
-            workers = replace(workers, left=True)
-        case SaveSealed(step, waiting):
-            workers = replace(workers, waiting_at=step if waiting else workers.waiting_at)
-    return replace(local, workers=workers)
+    kill_at, gone_by = event.kill_at, math.inf
+    if kill_at is None:
+        kill_at, gone_by = math.inf, min(workers.gone_by, now + GONE_WITHIN)
+    return _workers(local, killed=True, kill_at=kill_at, gone_by=gone_by, failing=event.spared)
+
+
+@after.register
+def _(event: events.StacksRequested, local: NodeState, now: float) -> NodeState:
+    return _workers(local, dumped_at=now)
+
+
+@after.register
+def _(event: events.StepsRead, local: NodeState, now: float) -> NodeState:
+    if local.workers is None:
+        return local
+    return _workers(local, pace=look(local.workers.pace, event.workers, now))
+
+
+@after.register
+def _(event: events.StepsHeard, local: NodeState, now: float) -> NodeState:
+    if local.workers is None:
+        return local
+    return _workers(local, silence=listened(local.workers.silence, event.workers, now))
+
+
+@after.register
+def _(event: events.StandingRequested, local: NodeState, now: float) -> NodeState:
+    if local.workers is None:
+        return local
+    return _workers(local, silence=replace(local.workers.silence, asked_at=now))
+
+
+@after.register
+def _(event: events.SilenceReported, local: NodeState, now: float) -> NodeState:
+    if local.workers is None:
+        return local
+    silence = local.workers.silence
+    silence = replace(silence, asked_at=0.0, told=silence.told + 1, line=event.line)
+    return _workers(local, silence=silence)
+
+
+@after.register
+def _(event: events.WorkerAttached, local: NodeState, now: float) -> NodeState:
+    return _workers(local, attached=True, left=False)
+
+
+@after.register
+def _(event: events.LeftCheckpointer, local: NodeState, now: float) -> NodeState:
+    return _workers(local, left=True)
+
+
+@after.register
+def _(event: events.SaveSealed, local: NodeState, now: float) -> NodeState:
+    return _workers(local, waiting_at=event.step) if event.waiting else local
+
+
+@after.register
+def _(event: events.FailureReported, local: NodeState, now: float) -> NodeState:
+    return _workers(local, failed=True)
+
+
+@after.register
+def _(event: events.RoundEnded, local: NodeState, now: float) -> NodeState:
+    local = _agreement(replace(local, workers=None), vote=None)
+    return local if event.end is None else _agreement(local, end=event.end)
+
+
+# -- daemon, round store and storage --------------------------------------------------------------
+
+
+@after.register
+def _(event: events.DaemonStarted, local: NodeState, now: float) -> NodeState:
+    """A new daemon does not know when this node will be gone."""
+    return _departure(_store(local, daemon=event.address), hurried=math.inf)
+
+
+@after.register
+def _(event: events.DaemonGone, local: NodeState, now: float) -> NodeState:
+    return _store(local, daemon="")
+
+
+@after.register
+def _(event: events.DaemonRefused, local: NodeState, now: float) -> NodeState:
+    again = event.retry_at
+    return _retries(_said(local, event.topic), write_at=again, ask_at=again)
+
+
+@after.register
+def _(event: events.StoreOpened, local: NodeState, now: float) -> NodeState:
+    return _store(local, round_store=event.store)
+
+
+@after.register
+def _(event: events.StoreServes, local: NodeState, now: float) -> NodeState:
+    opened = local.store.round_store
+    return _store(local, round_store=replace(opened, serves=True)) if opened is not None else local
+
+
+@after.register
+def _(event: events.StoreClosed, local: NodeState, now: float) -> NodeState:
+    return _store(local, round_store=None)
+
+
+@after.register
+def _(event: events.ClaimStarted, local: NodeState, now: float) -> NodeState:
+    return _store(local, claim=StorageClaim(event.round, now, event.pending))
+
+
+@after.register
+def _(event: events.Claimed, local: NodeState, now: float) -> NodeState:
+    if event.commit is not None:
+        local = _committed(local, event.commit)
+    claim = local.store.claim
+    if claim is None or claim.round != event.round:
+        return local
+    return _store(local, claim=replace(claim, pending=False, epoch=event.epoch))
+
+
+@after.register
+def _(event: events.EpochSuperseded, local: NodeState, now: float) -> NodeState:
+    return _store(local, outrun=max(event.epoch, local.store.outrun))
+
+
+@after.register
+def _(event: events.CommitSeen, local: NodeState, now: float) -> NodeState:
+    return _committed(local, event.commit)
+
+
+def _committed(local: NodeState, commit: Commit) -> NodeState:
+    return _store(local, commit=max(commit, local.store.commit or commit))
+
+
+@after.register
+def _(event: events.FlushStarted, local: NodeState, now: float) -> NodeState:
+    return _store(local, flushing=event.round)
+
+
+@after.register
+def _(event: events.Flushed, local: NodeState, now: float) -> NodeState:
+    departure = local.departure
+    local = _store(local, flushed=event.round)
+    return _departure(local, left=departure.left or bool(departure.leaving))
+
+
+# -- agreement ------------------------------------------------------------------------------------
+
+
+@after.register
+def _(event: events.Acknowledged, local: NodeState, now: float) -> NodeState:
+    local = _agreement(local, acknowledged=(event.round, event.phase, event.epoch))
+    return _reports(local, said=local.reports.said - {BLIND})
+
+
+@after.register
+def _(event: events.SlotsOffered, local: NodeState, now: float) -> NodeState:
+    return _agreement(local, offered=event.round)
+
+
+@after.register
+def _(event: events.Voted, local: NodeState, now: float) -> NodeState:
+    return _agreement(local, vote=event.vote)
+
+
+@after.register
+def _(event: events.WorkersReleased, local: NodeState, now: float) -> NodeState:
+    return _agreement(local, vote=None)
+
+
+# -- reports --------------------------------------------------------------------------------------
+
+
+@after.register
+def _(event: events.Stepped, local: NodeState, now: float) -> NodeState:
+    kept = (*local.reports.points, *event.points)[-POINTS_KEPT:]
+    step = event.points[-1].step if event.points else local.reports.step
+    return _reports(local, points=kept, step=step)
+
+
+@after.register
+def _(event: events.ProgressReported, local: NodeState, now: float) -> NodeState:
+    local = _store(local, commit=event.commit)
+    return _reports(
+        local,
+        points=(),
+        step=event.step,
+        told_at=now,
+        told_step=event.step,
+        step_time=event.step_time,
+        told_commit=event.commit,
+    )
+
+
+@after.register
+def _(event: events.FinishReported, local: NodeState, now: float) -> NodeState:
+    return _reports(local, finished=event.round, finished_at=now)
+
+
+@after.register
+def _(event: events.Said, local: NodeState, now: float) -> NodeState:
+    return _said(local, event.topic)

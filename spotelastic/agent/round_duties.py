@@ -45,10 +45,11 @@ from spotelastic.agent.actions import (
     VoteSealed,
     Wake,
 )
-from spotelastic.agent.observe import NodeState, Workers
-from spotelastic.agent.silence import LOOK_EVERY
+from spotelastic.agent.state.silence import LOOK_EVERY
+from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous.duties import answers
 from spotelastic.rendezvous.restarts import FAILURES
 from spotelastic.rendezvous.view import RunState
 
@@ -75,12 +76,12 @@ _PLAIN = (
 def hurry(local: NodeState, seen: RunState) -> Iterator[Action]:
     """Tells the daemon once when this node will be gone, whichever source reported it."""
     drain = seen.drains.get(local.node.id) if local.node is not None else None
-    notices = [local.notice, drain.notice if drain is not None else None]
+    notices = [local.departure.notice, drain.notice if drain is not None else None]
     ends = [
         n.deadline for n in notices if n is not None and n.kind.traits.has_deadline and n.deadline
     ]
     end = min(ends, default=math.inf)
-    if local.daemon and end < local.hurried - 0.5:
+    if local.store.daemon and end < local.departure.hurried - 0.5:
         yield UploadByDeadline(end)
 
 
@@ -101,7 +102,7 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         yield KillWorkers()  # their failure is no longer what matters
     elif not workers.alive:
         plain = not workers.attached and now >= workers.started_at + ATTACH_PATIENCE
-        if plain and mine is not None and mine.slot == 0 and "plain" not in local.said:
+        if plain and mine is not None and mine.slot == 0 and "plain" not in local.reports.said:
             yield Say("plain", _PLAIN)
         yield EndRound()
 
@@ -118,9 +119,11 @@ def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
 
 def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
     """Duties of a node outside the round: it offers its snapshots, and runs no round store."""
-    if local.workers is None and local.registered and local.offered != round_.incarnation:
-        yield OfferSlots(round_.incarnation)
-    if local.store is not None:
+    incarnation = round_.incarnation
+    offered = local.agreement.offered == incarnation
+    if local.workers is None and local.membership.registered and not offered:
+        yield OfferSlots(incarnation)
+    if local.store.round_store is not None:
         yield CloseStore()
 
 
@@ -131,36 +134,36 @@ def get_ready(
     start.
     """
     incarnation = round_.incarnation
-    if round_.pause and f"pause {incarnation}" not in local.said:
+    if round_.pause and f"pause {incarnation}" not in local.reports.said:
         yield Say(f"pause {incarnation}", round_.reason)
-    if not local.registered:
+    if not local.membership.registered:
         return
-    takes_time = local.workers is not None or member.slot == 0
-    if takes_time and local.acknowledged[0] != incarnation:
+    claim, store = local.store.claim, local.store.round_store
+    acknowledged = local.agreement.acknowledged
+    told = acknowledged[:2]
+    at_once = local.workers is None and member.slot != 0
+    if not at_once and answers.phase_due(told, round_, can_start=False):
         yield Acknowledge(round_, ready=False)
-    if local.store is not None and local.store.round != incarnation:
+    if store is not None and store.round != incarnation:
         yield CloseStore()
     if member.slot == 0:
-        if local.claim is None or local.claim.round != incarnation:
+        if claim is None or claim.round != incarnation:
             yield ClaimStorage(round_)
-        if local.store is None:
+        if store is None:
             yield OpenStore(round_)
-    if local.workers is not None or local.acknowledged == (incarnation, "ready", _epoch(local)):
+    epoch = claim.epoch if claim is not None else 0
+    if local.workers is not None or acknowledged == (incarnation, "ready", epoch):
         return
     if member.slot == 0:
-        claim, store = local.claim, local.store
         if claim is None or claim.round != incarnation or store is None or store.dead:
             return
         patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
             return
-    if local.acknowledged[:2] != (incarnation, "ready") or member.slot == 0:
+    # The first node answers again when it has claimed the storage after all.
+    if answers.phase_due(told, round_, can_start=True) or member.slot == 0:
         yield Acknowledge(round_, ready=True)
-
-
-def _epoch(local: NodeState) -> int:
-    return local.claim.epoch if local.claim is not None else 0
 
 
 def train(
@@ -169,11 +172,12 @@ def train(
     """Duties of a member of a round that has started."""
     workers = local.workers
     if workers is None:
-        if round_.plain == round_.number and member.slot == 0 and "plain" not in local.said:
+        if round_.plain == round_.number and member.slot == 0 and "plain" not in local.reports.said:
             yield Say("plain", _PLAIN)
-        if member.slot == 0 and local.store is not None and not local.store.serves:
+        opened = local.store.round_store
+        if member.slot == 0 and opened is not None and not opened.serves:
             yield ServeStore()
-        if local.zygote and not local.leaving:
+        if local.membership.zygote and not local.departure.leaving:
             yield StartWorkers(round_, member)
         return
     if workers.round != round_.incarnation:
@@ -185,7 +189,8 @@ def train(
     yield from _exits(local, round_, workers)
     yield from _stall(seen, round_, workers, now)
     yield from _silence(round_, workers, now)
-    if local.finished == round_.incarnation and seen.settings is not None and not local.stays:
+    finished = local.reports.finished == round_.incarnation
+    if finished and seen.settings is not None and not local.departure.stays:
         yield from _leave_barrier(local, seen.settings.exit_barrier, now)
     proposal = seen.proposal
     if proposal is not None and proposal.round == round_.incarnation:
@@ -201,12 +206,12 @@ def _keep_first(
     The epoch is missing if the claim was not answered in time. It is fenced if the claim of a round
     that this one replaced came through late.
     """
-    store, claim = local.store, local.claim
+    store, claim = local.store.round_store, local.store.claim
     if store is not None and store.dead and not workers.failed and not workers.exits:
         yield ReportStoreDeath(round_)
-    if round_.epoch in (0, local.outrun) and claim is not None and not claim.pending:
+    if round_.epoch in (0, local.store.outrun) and claim is not None and not claim.pending:
         if claim.epoch > round_.epoch and claim.round == round_.incarnation:
-            if local.acknowledged != (round_.incarnation, "ready", claim.epoch):
+            if local.agreement.acknowledged != (round_.incarnation, "ready", claim.epoch):
                 yield Acknowledge(round_, ready=True)
         elif now >= claim.asked_at + CLAIM_RETRY:
             yield ClaimStorage(round_)
@@ -221,9 +226,10 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
             yield KillWorkers(but_failing=True)
         yield ReportFailure(round_)
     elif not failed and not workers.alive and not workers.killed:
-        if local.flushing != round_.incarnation:
-            yield FlushUploads(round_.incarnation)
-        elif local.flushed == round_.incarnation and local.finished != round_.incarnation:
+        incarnation, finished = round_.incarnation, local.reports.finished
+        if local.store.flushing != incarnation:
+            yield FlushUploads(incarnation)
+        elif local.store.flushed == incarnation != finished:
             yield TellProgress()  # its last steps and its last commit
             yield ReportFinished(round_)
 
@@ -282,8 +288,8 @@ def _leave_barrier(local: NodeState, timeout: float, now: float) -> Iterator[Act
     """Leaves after the exit barrier's time-out: the workers of other nodes may take long, or
     hang.
     """
-    if now < local.finished_at + timeout:
-        yield Wake(local.finished_at + timeout)
+    if now < local.reports.finished_at + timeout:
+        yield Wake(local.reports.finished_at + timeout)
         return
     yield Say("barrier", f"finished {timeout:g} s before all others had: leaves them to it")
     yield Exit(0)
@@ -292,7 +298,7 @@ def _leave_barrier(local: NodeState, timeout: float, now: float) -> Iterator[Act
 def _agree(
     local: NodeState, workers: Workers, proposal: Proposal, now: float, attached_by: float
 ) -> Iterator[Action | Wake]:
-    vote = local.vote
+    vote = local.agreement.vote
     mine = vote if vote is not None and vote.proposal == proposal.id else None
     if proposal.cancelled:
         if mine is not None and mine.aimed:

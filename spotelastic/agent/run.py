@@ -9,30 +9,28 @@ import logging
 import math
 import os
 import queue
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.threads import minded
 
-from spotelastic.agent.actions import Exit
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.decide import decide
+from spotelastic.agent.core import AgentCore
 from spotelastic.agent.event_log.log import EventLog, Origin, log_file
 from spotelastic.agent.executor import AgentExecutor
+from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.notices import NoticePoller
-from spotelastic.agent.observe import (
+from spotelastic.agent.state.events import (
     Claimed,
-    CommitSeen,
     LocalEvent,
-    NodeState,
     Noticed,
     SessionLost,
     Signalled,
-    forgotten,
-    observe,
+    ZygoteWarm,
 )
+from spotelastic.agent.state.values import NEW
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.clock import steady, unbroken
@@ -42,9 +40,8 @@ from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
 from spotelastic.redaction import redactor
-from spotelastic.rendezvous.view import RunState, fold, has_gone_back
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
@@ -71,7 +68,7 @@ class HelperEnded:
     error: str
 
 
-Happening = LocalEvent | StoreChanged | HelperEnded
+Happening = LocalEvent | Warm | StoreChanged | HelperEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +106,20 @@ class _Agent:
 
     def __init__(self, config: AgentConfig, store: Store) -> None:
         self._config = config
-        self._keys = Keys(config.run)
         self._store = store
         self._queue: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._session = self._open_session()
-        self._actor = AgentExecutor(config, store, self._session, self._queue.put)
-        self._local = NodeState(stays=config.stays)
-        self._seen = RunState()
         self._log = EventLog(
             log_file(config.logs or config.state / "logs", config.node),
             Origin(config.run, config.node),
-            self._local,
-            self._seen,
+            NEW,
+            RunState(),
             secrets=(*config.secrets, config.token),
         )
+        processes = NodeProcesses(config, self._queue.put)
+        executor = AgentExecutor(config, store, self._session, processes)
+        self._keys = executor.keys
+        self._core = AgentCore(executor, self._log, stays=config.stays)
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
@@ -133,13 +130,15 @@ class _Agent:
                 if self._config.notices is not None:
                     poller = NoticePoller(self._config.notices, self._noticed)
                 watches = Watches(self._store, self._keys, self._queue.put)
-                return AgentResult(self._loop(watches), self._seen.job, self._local.finished)
+                code = self._loop(watches)
+                finished = self._core.local.reports.finished
+                return AgentResult(code, self._core.seen.job, finished)
             finally:
                 if poller is not None:
                     poller.close()
                 if watches is not None:
                     watches.close()
-                self._actor.close()
+                self._core.close()
                 self._session.close()
 
     def _minding_helpers(self) -> contextlib.AbstractContextManager[None]:
@@ -148,20 +147,14 @@ class _Agent:
 
     def _loop(self, watches: Watches) -> int:
         while True:
-            now = unbroken()
-            decision = decide(self._local, self._seen, now, self._log.new_id)
-            self._log.decided(self._local, self._seen, now, decision)
-            for action in decision.actions:
-                if isinstance(action, Exit):
-                    if action.reason:
-                        self._session.close()  # the others need not wait for this node
-                    self._say_goodbye(action.reason, self._seen.job)
-                    return action.code
-                logger.debug("%s", type(action).__name__)
-                self._local = self._actor.perform(self._local, self._seen, action)
-            holds = self._local.leadership is not None
-            self._seen = watches.follow(self._seen, holds=holds)
-            if (round_ := self._seen.round) is not None:
+            decision, exit_ = self._core.turn(watches)
+            seen = self._core.seen
+            if exit_ is not None:
+                if exit_.reason:
+                    self._session.close()  # the others need not wait for this node
+                self._say_goodbye(exit_.reason, seen.job)
+                return exit_.code
+            if (round_ := seen.round) is not None:
                 log_records.entered(round_.number, round_.cause)
             wait = 0.0 if decision.actions else max(0.0, decision.wake_at - unbroken())
             self._take_in(wait)
@@ -177,32 +170,19 @@ class _Agent:
             return
 
     def _fold(self, event: Happening) -> None:
-        now = unbroken()
-        if isinstance(event, StoreChanged):
-            before = self._seen
-            self._seen = fold(self._seen, event.items, self._keys, now, event.prefix)
-            self._log.read(event, now, before, self._seen)
-            if has_gone_back(before, self._seen):
-                logger.warning("the store has lost what it knew: this node joins anew")
-                self._local = forgotten(self._local)
-            if event.prefix == self._keys.nodes:
-                self._local = replace(self._local, nodes_seen=self._local.leadership is not None)
-            return
-        if isinstance(event, HelperEnded):
-            raise EnvironmentFailure(f"the thread “{event.name}” of this node ended: {event.error}")
-        known, self._local = self._local, observe(self._local, event, now)
-        self._log.observed(event, now, known, self._local)
         match event:
+            case HelperEnded(name, error):
+                raise EnvironmentFailure(f"the thread “{name}” of this node ended: {error}")
             case Warm(info):
-                self._warm(info)
-            case CommitSeen(commit, at):
-                self._actor.tell_commit(commit, at)
+                self._core.fold(self._warm(info))
+                return
             case Claimed(error=error):
                 if error and error != self._claim_error:  # once, however often it is tried again
                     logger.warning(f"nothing can be committed yet: {error}")
                 self._claim_error = error
+        self._core.fold(event)
 
-    def _warm(self, info: Any) -> None:
+    def _warm(self, info: Any) -> ZygoteWarm:
         for module, error in info["failed"].items():
             logger.warning(f"could not preload {module}: {error}; workers start without it")
         for module, file in info["shadowed"].items():
@@ -215,16 +195,15 @@ class _Agent:
                 f"--preload: {info['spoiled']}, which a fork does not survive: workers start as "
                 "fresh processes, and import torch each time; leave it out to have them forked"
             )
-        self._local = replace(
-            self._local,
-            fingerprint=Fingerprint(
+        return ZygoteWarm(
+            Fingerprint(
                 python=info["python"],
                 torch=info["torch"],
                 cuda=info["cuda"],
                 code=self._config.code,
                 workers=self._config.settings.workers,
                 launcher="spotelastic",
-            ),
+            )
         )
 
     def _open_session(self) -> Session:
@@ -245,8 +224,8 @@ class _Agent:
         self._queue.put(Noticed(notice))
 
     def _signalled(self, sig: int, _frame: FrameType | None) -> None:
-        if self._local.leaving:  # asked twice: at once
-            self._actor.close()
+        if self._core.local.departure.leaving:  # asked twice: at once
+            self._core.close()
             os._exit(128 + sig)
         self._queue.put(Signalled(sig))
 

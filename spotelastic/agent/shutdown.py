@@ -9,7 +9,8 @@ import signal
 from collections.abc import Iterator
 
 from spotelastic.agent.actions import Action, Exit, FlushUploads, KillWorkers, Say, Wake
-from spotelastic.agent.observe import GONE_WITHIN, NodeState
+from spotelastic.agent.observe import GONE_WITHIN
+from spotelastic.agent.state.values import NodeState
 from spotelastic.rendezvous import proposed
 from spotelastic.rendezvous.view import RunState
 
@@ -61,7 +62,8 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
     """
     workers, round_ = local.workers, seen.round
     if workers is not None and workers.alive:
-        late = local.notice.deadline if local.notice is not None else None
+        notice = local.departure.notice
+        late = notice.deadline if notice is not None else None
         if (late is None or now >= late) and not workers.killed:
             yield KillWorkers(signal.SIGTERM)
         elif late is not None and now < late:
@@ -69,7 +71,7 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
         return
     in_round = (
         round_ is not None
-        and local.registered
+        and local.membership.registered
         and local.node is not None
         and round_.member(local.node.id) is not None
     )
@@ -80,18 +82,19 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
         yield Wake(serves_until)
         return
     flush = f"leave-{local.node.incarnation}" if local.node is not None else ""
-    if local.left or not flush or not local.daemon:
-        if local.step and "left" not in local.said:
+    if local.departure.left or not flush or not local.store.daemon:
+        if local.reports.step and "left" not in local.reports.said:
             yield Say("left", _farewell(local))
-        yield Exit(128 + local.leaving)
-    elif local.flushing != flush:
+        yield Exit(128 + local.departure.leaving)
+    elif local.store.flushing != flush:
         yield FlushUploads(flush)
 
 
 def _farewell(local: NodeState) -> str:
     """Says whether what this node has done reached the object store."""
-    last = max(local.step, local.end.last_step if local.end is not None else 0)
-    commit = local.commit
+    end = local.agreement.end
+    last = max(local.reports.step, end.last_step if end is not None else 0)
+    commit = local.store.commit
     if commit is None:
         return f"leaves after step {last}; nothing was committed"
     epoch = local.workers.epoch if local.workers is not None else 0
@@ -103,10 +106,10 @@ def _farewell(local: NodeState) -> str:
 
 def _serves_until(local: NodeState, seen: RunState) -> float:
     """Returns until when the others may restore from slots that only this node has."""
-    round_, node, notice = seen.round, local.node, local.notice
-    if round_ is None or not round_.members or node is None or not local.registered:
+    round_, node, notice = seen.round, local.node, local.departure.notice
+    if round_ is None or not round_.members or node is None or not local.membership.registered:
         return 0.0
-    if local.end is None or notice is None or notice.deadline is None:
+    if local.agreement.end is None or notice is None or notice.deadline is None:
         return 0.0
     end = notice.deadline
     if round_.phase == "proposed":

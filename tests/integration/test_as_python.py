@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from spotelastic.agent.state.events import Exited, WorkerFailing
 from spotelastic.agent.workers.pool import (
-    Exited,
     PoolEvent,
     StartOrder,
     Warm,
-    WorkerFailing,
     Zygote,
 )
 from spotelastic.agent.workers.zygote import ZygotePlan

@@ -12,7 +12,7 @@ import pytest
 from support.etcd import wait_until
 from support.zygote_pool import WAIT, WITHIN, Pool, lives, tell
 
-from spotelastic.agent.workers.pool import Exited
+from spotelastic.agent.state.events import Exited
 from spotelastic.linux import await_cleaners, cleans, end_marked, mark
 
 SHARES = f"""

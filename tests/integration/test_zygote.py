@@ -9,8 +9,9 @@ import pytest
 from support.etcd import wait_until
 from support.zygote_pool import DETACHED, WAIT, Pool, lives, tell
 
+from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
 from spotelastic.agent.workers import zygote
-from spotelastic.agent.workers.pool import Exited, WorkerFailing, ZygoteGone, read_stack
+from spotelastic.agent.workers.pool import read_stack
 from spotelastic.linux import STACKS
 
 # -- how workers start ----------------------------------------------------------------------------

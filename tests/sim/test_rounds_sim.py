@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from spotelastic_checkpoints.types import Commit
 from support.virtual import World
-from support.virtual_node import WARM
+from support.virtual_processes import WARM
 
-from spotelastic.agent.observe import LeftCheckpointer, WorkerAttached
 from spotelastic.agent.round_duties import ATTACH_PATIENCE
+from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

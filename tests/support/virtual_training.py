@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.types import Commit, Schedule
 
-from spotelastic.agent.observe import (
+from spotelastic.agent.state.events import (
     CommitSeen,
     EpochSuperseded,
     LeftCheckpointer,

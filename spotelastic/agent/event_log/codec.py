@@ -63,8 +63,9 @@ def _build(kind: Any, plain: Any) -> Any:
 
 def _build_class(kind: type, plain: Any) -> Any:
     if _has_fields(kind):
-        known = hints(kind)
-        return kind(**{name: _build(known[name], item) for name, item in plain.items()})
+        known, tag = hints(kind), _tag(kind)
+        values = ((name, item) for name, item in plain.items() if name != tag)
+        return kind(**{name: _build(known[name], item) for name, item in values})
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return kind(*plain)
     if issubclass(kind, Enum):
@@ -77,7 +78,7 @@ def _build_union(kinds: tuple[Any, ...], plain: Any) -> Any:
         return None
     if isinstance(plain, dict):
         for kind in kinds:
-            if _has_fields(kind) and hints(kind).keys() == plain.keys():
+            if _has_fields(kind) and hints(kind).keys() == plain.keys() - {_tag(kind)}:
                 return _build(kind, plain)
     others = [kind for kind in kinds if kind is not _NONE and not _has_fields(kind)]
     known = [kind for kind in kinds if kind is not _NONE]
@@ -87,6 +88,11 @@ def _build_union(kinds: tuple[Any, ...], plain: Any) -> Any:
 def _has_fields(kind: object) -> bool:
     """Whether `kind` is a dataclass or a struct."""
     return is_dataclass(kind) or _is_a(kind, msgspec.Struct)
+
+
+def _tag(kind: Any) -> str | None:
+    """Returns the field in which a tagged struct has its name."""
+    return kind.__struct_config__.tag_field if _is_a(kind, msgspec.Struct) else None
 
 
 def _is_a(kind: object, other: type) -> bool:

@@ -26,7 +26,7 @@ from typing import Any
 
 from spotelastic.agent.decide import AgentDecision
 from spotelastic.agent.event_log.codec import encode
-from spotelastic.agent.observe import NodeState
+from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.clock import Clock, unbroken
 from spotelastic.model.ids import new_id

@@ -13,7 +13,9 @@ from spotelastic.agent.event_log import log
 from spotelastic.agent.event_log.codec import Unreadable, build, decode, encode, hints, named
 from spotelastic.agent.event_log.records import LogFile, Record
 from spotelastic.agent.event_log.wording import action_line, event_line, store_lines
-from spotelastic.agent.observe import LocalEvent, NodeState, observe
+from spotelastic.agent.observe import observe
+from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import WatchItem
@@ -62,7 +64,7 @@ class _Reader:
     """The state of a node, as far as its log was read."""
 
     def __init__(self) -> None:
-        self._state, self._seen, self._keys = NodeState(), RunState(), Keys("")
+        self._state, self._seen, self._keys = NEW, RunState(), Keys("")
         self._because: list[str] = []
 
     def open(self, opened: Record) -> None:
@@ -77,7 +79,7 @@ class _Reader:
             known: Mapping[str, Any] = decode(encode(mine))
             for name, value in recorded.items():
                 if _unordered(known.get(name)) != _unordered(value):
-                    return f"{name} was {value!r:.200}, and is {known.get(name)!r:.200} here"
+                    return _where(name, known.get(name), value)
         return ""
 
     def read(self, records: Iterable[Record]) -> Iterator[Replayed]:
@@ -116,7 +118,8 @@ class _Reader:
             raise Unreadable(f"it knows no event {name}")
         event = build(EVENTS[name], plain)
         self._state = observe(self._state, event, at)
-        self._because.append(event_line(name, plain))
+        told = {key: value for key, value in plain.items() if key != "type"}  # it has its name
+        self._because.append(event_line(name, told))
 
     def _decide(self, at: float, wake_at: float, actions: Any, ids: Sequence[str]) -> Replayed:
         given = iter(ids)
@@ -126,6 +129,15 @@ class _Reader:
 
     def _result(self, at: float, actions: tuple[str, ...], difference: str = "") -> Replayed:
         return Replayed(at, tuple(self._because), actions, difference)
+
+
+def _where(name: str, mine: Any, recorded: Any) -> str:
+    """Returns the first field in which two states differ."""
+    if isinstance(mine, Mapping) and isinstance(recorded, Mapping):
+        for inner, value in recorded.items():
+            if _unordered(mine.get(inner)) != _unordered(value):
+                return _where(f"{name}.{inner}", mine.get(inner), value)
+    return f"{name} was {recorded!r:.200}, and is {mine!r:.200} here"
 
 
 def _changed(value: Any, told: Mapping[str, Any]) -> Any:

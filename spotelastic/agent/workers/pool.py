@@ -20,6 +20,7 @@ from typing import Any
 
 from spotelastic_checkpoints.isolated import command
 
+from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked, send
 
@@ -34,31 +35,6 @@ class Warm:
     """The zygote is ready. `info` has versions, and what could not be preloaded."""
 
     info: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """A child ended; `code` is negative for a signal.
-
-    If it is not `gone`, something that it started still lives. The end of that is reported again.
-    """
-
-    id: str
-    code: int
-    gone: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ZygoteGone:
-    """The zygote and all that it had started have ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailing:
-    """A worker has reported a failure, and will end by itself with this exit code."""
-
-    id: str
-    code: int
 
 
 PoolEvent = Warm | Exited | WorkerFailing | ZygoteGone

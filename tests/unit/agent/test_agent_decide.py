@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Commit, WorkerStep
+from support.node_state import changed, node_state
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.checkpoints import CLAIM_TIMEOUT
 from spotelastic.agent.decide import AgentDecision, decide
-from spotelastic.agent.observe import (
-    GONE_WITHIN,
-    EpochSuperseded,
+from spotelastic.agent.observe import GONE_WITHIN, observe
+from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
+from spotelastic.agent.shutdown import STUCK
+from spotelastic.agent.state.events import EpochSuperseded, Exited, WorkerFailing
+from spotelastic.agent.state.values import (
     NodeState,
     Pace,
     RoundStore,
@@ -21,11 +24,7 @@ from spotelastic.agent.observe import (
     WorkerExit,
     Workers,
     look,
-    observe,
 )
-from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
-from spotelastic.agent.shutdown import STUCK
-from spotelastic.agent.workers.pool import Exited, WorkerFailing
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import Cause, Member, Round
@@ -43,7 +42,7 @@ WORKERS = Workers("r1", 1, 2, 1, NOW, frozenset({"r1/0", "r1/1"}), attached=True
 
 
 def local(**workers: object) -> NodeState:
-    return NodeState(
+    return node_state(
         node=NODE,
         fingerprint=NODE.fingerprint,
         zygote=True,
@@ -77,15 +76,15 @@ def test_a_node_that_finds_its_own_name_as_the_holder_takes_that_up() -> None:
 def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed() -> None:
     """Only the store knows whether there is a commit to go on from."""
     first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),), epoch=0)
-    ready = replace(
+    ready = changed(
         local(),
         workers=None,
-        store=RoundStore("s1", "r1", "10.0.0.2:5"),
+        round_store=RoundStore("s1", "r1", "10.0.0.2:5"),
         claim=StorageClaim("r1", NOW, pending=True),
     )
     acknowledges = do.Acknowledge(first, ready=True)
     assert acknowledges not in decided(ready, seen(first), NOW + CLAIM_TIMEOUT).actions
-    failed = replace(ready, claim=StorageClaim("r1", NOW, pending=False))
+    failed = changed(ready, claim=StorageClaim("r1", NOW, pending=False))
     assert acknowledges in decided(failed, seen(first), NOW + CLAIM_TIMEOUT).actions
     # What a later round goes on from may be in memory: it waits for less.
     later = replace(first, parent="r0")
@@ -97,19 +96,21 @@ def test_a_port_that_rounds_share_opens_once_the_round_has_started() -> None:
     """All are ready then: no worker of the round before could come to this one's store."""
     first = replace(ROUND, members=(replace(MEMBERS[1], slot=0), replace(MEMBERS[0], slot=1)))
     store = RoundStore("r1", "s1", "10.0.0.2:29500", serves=False)
-    ready = replace(local(), workers=None, store=store)
+    ready = changed(local(), workers=None, round_store=store)
     proposed = replace(first, phase="proposed")
     assert do.ServeStore() not in decided(ready, seen(proposed), NOW).actions
     steps = [*decided(ready, seen(first), NOW).actions]
     assert steps.index(do.ServeStore()) < steps.index(do.StartWorkers(first, first.members[0]))
-    serves = replace(ready, store=replace(store, serves=True))
+    serves = changed(ready, round_store=replace(store, serves=True))
     assert do.ServeStore() not in decided(serves, seen(first), NOW).actions
 
 
 def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_while() -> None:
     first = replace(ROUND, members=(replace(MEMBERS[1], slot=0), replace(MEMBERS[0], slot=1)))
-    claimed = replace(
-        local(), store=RoundStore("s1", "r1", "10.0.0.2:5"), claim=StorageClaim("r1", NOW, False, 1)
+    claimed = changed(
+        local(),
+        round_store=RoundStore("s1", "r1", "10.0.0.2:5"),
+        claim=StorageClaim("r1", NOW, False, 1),
     )
     claims = do.ClaimStorage(first)
     later = NOW + CLAIM_RETRY
@@ -117,7 +118,7 @@ def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_wh
     outrun = observe(claimed, EpochSuperseded(1), NOW)
     assert claims not in decided(outrun, seen(first), NOW).actions
     assert claims in decided(outrun, seen(first), later).actions
-    again = replace(outrun, claim=StorageClaim("r1", later, False, 3))
+    again = changed(outrun, claim=StorageClaim("r1", later, False, 3))
     assert do.Acknowledge(first, ready=True) in decided(again, seen(first), later).actions
     assert claims not in decided(again, seen(replace(first, epoch=3)), later + 100).actions
 
@@ -126,15 +127,15 @@ def test_storage_is_not_claimed_while_the_store_is_away() -> None:
     """A claim asks the store first whether its round is still the current one."""
     first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),))
     claims, opens = do.ClaimStorage(first), do.OpenStore(first)
-    ready = replace(local(), workers=None)
+    ready = changed(local(), workers=None)
     assert {claims, opens} <= set(decided(ready, seen(first), NOW).actions)
     for away, lost in (
         (ready, seen(first, healthy=False)),
-        (replace(ready, write_at=NOW + 1), seen(first)),
+        (changed(ready, write_at=NOW + 1), seen(first)),
     ):
         actions = decided(away, lost, NOW).actions
         assert opens in actions and claims not in actions
-    assert decided(replace(ready, write_at=NOW + 1), seen(first), NOW).wake_at == NOW + 1
+    assert decided(changed(ready, write_at=NOW + 1), seen(first), NOW).wake_at == NOW + 1
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_only_a_step_that_was_reached_in_its_epoch_is_what_a_leaving_node_calls_
     epoch: int, step: int, commit: Commit
 ) -> None:
     workers = replace(WORKERS, epoch=epoch, alive=frozenset())
-    gone = replace(local(), workers=workers, leaving=15, left=True, step=step, commit=commit)
+    gone = changed(local(), workers=workers, leaving=15, left=True, step=step, commit=commit)
     told = f"leaves after step {step}; the newest commit is step {commit.step}"
     without = replace(ROUND, members=MEMBERS[:1])
     assert do.Say("left", told) in decided(gone, seen(without), NOW).actions
@@ -196,12 +197,12 @@ def test_workers_are_looked_at_several_times_within_the_stall_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "more",
     [{"attached": False}, {"left": True}, {"exits": (WorkerExit(0, 0, NOW),)}],
     ids=["no Checkpointer", "has left it", "one has ended"],
 )
-def test_only_workers_in_their_loop_are_looked_at(changed: dict[str, object]) -> None:
-    assert do.LookAtSteps() not in decided(local(**changed), seen(), NOW + 100).actions
+def test_only_workers_in_their_loop_are_looked_at(more: dict[str, object]) -> None:
+    assert do.LookAtSteps() not in decided(local(**more), seen(), NOW + 100).actions
 
 
 def test_without_a_stall_time_nobody_looks() -> None:
@@ -312,6 +313,6 @@ def test_what_was_asked_to_end_has_its_grace_first() -> None:
 def test_a_node_that_leaves_says_whether_its_last_step_is_committed(
     commit: Commit | None, told: str
 ) -> None:
-    gone = replace(local(), workers=None, leaving=15, left=True, step=30, commit=commit)
+    gone = changed(local(), workers=None, leaving=15, left=True, step=30, commit=commit)
     without = replace(ROUND, members=MEMBERS[:1])
     assert decided(gone, seen(without), NOW).actions == (do.Say("left", told), do.Exit(128 + 15))

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.node_state import node_state
 from test_worker_environment import CONFIG, ROUND
 
 from spotelastic.agent import actions
 from spotelastic.agent.executor import AgentExecutor
-from spotelastic.agent.observe import NodeState, WorkerExit, Workers
+from spotelastic.agent.node_processes import NodeProcesses
+from spotelastic.agent.state.values import WorkerExit, Workers
 from spotelastic.clock import unbroken
 from spotelastic.model.job import MOST_TEXT, Failure
 from spotelastic.model.progress import Event
@@ -33,7 +35,8 @@ def store() -> MemoryStore:
 def actor(tmp_path: Path, store: MemoryStore) -> Iterator[AgentExecutor]:
     session = Session(store, 2.0, lambda reason: None)
     config = replace(CONFIG, state=tmp_path, logs=tmp_path, secrets=("hunter2",))
-    actor = AgentExecutor(config, store, session, lambda event: None)
+    processes = NodeProcesses(config, lambda event: None)
+    actor = AgentExecutor(config, store, session, processes)
     yield actor
     actor.close()
     session.close()
@@ -45,7 +48,7 @@ def reported(actor: AgentExecutor, store: MemoryStore, message: str, trace: str)
     folder.mkdir(parents=True)
     content = {"message": message, "extraInfo": {"py_callstack": trace}}
     (folder / "error-3.json").write_text(json.dumps({"message": content}))
-    actor.perform(NodeState(workers=WORKERS), RunState(), actions.ReportFailure(ROUND))
+    actor.perform(node_state(workers=WORKERS), RunState(), actions.ReportFailure(ROUND))
     found = store.get(Keys(CONFIG.run).failure(CONFIG.node))
     assert found is not None
     return decode(found.data, Failure)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spotelastic.agent.observe import NodeState
 from spotelastic.agent.run import HelperEnded, _Agent
 from spotelastic.errors import EnvironmentFailure
 
@@ -17,7 +16,6 @@ def agent() -> Any:
     """Its queue alone: nothing is started."""
     bare: Any = _Agent.__new__(_Agent)
     bare._queue = queue.SimpleQueue()
-    bare._local = NodeState()
     return bare
 
 

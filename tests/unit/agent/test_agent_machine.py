@@ -2,20 +2,24 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spotelastic_checkpoints.errors import ArenaFull
+from support.node_state import changed, node_state
 from test_worker_environment import CONFIG, MEMBERS, ROUND
 
 from spotelastic.agent import actions
 from spotelastic.agent.decide import decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import STORE_TRIES, NodeProcesses
-from spotelastic.agent.observe import LocalEvent, NodeState, Workers, observe
-from spotelastic.agent.workers.pool import Exited, StartOrder
+from spotelastic.agent.observe import observe
+from spotelastic.agent.state.events import Exited, LocalEvent
+from spotelastic.agent.state.values import NEW, NodeState, Workers
+from spotelastic.agent.workers.pool import StartOrder, Warm
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.ids import new_id
@@ -25,6 +29,12 @@ from spotelastic.store.memory import MemoryStore
 from spotelastic.store.session import Session
 
 CLAIMED = replace(ROUND, epoch=1)
+
+
+def after(local: NodeState, told: Sequence[Any]) -> NodeState:
+    for event in told:
+        local = observe(local, event, 1.0)
+    return local
 
 
 class Gone:
@@ -50,20 +60,20 @@ class Idle:
 
 
 def test_workers_that_no_zygote_was_there_to_start_have_ended(tmp_path: Path) -> None:
-    posted: list[LocalEvent] = []
+    posted: list[LocalEvent | Warm] = []
     config = replace(CONFIG, state=tmp_path, logs=tmp_path)
     machine: Any = NodeProcesses(config, posted.append)
     machine._zygote, machine._checkpoints = Gone(), Idle()
     try:
         start = actions.StartWorkers(ROUND, MEMBERS[1])
-        local = machine.do(start, NodeState(), RunState(settings=config.settings))
+        told = machine.do(start, NEW, RunState(settings=config.settings))
     finally:
         machine.close()
-    assert local.workers.alive == {"r3/0", "r3/1"}
+    local = after(NEW, told)
+    assert local.workers is not None and local.workers.alive == {"r3/0", "r3/1"}
     assert posted == [Exited(name, -signal.SIGKILL) for name in ("r3/0", "r3/1")]
-    for event in (*posted, *posted):  # the reader may tell of them as well
-        local = observe(local, event, 1.0)
-    assert not local.workers.alive
+    local = after(local, [*posted, *posted])  # the reader may tell of them as well
+    assert local.workers is not None and not local.workers.alive
     assert [each.local_rank for each in local.workers.exits] == [0, 1]
 
 
@@ -88,24 +98,25 @@ def test_a_daemon_that_refuses_something_is_asked_again(
     store = MemoryStore(unbroken)
     session = Session(store, 2.0, lambda reason: None)
     config = replace(CONFIG, state=tmp_path, logs=tmp_path)
-    actor = AgentExecutor(config, store, session, lambda event: None)
-    machine: Any = actor._machine
+    machine: Any = NodeProcesses(config, lambda event: None)
+    actor = AgentExecutor(config, store, session, machine)
     machine._zygote, machine._checkpoints = Gone(), Poor(2)
     seen, workers = RunState(settings=config.settings, round=CLAIMED), None
     if isinstance(action, actions.AdoptEpoch):
         workers = Workers("r3", 3, 2, 0, 0.0, frozenset({"r3/0"}))
     node = Node(CONFIG.node, "b", "", "", Fingerprint())
-    local = before = NodeState(node=node, zygote=True, daemon="there:1", workers=workers)
+    local = before = node_state(node=node, zygote=True, daemon="there:1", workers=workers)
     try:
         for _ in range(2):
-            local = actor.perform(local, seen, action)
-            assert replace(local, said=frozenset(), write_at=0.0, ask_at=0.0) == before
-            waiting = decide(local, seen, local.ask_at - 0.01, new_id)
+            local = after(local, actor.perform(local, seen, action))
+            assert changed(local, said=frozenset(), write_at=0.0, ask_at=0.0) == before
+            ask_at = local.retries.ask_at
+            waiting = decide(local, seen, ask_at - 0.01, new_id)
             assert action not in waiting.actions
-            assert waiting.wake_at <= local.ask_at
-            assert action in decide(local, seen, local.ask_at, new_id).actions
+            assert waiting.wake_at <= ask_at
+            assert action in decide(local, seen, ask_at, new_id).actions
         assert said == ["checkpoints: no memory left to map slot-0-1"]
-        local = actor.perform(local, seen, action)
+        local = after(local, actor.perform(local, seen, action))
     finally:
         actor.close()
         session.close()
@@ -126,11 +137,11 @@ def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path
     config = replace(CONFIG, state=tmp_path, logs=tmp_path)
     machine: Any = NodeProcesses(config, lambda event: None)
     machine._zygote, machine._checkpoints = Refusing(), Idle()
-    local, opens = NodeState(), actions.OpenStore(ROUND)
+    local, opens = NEW, actions.OpenStore(ROUND)
     try:
         for _ in range(STORE_TRIES - 1):
-            local = machine.do(opens, local, RunState(settings=config.settings))
-            assert local.store is None
+            local = after(local, machine.do(opens, local, RunState(settings=config.settings)))
+            assert local.store.round_store is None
         with pytest.raises(EnvironmentFailure, match="cannot be started here: Resource temp"):
             machine.do(opens, local, RunState(settings=config.settings))
     finally:

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from msgspec import structs
 from spotelastic_checkpoints.types import Commit, DaemonStatus, WorkerStep
+from support.node_state import changed, node_state
 
-from spotelastic.agent.observe import NodeState, Workers
-from spotelastic.agent.progress import highest, progress
+from spotelastic.agent.state.progress import progress
+from spotelastic.agent.state.values import NEW, Workers
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
+from spotelastic.rendezvous.duties.answers import highest
 
 WORKERS = Workers("r2", 2, 0, 1, 5.0, frozenset())
 STATUS = DaemonStatus(
@@ -23,38 +25,39 @@ STATUS = DaemonStatus(
 
 
 def test_steps_are_told_with_the_round_that_executed_them() -> None:
-    told = progress("a", NodeState(workers=WORKERS), STATUS, 10.0)
+    told = progress("a", node_state(workers=WORKERS), STATUS, 10.0, "")
     assert (told.round, told.step, told.step_time, told.stall) == (2, 92, 0.5, 0.1)
     # They are of a round that has ended, and the workers of the next are not started yet.
-    assert progress("a", NodeState(), STATUS, 10.0).round == 0
+    assert progress("a", NEW, STATUS, 10.0, "").round == 0
 
 
 def test_the_newest_commit_is_told_whoever_knows_of_it() -> None:
-    local = NodeState(commit=Commit(1, 70))
-    assert progress("a", local, STATUS, 10.0).committed == 70
-    assert progress("a", replace(local, commit=Commit(1, 50)), STATUS, 10.0).committed == 60
+    local = node_state(commit=Commit(1, 70))
+    assert progress("a", local, STATUS, 10.0, "").committed == 70
+    assert progress("a", changed(local, commit=Commit(1, 50)), STATUS, 10.0, "").committed == 60
 
 
 def test_a_script_that_goes_back_is_no_further_than_it_says() -> None:
     """Or a step to save would be agreed on that it does not come to for hours."""
-    local, (first, second) = NodeState(workers=replace(WORKERS, resumed=2000)), STATUS.workers
-    assert highest(local, STATUS.workers) == 92
-    assert highest(local, (first, structs.replace(second, step=0))) == 2000, (
+    resumed, (first, second) = 2000, STATUS.workers
+    assert highest(STATUS.workers, resumed) == 92
+    assert highest((first, structs.replace(second, step=0)), resumed) == 2000, (
         "it has not restored yet"
     )
-    assert highest(local, ()) == 2000
-    assert highest(NodeState(), ()) == 0
+    assert highest((), resumed) == 2000
+    assert highest((), 0) == 0
 
 
 def test_a_node_that_may_be_interrupted_soon_says_so() -> None:
     notice = Notice(InterruptionKind.REBALANCE, "a", "imds", 1.0, 1.0, None)
-    assert progress("a", NodeState(notice=notice), STATUS, 10.0).at_risk
+    assert progress("a", node_state(notice=notice), STATUS, 10.0, "").at_risk
     assert progress(
         "a",
-        NodeState(notice=replace(notice, kind=InterruptionKind.SPOT_INTERRUPTION)),
+        node_state(notice=replace(notice, kind=InterruptionKind.SPOT_INTERRUPTION)),
         STATUS,
         10.0,
+        "",
     ).at_risk
     assert not progress(
-        "a", NodeState(notice=replace(notice, kind=InterruptionKind.LEAVE)), STATUS, 10.0
+        "a", node_state(notice=replace(notice, kind=InterruptionKind.LEAVE)), STATUS, 10.0, ""
     ).at_risk

@@ -18,18 +18,22 @@ from spotelastic.agent.event_log.codec import build, decode, encode
 from spotelastic.agent.event_log.log import EventLog, Origin, log_file
 from spotelastic.agent.event_log.records import LogFile, load, parse
 from spotelastic.agent.event_log.replay import EVENTS, replay
-from spotelastic.agent.observe import (
+from spotelastic.agent.observe import observe
+from spotelastic.agent.state.events import (
     Claimed,
+    DaemonStarted,
+    Exited,
     LocalEvent,
-    NodeState,
-    RoundStore,
+    Said,
     SessionLost,
     Signalled,
-    Workers,
-    observe,
+    StoreOpened,
+    WorkersStarted,
+    ZygoteGone,
+    ZygoteStarted,
 )
+from spotelastic.agent.state.values import NEW, NodeState, RoundStore
 from spotelastic.agent.watches import StoreChanged
-from spotelastic.agent.workers.pool import Exited, ZygoteGone
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Failure, Settings
 from spotelastic.rendezvous.view import RunState, fold
@@ -71,7 +75,6 @@ def test_each_event_and_each_state_is_read_back_as_it_was() -> None:
         assert build(kind, decode(encode(event))) == event, name
     seen, state = sample(RunState), sample(NodeState)
     assert build(RunState, decode(encode(seen))) == seen
-    state = replace(state, leadership=replace(state.leadership, store=None))  # a connection
     assert build(NodeState, decode(encode(state))) == state
 
 
@@ -89,22 +92,20 @@ class Agent:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.path = log_file(folder, ORIGIN.node)
-        self.local, self.seen, self.now = NodeState(), RunState(), 1000.0
+        self.local, self.seen, self.now = NEW, RunState(), 1000.0
         self.log = EventLog(
             self.path, ORIGIN, self.local, self.seen, clock=lambda: self.now, **options
         )
 
-    def tell(self, event: LocalEvent) -> None:
-        before, self.local = self.local, observe(self.local, event, self.now)
-        self.log.observed(event, self.now, before, self.local)
+    def tell(self, *told: LocalEvent) -> None:
+        for event in told:
+            before, self.local = self.local, observe(self.local, event, self.now)
+            self.log.observed(event, self.now, before, self.local)
 
     def deliver(self, *items: Change | Reset | Health, prefix: str = KEYS.all) -> None:
         before, changed = self.seen, StoreChanged(prefix, items)
         self.seen = fold(before, items, KEYS, self.now, prefix)
         self.log.read(changed, self.now, before, self.seen)
-
-    def act(self, **changes: Any) -> None:
-        self.local = replace(self.local, **changes)
 
     def decides(self) -> AgentDecision:
         self.now += 1.0
@@ -116,12 +117,12 @@ class Agent:
         """Takes a while of its life, in which a worker is killed."""
         self.deliver(Reset((), 1), Health(True, 0.0))
         self.decides()
-        self.act(zygote=True, daemon="here:1")
+        self.tell(ZygoteStarted(), DaemonStarted("here:1"))
         self.decides()
         settings = StoredValue(KEYS.settings, stored(Settings(1, 2)), 2, 2)
         self.deliver(Change(KEYS.settings, settings, 2))
         alive = frozenset({"r/0", "r/1"})
-        self.act(workers=Workers("r", 1, 0, 1, self.now, alive), store=RoundStore("r", "s", "a:1"))
+        self.tell(WorkersStarted("r", 1, 0, 1, alive, 0), StoreOpened(RoundStore("r", "s", "a:1")))
         self.decides()
         self.tell(Exited("r/0", -9))
         self.decides()
@@ -156,7 +157,9 @@ def test_the_first_other_decision_is_told_and_ends_the_replay(tmp_path: Path) ->
     agent.decides()
     file = agent.written()[-1]
     records = [
-        replace(each, told=("DaemonGone", {})) if "ZygoteGone" in each.told else each
+        replace(each, told=("DaemonGone", {"type": "DaemonGone"}))
+        if "ZygoteGone" in each.told
+        else each
         for each in file.records
     ]
     told = list(replay((replace(file, records=tuple(records)),)))
@@ -176,9 +179,10 @@ def test_two_files_are_kept_of_bounded_size_and_replay_as_one(tmp_path: Path) ->
     assert differences(files) == []
     opened, *rest = files[1].records
     header, state, seen = opened.told
-    moved = replace(opened, told=(header, {**state, "step": 99}, seen))
+    reports = {**state["reports"], "step": 99}
+    moved = replace(opened, told=(header, {**state, "reports": reports}, seen))
     found = differences((files[0], replace(files[1], records=(moved, *rest))))
-    assert found == ["step was 99, and is 0 here"]
+    assert found == ["reports.step was 99, and is 0 here"]
 
 
 def test_an_agent_that_starts_again_keeps_the_log_of_the_one_before(tmp_path: Path) -> None:
@@ -224,7 +228,7 @@ def no_trace_of(secret: str, agent: Agent) -> None:
     value = StoredValue(KEYS.failure("i-0a"), msgspec.json.encode(failure), 3, 3)
     agent.deliver(Change(value.key, value, 3), prefix=KEYS.nodes)
     agent.decides()
-    agent.act(said=frozenset({secret}))
+    agent.tell(Said(secret))
     agent.decides()
     data = agent.path.read_bytes()
     for part in (secret, *secret.splitlines()):

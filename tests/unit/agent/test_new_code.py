@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from support.node_state import node_state
+
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import RESTART, RESTARTED
 from spotelastic.agent.decide import decide as agent
-from spotelastic.agent.observe import NodeState, Workers
+from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide as controller
 from spotelastic.controller.model.observation import (
@@ -102,7 +104,7 @@ def test_a_round_names_the_code_that_it_runs() -> None:
 
 def local(workers: bool, *said: str) -> NodeState:
     running = Workers("r3", 3, 0, 1, NOW, frozenset({"r3/0"}), attached=True) if workers else None
-    return NodeState(
+    return node_state(
         node=NODE,
         fingerprint=NODE.fingerprint,
         zygote=True,

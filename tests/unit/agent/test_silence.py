@@ -8,7 +8,7 @@ from test_agent_decide import NOW, ROUND, decided, local, seen
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.round_duties import DUMP_WITHIN
-from spotelastic.agent.silence import LOOK_EVERY, QUIET_AFTER, Silence, listened
+from spotelastic.agent.state.silence import LOOK_EVERY, QUIET_AFTER, Silence, listened
 from spotelastic.agent.workers.standing import place, places
 
 

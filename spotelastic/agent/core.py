@@ -1,0 +1,123 @@
+"""The part of an agent that does not wait: it folds what happened, decides, and has actions done.
+
+The agent's loop (`run.py`), the nodes of simulations and the light agents of benchmarks all use it.
+The events of an action are folded before the next action is performed, and each in the order in
+which it came.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from spotelastic.agent.actions import Exit
+from spotelastic.agent.decide import AgentDecision, decide
+from spotelastic.agent.executor import AgentExecutor
+from spotelastic.agent.observe import observe
+from spotelastic.agent.state.events import (
+    AgentStarted,
+    CommitSeen,
+    LocalEvent,
+    NodesRead,
+    StoreWentBack,
+)
+from spotelastic.agent.state.values import NEW, NodeState
+from spotelastic.agent.watches import StoreChanged, Watches
+from spotelastic.clock import Clock, unbroken
+from spotelastic.model.ids import new_id
+from spotelastic.rendezvous.view import RunState, fold, has_gone_back
+
+logger = logging.getLogger(__name__)
+
+
+class Journal(Protocol):
+    """What keeps a record of all that an agent was told and has decided."""
+
+    def new_id(self) -> str: ...
+
+    def observed(
+        self, event: LocalEvent, at: float, before: NodeState, after: NodeState
+    ) -> None: ...
+
+    def read(self, changed: StoreChanged, at: float, before: RunState, after: RunState) -> None: ...
+
+    def decided(
+        self, state: NodeState, seen: RunState, at: float, decision: AgentDecision
+    ) -> None: ...
+
+
+class AgentCore:
+    """What one agent knows, and what it does next. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        executor: AgentExecutor,
+        journal: Journal | None = None,
+        *,
+        stays: bool = False,
+        clock: Clock = unbroken,
+        new_id: Callable[[], str] = new_id,
+    ) -> None:
+        self._executor = executor
+        self._clock = clock
+        self._journal = journal
+        self._new_id = journal.new_id if journal is not None else new_id
+        self._local = NEW
+        self._seen = RunState()
+        self.fold(AgentStarted(stays))
+
+    @property
+    def local(self) -> NodeState:
+        return self._local
+
+    @property
+    def seen(self) -> RunState:
+        """The run, as etcd shows it."""
+        return self._seen
+
+    def fold(self, event: LocalEvent | StoreChanged) -> None:
+        """Takes in what happened."""
+        now = self._clock()
+        if isinstance(event, StoreChanged):
+            self._read(event, now)
+            return
+        self._observe(event, now)
+        if isinstance(event, CommitSeen):
+            self._executor.tell_commit(event.commit, event.at)
+
+    def _read(self, event: StoreChanged, now: float) -> None:
+        keys, before = self._executor.keys, self._seen
+        self._seen = fold(before, event.items, keys, now, event.prefix)
+        if self._journal is not None:
+            self._journal.read(event, now, before, self._seen)
+        if has_gone_back(before, self._seen):
+            logger.warning("the store has lost what it knew: this node joins anew")
+            self._observe(StoreWentBack(), now)
+        if event.prefix == keys.nodes:
+            self._observe(NodesRead(), now)
+
+    def _observe(self, event: LocalEvent, now: float) -> None:
+        before, self._local = self._local, observe(self._local, event, now)
+        if self._journal is not None:
+            self._journal.observed(event, now, before, self._local)
+
+    def turn(self, watches: Watches) -> tuple[AgentDecision, Exit | None]:
+        """Decides once and performs the actions, up to one that ends the agent: that is returned.
+
+        The caller turns again at once if there were actions, else at the decision's time.
+        """
+        now = self._clock()
+        decision = decide(self._local, self._seen, now, self._new_id)
+        if self._journal is not None:
+            self._journal.decided(self._local, self._seen, now, decision)
+        for action in decision.actions:
+            if isinstance(action, Exit):
+                return decision, action
+            logger.debug("%s", type(action).__name__)
+            for event in self._executor.perform(self._local, self._seen, action):
+                self.fold(event)
+        leads = self._local.membership.leadership is not None
+        self._seen = watches.follow(self._seen, holds=leads)
+        return decision, None
+
+    def close(self) -> None:
+        self._executor.close()

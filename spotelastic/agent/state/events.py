@@ -1,0 +1,354 @@
+"""Everything that changes what an agent knows of its own node, as frozen values.
+
+`observe.py` folds them. They can be written and read back (`msgspec.json`, type `LocalEvent`), and
+have in them whatever a replay could not know: times, ids, and what others have answered. Some come
+from threads and processes beside the agent, the others tell what an action has done.
+"""
+
+import msgspec
+from spotelastic_checkpoints.types import Commit, WorkerStep
+
+from spotelastic.agent.state.values import RoundStore
+from spotelastic.model.agreement import Vote
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Notice
+from spotelastic.model.progress import Point
+from spotelastic.model.round import RoundEnd
+from spotelastic.store.port import Compare
+
+
+class AgentEvent(msgspec.Struct, frozen=True, tag=True):
+    """Base of all events of an agent."""
+
+
+# -- the node's processes -------------------------------------------------------------------------
+
+
+class Exited(AgentEvent, frozen=True):
+    """A child of the zygote ended; `code` is negative for a signal.
+
+    If it is not `gone`, something that it started still lives. The end of that is reported again.
+    """
+
+    id: str
+    code: int
+    gone: bool = True
+
+
+class WorkerFailing(AgentEvent, frozen=True):
+    """A worker has reported a failure, and will end by itself with this exit code."""
+
+    id: str
+    code: int
+
+
+class ZygoteGone(AgentEvent, frozen=True):
+    """The zygote and all that it had started have ended."""
+
+
+class ZygoteWarm(AgentEvent, frozen=True):
+    """The zygote is ready to fork, and has told what software this node has."""
+
+    fingerprint: Fingerprint
+
+
+class DaemonGone(AgentEvent, frozen=True):
+    pass
+
+
+class Claimed(AgentEvent, frozen=True):
+    """The answer to a claim; epoch 0: it failed."""
+
+    round: str
+    epoch: int
+    commit: Commit | None
+    error: str = ""
+
+
+class EpochSuperseded(AgentEvent, frozen=True):
+    """A later claim has fenced this node's storage epoch."""
+
+    epoch: int
+
+
+class Flushed(AgentEvent, frozen=True):
+    round: str
+
+
+class WorkerAttached(AgentEvent, frozen=True):
+    pass
+
+
+class SaveSealed(AgentEvent, frozen=True):
+    step: int
+    waiting: bool
+
+
+class LeftCheckpointer(AgentEvent, frozen=True):
+    pass
+
+
+class Stepped(AgentEvent, frozen=True):
+    points: tuple[Point, ...]
+
+
+class CommitSeen(AgentEvent, frozen=True):
+    commit: Commit
+    at: float
+
+
+# -- what else happens to the node ----------------------------------------------------------------
+
+
+class AgentStarted(AgentEvent, frozen=True):
+    stays: bool = False
+
+
+class Noticed(AgentEvent, frozen=True):
+    notice: Notice
+
+
+class Signalled(AgentEvent, frozen=True):
+    signal: int
+
+
+class SessionLost(AgentEvent, frozen=True):
+    reason: str
+
+
+class NodesRead(AgentEvent, frozen=True):
+    """The watch on the nodes' own keys has delivered something, so that the holder knows them."""
+
+
+class StoreWentBack(AgentEvent, frozen=True):
+    """This node knows more than etcd does, which was emptied or set back: it is new to it."""
+
+
+# -- what actions did to the node's processes -----------------------------------------------------
+
+
+class ZygoteStarted(AgentEvent, frozen=True):
+    pass
+
+
+class DaemonStarted(AgentEvent, frozen=True):
+    address: str
+
+
+class StoreOpened(AgentEvent, frozen=True):
+    store: RoundStore
+
+
+class StoreServes(AgentEvent, frozen=True):
+    pass
+
+
+class StoreClosed(AgentEvent, frozen=True):
+    pass
+
+
+class WorkersStarted(AgentEvent, frozen=True):
+    round: str
+    number: int
+    first_rank: int
+    epoch: int
+    alive: frozenset[str]
+    resumed: int
+
+
+class EpochAdopted(AgentEvent, frozen=True):
+    epoch: int
+
+
+class WorkersKilled(AgentEvent, frozen=True):
+    """The workers were sent a signal, except those that have failed and may end by themselves."""
+
+    spared: frozenset[str] = frozenset()
+    kill_at: float | None = None
+    """When SIGKILL follows; None: that is what was sent."""
+
+
+class StacksRequested(AgentEvent, frozen=True):
+    """Stalled workers were asked for their stacks."""
+
+
+class StepsRead(AgentEvent, frozen=True):
+    """The steps on the workers' pages, read to detect a stall."""
+
+    workers: tuple[WorkerStep, ...]
+
+
+class StepsHeard(AgentEvent, frozen=True):
+    """The steps on the workers' pages, read for the line about silent workers."""
+
+    workers: tuple[WorkerStep, ...]
+
+
+class StandingRequested(AgentEvent, frozen=True):
+    """Silent workers were asked where they stand."""
+
+
+class RoundEnded(AgentEvent, frozen=True):
+    """All workers of a round are reaped. `end`: what they saw; None if the daemon cannot tell."""
+
+    end: RoundEnd | None
+
+
+class ClaimStarted(AgentEvent, frozen=True):
+    """The storage was claimed for a round. Not `pending`: the round is no longer the current one,
+    so that nothing was asked.
+    """
+
+    round: str
+    pending: bool = True
+
+
+class UploadHurried(AgentEvent, frozen=True):
+    """The daemon was told when this node will be gone."""
+
+    deadline: float
+
+
+class FlushStarted(AgentEvent, frozen=True):
+    round: str
+
+
+class DaemonRefused(AgentEvent, frozen=True):
+    """A daemon that lives has refused an action. `topic` names that for people."""
+
+    topic: str
+    retry_at: float
+
+
+# -- what actions did in etcd ---------------------------------------------------------------------
+
+
+class Registered(AgentEvent, frozen=True):
+    """The node is in etcd; `renewed` if it was before, under another lease."""
+
+    node: Node
+    renewed: bool = False
+
+
+class RegistrationRefused(AgentEvent, frozen=True):
+    """Another node, that may be gone already, has what this one asks for."""
+
+    retry_at: float
+
+
+class BecameHolder(AgentEvent, frozen=True):
+    leadership: Compare
+
+
+class DecisionWritten(AgentEvent, frozen=True):
+    """The holder has written a decision, or has found that its premises had changed."""
+
+    after: int
+    again_at: float
+
+
+class WriteFailed(AgentEvent, frozen=True):
+    """A write to etcd had no answer, or another node's came first."""
+
+    retry_at: float
+
+
+class DrainWritten(AgentEvent, frozen=True):
+    pass
+
+
+class Acknowledged(AgentEvent, frozen=True):
+    round: str
+    phase: str
+    epoch: int
+
+
+class SlotsOffered(AgentEvent, frozen=True):
+    round: str
+
+
+class Voted(AgentEvent, frozen=True):
+    vote: Vote
+
+
+class WorkersReleased(AgentEvent, frozen=True):
+    """Workers that waited at a target go on: the vote counts no more."""
+
+
+class FailureReported(AgentEvent, frozen=True):
+    pass
+
+
+class SilenceReported(AgentEvent, frozen=True):
+    line: str
+
+
+class FinishReported(AgentEvent, frozen=True):
+    round: str
+
+
+class ProgressReported(AgentEvent, frozen=True):
+    step: int
+    step_time: float
+    commit: Commit | None
+
+
+class Said(AgentEvent, frozen=True):
+    """Something was reported to people, which is done once for each topic."""
+
+    topic: str
+
+
+LocalEvent = (
+    Exited
+    | WorkerFailing
+    | ZygoteGone
+    | ZygoteWarm
+    | DaemonGone
+    | Claimed
+    | EpochSuperseded
+    | Flushed
+    | WorkerAttached
+    | SaveSealed
+    | LeftCheckpointer
+    | Stepped
+    | CommitSeen
+    | AgentStarted
+    | Noticed
+    | Signalled
+    | SessionLost
+    | NodesRead
+    | StoreWentBack
+    | ZygoteStarted
+    | DaemonStarted
+    | StoreOpened
+    | StoreServes
+    | StoreClosed
+    | WorkersStarted
+    | EpochAdopted
+    | WorkersKilled
+    | StacksRequested
+    | StepsRead
+    | StepsHeard
+    | StandingRequested
+    | RoundEnded
+    | ClaimStarted
+    | UploadHurried
+    | FlushStarted
+    | DaemonRefused
+    | Registered
+    | RegistrationRefused
+    | BecameHolder
+    | DecisionWritten
+    | WriteFailed
+    | DrainWritten
+    | Acknowledged
+    | SlotsOffered
+    | Voted
+    | WorkersReleased
+    | FailureReported
+    | SilenceReported
+    | FinishReported
+    | ProgressReported
+    | Said
+)

@@ -1,0 +1,49 @@
+"""Builds a node's progress report from what its agent and its daemon know (pure)."""
+
+from spotelastic_checkpoints.types import Commit, DaemonStatus
+
+from spotelastic.agent.state.values import NodeState
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import Progress, Upload
+
+
+def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quiet: str) -> Progress:
+    """Returns the node's progress report.
+
+    Its round is that of the workers whose steps these are. That is the last round until the workers
+    of the next one are started. `quiet`: the line about silent workers, if there is one.
+    """
+    commit, notice = newest_commit(status, local.store.commit), local.departure.notice
+    return Progress(
+        node=node,
+        round=local.workers.number if local.workers is not None else 0,
+        step=max((w.step for w in status.workers), default=local.reports.step),
+        at=now,
+        points=local.reports.points,
+        committed=commit.step if commit is not None else 0,
+        epoch=commit.epoch if commit is not None else 0,
+        upload=_upload(status),
+        step_time=max((w.step_time for w in status.workers), default=0.0),
+        stall=max((w.stall for w in status.workers), default=0.0),
+        commit_time=status.commit_time,
+        whole=bool(status.snapshots) and status.snapshots[-1].whole,
+        quiet=quiet,
+        at_risk=notice is not None and notice.kind is not InterruptionKind.LEAVE,
+    )
+
+
+def _upload(status: DaemonStatus) -> Upload | None:
+    upload = status.upload
+    if upload is None:
+        return None
+    return Upload(upload.step, upload.done, upload.total, round(upload.rate))
+
+
+def newest_commit(status: DaemonStatus, known: Commit | None) -> Commit | None:
+    """Returns the newer of the commits that the daemon and the agent know of."""
+    return newest(known, status.commit)
+
+
+def newest(*known: Commit | None) -> Commit | None:
+    commits = [commit for commit in known if commit is not None]
+    return max(commits, default=None)

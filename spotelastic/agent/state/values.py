@@ -1,0 +1,242 @@
+"""What an agent knows of its own node, as frozen values: `NodeState` and its parts.
+
+Only `observe.py` makes new ones, from events. Together with `rendezvous.view.RunState` (the run, as
+etcd shows it) this is all that `decide` sees.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotelastic_checkpoints.types import Commit, WorkerStep
+
+from spotelastic.agent.state.silence import Silence
+from spotelastic.model.agreement import Vote
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Notice
+from spotelastic.model.progress import Point
+from spotelastic.model.round import RoundEnd
+from spotelastic.store.port import Compare
+
+BLIND = "blind"
+"""Topic: this node cannot read what others have written. An acknowledgement takes it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExit:
+    """A worker of this node that ended by itself, or reported a failure and is about to."""
+
+    local_rank: int
+    code: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far the workers of this node were at the last look.
+
+    It counts looks instead of measuring time, so that a jump of the clock stalls nothing.
+    """
+
+    looked_at: float = 0.0
+    steps: tuple[int, ...] = ()
+    unchanged: int = 0
+    """Looks in a row that found no new step, although one was expected."""
+    behind: int = 0
+    """Local rank of the slowest worker."""
+    step: int = 0
+    step_at: float = 0.0
+    """When that worker executed its last step."""
+
+
+def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
+    """Returns `pace` after a look at the workers' pages.
+
+    No step is expected before the first one, and while one of the workers is kept waiting on
+    purpose.
+    """
+    steps = tuple(worker.step for worker in workers)
+    expected = any(w.first_step_at for w in workers) and not any(w.waiting for w in workers)
+    behind = min(workers, key=lambda w: (w.step, w.last_step_at))
+    unchanged = pace.unchanged + 1 if expected and steps == pace.steps else 0
+    return Pace(now, steps, unchanged, behind.local_rank, behind.step, behind.last_step_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers that this node runs, until they are reaped."""
+
+    round: str
+    number: int
+    first_rank: int
+    epoch: int
+    started_at: float
+    alive: frozenset[str]
+    """Names of the workers that have not been reaped: `<round>/<local rank>`."""
+    exits: tuple[WorkerExit, ...] = ()
+    killed: bool = False
+    """Whether this agent is ending them, so that their exits mean nothing."""
+    kill_at: float = math.inf
+    """When workers that survived SIGTERM get SIGKILL."""
+    gone_by: float = math.inf
+    """When a process that survived SIGKILL counts as stuck."""
+    pace: Pace = Pace()
+    dumped_at: float = 0.0
+    """When they were asked for their stacks, because a node has stalled; 0: they were not."""
+    attached: bool = False
+    """Whether one of them has entered its Checkpointer."""
+    left: bool = False
+    """Whether one of them has left its Checkpointer, or will never have one."""
+    waiting_at: int = 0
+    """The agreed step at which all of them have sealed and wait."""
+    silence: Silence = Silence()
+    failing: frozenset[str] = frozenset()
+    """Workers that have reported a failure, and may end by themselves."""
+    failed: bool = False
+    """Whether a failure of theirs has been reported."""
+    resumed: int = 0
+    """The step that they resume from. A page shows less before its worker has restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStore:
+    """The TCPStore process that this node runs for a round."""
+
+    round: str
+    id: str
+    address: str
+    dead: bool = False
+    serves: bool = True
+    """Whether its port is open. With a given port it is bound first, and opens when the round
+    starts.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClaim:
+    """A claim of the storage for a round. `epoch` 0: not answered, or failed."""
+
+    round: str
+    asked_at: float
+    pending: bool = True
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMembership:
+    """Whether this node can belong to the run, does, and decides for it."""
+
+    zygote: bool = False
+    fingerprint: Fingerprint | None = None
+    """The node's software; known once the zygote is warm."""
+    node: Node | None = None
+    """The node as registered, or as it will be under a new lease."""
+    registered: bool = False
+    leadership: Compare | None = None
+    """The precondition of all that the holder writes; None: this node is not the holder."""
+    nodes_seen: bool = False
+    """Whether the holder's own branch of etcd has been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeparture:
+    """Whether this node is on its way out, and how far."""
+
+    stays: bool = False
+    """Whether this node serves the others until the job has ended, even when its own part is
+    done.
+    """
+    notice: Notice | None = None
+    drained: bool = False
+    """Whether the notice has been written as a drain."""
+    hurried: float = math.inf
+    """The time at which this node will be gone, as the daemon was told."""
+    leaving: int = 0
+    """The signal that asked the agent to end; 0: none did."""
+    left: bool = False
+    """Whether everything due before leaving has been uploaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStores:
+    """The node's daemon, the store of a round, and what is known of the storage."""
+
+    daemon: str = ""
+    """host:port of the running daemon; empty while there is none."""
+    round_store: RoundStore | None = None
+    claim: StorageClaim | None = None
+    outrun: int = 0
+    """The newest storage epoch of this node that a later claim has fenced."""
+    commit: Commit | None = None
+    flushing: str = ""
+    flushed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAgreement:
+    """What this node has answered in the current round, and what it has to answer with."""
+
+    acknowledged: tuple[str, str, int] = ("", "", 0)
+    """(round, phase, epoch) of the last acknowledgement."""
+    vote: Vote | None = None
+    offered: str = ""
+    """The round for which this node, left out of it, has published its snapshots."""
+    end: RoundEnd | None = None
+    """The end of the last round that this node took part in."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReports:
+    """What this node has reported, and what it has to report."""
+
+    said: frozenset[str] = frozenset()
+    """Topics that have been reported."""
+    points: tuple[Point, ...] = ()
+    step: int = 0
+    told_at: float = 0.0
+    """When progress was last published."""
+    told_step: int = 0
+    told_commit: Commit | None = None
+    """The newest commit that was published with its progress."""
+    step_time: float = 0.0
+    """Seconds per step as last published; 0: not measured yet."""
+    finished: str = ""
+    """The round for which the success of all workers of this node was recorded."""
+    finished_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRetries:
+    """When to try again what has failed, or what was written just now and is not seen yet."""
+
+    write_at: float = 0.0
+    """No write to etcd before this time: it was unavailable."""
+    ask_at: float = 0.0
+    """No request to the daemon before this time: it has refused one."""
+    refused_at: float = 0.0
+    """Since when this node may not join, because of another node that may be gone already."""
+    lead_after: int = 0
+    """Store revision that must be seen before the holder decides again."""
+    lead_at: float = 0.0
+    """When the holder decides again anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What an agent knows of its own node."""
+
+    membership: NodeMembership = NodeMembership()
+    departure: NodeDeparture = NodeDeparture()
+    workers: Workers | None = None
+    store: NodeStores = NodeStores()
+    agreement: NodeAgreement = NodeAgreement()
+    reports: NodeReports = NodeReports()
+    retries: NodeRetries = NodeRetries()
+
+    @property
+    def node(self) -> Node | None:
+        return self.membership.node
+
+
+NEW = NodeState()
+"""The state of an agent to which nothing has happened."""

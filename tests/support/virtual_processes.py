@@ -1,0 +1,185 @@
+"""Simulates the processes of one node in virtual time: zygote, workers, round store, daemon.
+
+In place of `agent/node_processes.py`. Each action tells what it did by the same events.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, WorkerStep
+from support.virtual_training import Training
+
+from spotelastic.agent import actions
+from spotelastic.agent.executor import Events, WorkerTrouble
+from spotelastic.agent.state import events
+from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
+from spotelastic.model.node import Fingerprint
+from spotelastic.model.round import Round, RoundEnd
+from spotelastic.rendezvous.view import RunState
+
+if TYPE_CHECKING:
+    from support.virtual_node import SimNode
+
+WARM = 3.0
+FORK = 0.05
+
+
+class VirtualProcesses:
+    """Implements `executor.Processes`."""
+
+    def __init__(self, node: "SimNode") -> None:
+        self._node, self._world = node, node.world
+        self.slots: list[Snapshot] = []
+        self._training: Training | None = None
+        """Of the workers that this node runs."""
+
+    def close(self) -> None:
+        pass
+
+    def seal(self, round_: Round, step: int) -> None:
+        member = round_.member(self._node.name)
+        assert member is not None
+        snapshot = Snapshot(
+            round_.incarnation, step, "layout", (member.slot,), round_.world_size,
+            whole=not self._world.sharded,
+        )  # fmt: skip
+        self.slots = [*self.slots, snapshot][-2:]
+
+    # -- what the daemon answers ------------------------------------------------------------------
+
+    def status(self) -> DaemonStatus:
+        return DaemonStatus(
+            f"{self._node.name}:1",
+            tuple(self.slots),
+            None,
+            self._steps(),
+            commit_time=self._world.upload,
+        )
+
+    def set_target(
+        self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
+    ) -> Sequence[WorkerStep]:
+        training = self._world.trainings[round_]
+        if schedule is not None:
+            training.schedules[self._node.name] = schedule
+        if target:
+            training.target[self._node.name] = target
+        else:
+            training.target.pop(self._node.name, None)
+        return self._steps()
+
+    def _steps(self) -> tuple[WorkerStep, ...]:
+        training = self._training
+        if training is None:
+            return ()
+        page = WorkerStep(
+            0,
+            0,
+            training.published,
+            self._world.step_time,
+            training.first_at,
+            training.last_at,
+            attached=not self._world.plain,
+            waiting=training.step in training.target.values(),
+            stall=self._world.stall,
+        )
+        return (page,)
+
+    def round_end(self, workers: Workers) -> RoundEnd:
+        training = self._world.trainings[workers.round]
+        return RoundEnd(workers.round, training.first_at, training.step, training.last_at)
+
+    # -- what the workers leave behind ------------------------------------------------------------
+
+    def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
+        return WorkerTrouble(self._node.message, "", "")
+
+    def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
+        return WorkerTrouble("stalled", "", "")
+
+    def standing(self, workers: Workers) -> tuple[str, str]:
+        return "somewhere", ""
+
+    # -- actions ----------------------------------------------------------------------------------
+
+    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
+        match action:
+            case actions.StartZygote():
+                warm = events.ZygoteWarm(Fingerprint("3.11", "2.13"))
+                self._world.after(WARM, lambda: self._node.post(warm))
+                return [events.ZygoteStarted()]
+            case actions.StartDaemon():
+                return [events.DaemonStarted(f"{self._node.name}:1")]
+            case actions.UploadByDeadline(deadline):
+                self._world.hurried[self._node.name] = deadline
+                return [events.UploadHurried(deadline)]
+            case actions.FlushUploads(round_):
+                self._node.post(events.Flushed(round_))
+                return [events.FlushStarted(round_)]
+            case actions.ClaimStorage(round_):
+                self._world.after(0.05, lambda: self._claim(round_.incarnation))
+                return [events.ClaimStarted(round_.incarnation)]
+            case actions.OpenStore(round_):
+                name = f"store/{round_.incarnation}"
+                return [events.StoreOpened(RoundStore(round_.incarnation, name, "s:1"))]
+            case actions.CloseStore():
+                return [events.StoreClosed()]
+        return self._workers(action, local)
+
+    def _workers(self, action: actions.Action, local: NodeState) -> Events:
+        workers = local.workers
+        match action:
+            case actions.StartWorkers(round_, member):
+                return self._start(round_, round_.first_rank(member.slot))
+            case actions.AdoptEpoch(round_):
+                self._world.trainings[round_.incarnation].round = round_
+                return [events.EpochAdopted(round_.epoch)]
+            case actions.KillWorkers():
+                assert workers is not None
+                return self._kill(workers)
+            case actions.EndRound():
+                assert workers is not None
+                self._training = None
+                return [events.RoundEnded(self.round_end(workers))]
+            case actions.LookAtSteps():
+                return [events.StepsRead(self._steps())]
+            case actions.Listen():
+                return [events.StepsHeard(self._steps())]
+            case actions.DumpStacks():
+                return [events.StacksRequested()]
+            case actions.AskWhere():
+                return [events.StandingRequested()]
+        raise AssertionError(action)
+
+    def _start(self, round_: Round, first_rank: int) -> Events:
+        world, incarnation = self._world, round_.incarnation
+        training = world.trainings.setdefault(incarnation, Training(world, round_))
+        self._training = training
+        world.after(FORK, lambda: self._join(training))
+        alive = frozenset([f"{incarnation}/0"])
+        started = events.WorkersStarted(
+            incarnation, round_.number, first_rank, round_.epoch, alive, round_.resume.step
+        )
+        return [started]
+
+    def _join(self, training: Training) -> None:
+        workers = self._node.local.workers
+        current = workers is not None and workers.round == training.round.incarnation
+        if self._node.alive and current and not workers.killed:
+            training.join(self._node)
+
+    def _kill(self, workers: Workers) -> Events:
+        for name in workers.alive:
+            self._world.trainings[workers.round].leave(self._node.name)
+            self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
+        return [events.WorkersKilled()]
+
+    def _claim(self, round_: str) -> None:
+        world, node = self._world, self._node
+        if not world.object_store:
+            node.post(events.Claimed(round_, 0, None, "the object store is away"))
+            return
+        world.epoch += 1
+        node.post(events.Claimed(round_, world.epoch, world.commit))
+        if world.commit is not None:
+            node.post(events.CommitSeen(world.commit, node.now))
