@@ -8,11 +8,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from support.account import NETWORK, account
 from support.local_cloud import until
 from support.patience import PATIENT
+from support.process_cloud import ProcessCloud
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
@@ -48,6 +50,8 @@ class ProvidedCloud:
     junk: Callable[[], None]
     """Sends what is no command."""
     types: tuple[str, ...]
+    are_processes: bool = False
+    """Whether its instances are processes of this test, which may not outlive it."""
 
     def group(self, *, spot: bool = True) -> WorkerGroup:
         names = self.cloud.provider.names
@@ -81,6 +85,15 @@ def memory_cloud() -> Iterator[ProvidedCloud]:
     yield ProvidedCloud(
         cloud, capacity.warn, commands.send, lambda: commands.send(None), ("memory",)
     )
+
+
+@contextmanager
+def process_cloud() -> Iterator[ProvidedCloud]:
+    """Plain processes of this machine, which idle."""
+    with ProcessCloud(lambda instance, place: ("sleep", "1000")) as its:
+        yield ProvidedCloud(
+            its.cloud, its.warn, its.send, partial(its.send, None), ("process",), True
+        )
 
 
 @contextmanager
