@@ -109,7 +109,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
     image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
-    image = image or _image(aws, *(DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)))
+    image = image or first_image(aws, *(DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)))
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)
@@ -122,7 +122,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         **network,
         "PlacedIn": placed,
         "PrivateWorkers": "yes" if cards > 1 else "no",
-        "ControlImage": _image(aws, AMAZON_LINUX),
+        "ControlImage": first_image(aws, AMAZON_LINUX),
         "ControlType": names.CONTROL_TYPE,
         "BootScript": boot_script(),
     }
@@ -281,7 +281,7 @@ def _networks(aws: Aws) -> tuple[str, ...]:
         return tuple(vpc["CidrBlock"] for page in pages for vpc in page["Vpcs"])
 
 
-def _image(aws: Aws, parameter: str, *others: str) -> str:
+def first_image(aws: Aws, parameter: str, *others: str) -> str:
     """Return the first of these images that exists."""
     try:
         with calling(f"find the machine image {parameter}"):
@@ -289,4 +289,4 @@ def _image(aws: Aws, parameter: str, *others: str) -> str:
     except Rejected as error:
         if error.code != "ParameterNotFound" or not others:
             raise
-    return _image(aws, *others)
+    return first_image(aws, *others)

@@ -108,7 +108,13 @@ def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str 
     torch cannot read the file or the storage has commits, and `EnvironmentFailure` where the
     temporary folder has no room.
     """
-    view = _view(path, _load(path), part)
+    return commit_view(_view(path, _load(path), part), path, storage, step, shown)
+
+
+def commit_view(
+    view: StateView, path: Path, storage: Storage, step: int, shown: Shown
+) -> Checkpoint:
+    """Commit a state that was read from `path`, as `from_torch` does."""
     commits = Commits(storage, "")
     if commits.latest() is not None:
         raise UsageError(f"{storage.url} has checkpoints already: give a new storage")

@@ -239,8 +239,10 @@ def no_trace_of(secret: str, agent: Agent) -> None:
 
 def test_a_full_disk_ends_the_log_and_not_the_agent(tmp_path: Path, said: list[str]) -> None:
     agent = Agent(tmp_path)
+    open_files = Path("/proc/self/fd").iterdir()
+    [written] = [int(each.name) for each in open_files if each.resolve() == agent.path]
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, agent.log._fd)
+    os.dup2(full, written)
     os.close(full)
     agent.trains()
     with agent.log:

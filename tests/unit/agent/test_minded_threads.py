@@ -4,13 +4,14 @@ import queue
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from spotelastic_checkpoints.threads import minded
+from support.fake_aws import CallLog, FakeSqs, cloud_over, fake_aws
+from support.leading import CONFIG
 
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.cloud.port import Delivery
@@ -41,12 +42,14 @@ def test_only_those_of_the_names_given_are_told_of() -> None:
 def test_a_controller_ends_when_it_would_hear_of_nothing_any_more(
     said: list[str],
 ) -> None:
-    bare: Any = Controller.__new__(Controller)
-    bare._stopping, bare._over, bare._wake = (threading.Event() for _ in range(3))
-    bare.failed = False
-    with minded(HELPERS, bare.fail):
+    spec = replace(CONFIG.spec, etcd=("127.0.0.1:1",))
+    controller = Controller(
+        replace(CONFIG, spec=spec), cloud_over(fake_aws(sqs=FakeSqs(CallLog())))
+    )
+    with minded(HELPERS, controller.fail):
         fails("watch /runs/a/")
-    assert bare.failed and bare._stopping.is_set() and bare._over.is_set()
+    assert controller.failed
+    controller.run()  # which waits for no etcd any more
     assert "the thread “watch /runs/a/” of this controller ended" in said[0]
 
 
@@ -89,7 +92,7 @@ class Odd:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.closed = threading.Event()
+        self.called, self.closed = threading.Event(), threading.Event()
         self.sent: queue.Queue[Any] = queue.Queue()
 
     def receive(self, seconds: float) -> list[Delivery[str]]:
@@ -107,6 +110,7 @@ class Odd:
 
     def put_log_events(self, **told: Any) -> None:
         self.calls += 1
+        self.called.set()
         if self.calls == 1:
             raise TypeError("odd")
         self.sent.put(told["logEvents"])
@@ -128,12 +132,9 @@ def test_lines_of_which_some_cannot_be_sent_go_on_with_others(
     said: list[str],
 ) -> None:
     logs = Odd()
-    aws: Any = SimpleNamespace(logs=logs)
-    shipper = LogShipper(aws, "group")
+    shipper = LogShipper(fake_aws(logs=logs), "group")
     shipper.write("n/rank-0", "lost")
-    shipper._thread.join(0)
-    while not logs.calls:
-        shipper._thread.join(0.01)
+    assert logs.called.wait(30)
     shipper.write("n/rank-0", "sent")
     shipper.close(30)
     assert [each["message"] for each in logs.sent.get(timeout=30)] == ["sent"]

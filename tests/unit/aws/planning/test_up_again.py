@@ -46,7 +46,7 @@ def test_nodes_that_come_later_boot_the_image_of_those_that_train(
 ) -> None:
     """AWS puts out another one every few weeks, and nodes with another Python are refused."""
     before = planned(aws).image
-    monkeypatch.setattr(requests, "_image", lambda *_: "ami-of-today")
+    monkeypatch.setattr(requests, "first_image", lambda *_: "ami-of-today")
     plan = planned(aws)
     assert plan.image == before
     assert plan.parameters["ControlImage"] == "ami-of-today"

@@ -1,7 +1,8 @@
 """What becomes of a checkpoint in files of other formats."""
 
 import json
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,22 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(FolderStorage(tmp_path / "store"))
 
 
+def shown(_: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(ignored)
+
+
 def imported(catalog: Catalog, state: dict[str, Any], folder: Path) -> Checkpoint:
     torch.save(state, folder / "in.pt")
-    shown = nullcontext(ignored)
-    return convert.from_torch(folder / "in.pt", catalog.storage, 1, lambda _: shown)
+    return convert.from_torch(folder / "in.pt", catalog.storage, 1, shown)
 
 
-def test_an_optimizer_and_a_module_load_what_was_exported(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_optimizer_and_a_module_load_what_was_exported(catalog: Catalog, tmp_path: Path) -> None:
     model, other = Remembering(2, 2), torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(other.parameters())
     other(torch.ones(2)).sum().backward()
     optimizer.step()
     view = State({"model": model, "optimizer": optimizer}).view()
-    monkeypatch.setattr(convert, "_view", lambda *_: view)  # as a run has saved them
-    checkpoint = imported(catalog, {}, tmp_path)
+    checkpoint = convert.commit_view(view, tmp_path, catalog.storage, 1, shown)
     convert.to_torch(catalog, checkpoint, tmp_path / "out.pt", ignored)
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)
     assert loaded.keys() == {"model", "optimizer"}
