@@ -21,7 +21,8 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -122,14 +123,19 @@ class MemberLifecycleConfig:
 class MemberLifecycle:
     """Runs one member on one instance, for as long as the instance lives."""
 
-    def __init__(self, config: MemberLifecycleConfig, objects: ClusterBucket) -> None:
+    def __init__(
+        self,
+        config: MemberLifecycleConfig,
+        objects: ClusterBucket,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._config = config
         self._generations = Generations(objects)
         self._objects = objects
         self._binary = find_binary()
         self._generation = 0
         self._etcd: EtcdMember | None = None
-        self._pause = threading.Event()
+        self._pause = pause
         self._over = threading.Event()
         """Whether there is a newer generation than the member's own."""
 
@@ -161,7 +167,7 @@ class MemberLifecycle:
         """
         member, looked_at = self._config.member, steady()
         while True:
-            self._pause.wait(FOLLOW)
+            self._pause(FOLLOW)
             if steady() - looked_at < FOLLOW_AT_REST and serves(member.client, member.tls):
                 continue
             looked_at = steady()
@@ -190,10 +196,10 @@ class MemberLifecycle:
                             return config
                     case KeepWaiting(reason):
                         told = self._tell(told, reason)
-                        self._pause.wait(LOOK_AGAIN)
+                        self._pause(LOOK_AGAIN)
             except SpotelasticError as error:
                 told = self._tell(told, str(error))
-                self._pause.wait(LOOK_AGAIN)
+                self._pause(LOOK_AGAIN)
 
     def _tell(self, told: str, reason: str) -> str:
         if reason != told:

@@ -149,10 +149,12 @@ def actor(
     store: MemoryStore,
     leadership: Leadership,
     alive: Callable[[], bool] = lambda: True,
+    etcd: MemoryStore | None = None,
 ) -> ControllerExecutor:
     services = dict.fromkeys(("autoscaling", "ec2", "sqs", "s3"), client)
     aws: Any = SimpleNamespace(**services)
-    return ControllerExecutor(cloud_over(aws), store.client(), leadership, SPEC.run, alive)
+    etcd = etcd or store.client()
+    return ControllerExecutor(cloud_over(aws), etcd, leadership, SPEC.run, alive)
 
 
 def recorded() -> list[tuple[Call, AnyAction]]:
@@ -280,8 +282,7 @@ def test_what_happens_once_and_may_have_been_told_is_not_told_twice(
         commit(compares, writes)
         raise Unavailable("etcd gave no answer")
 
-    acts = actor(Client(), store, leadership)
-    monkeypatch.setattr(acts, "_store", client)
+    acts = actor(Client(), store, leadership, etcd=client)
     first, second = (
         Event(NOW + later, kind, text, "i-1", data)
         for later, text in ((0.0, "at first"), (1.0, "then"))

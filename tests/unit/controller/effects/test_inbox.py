@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from support.begun import begun
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.port import Delivery
@@ -128,12 +129,11 @@ def test_a_queue_that_throttles_is_asked_ever_more_rarely_until_it_answers(
     arrived: threading.Event, said: list[str]
 ) -> None:
     sqs = Throttled(7)
-    inbox = Inbox(sqs, message, arrived.set, draw=sqs.draw)
+    inbox, thread = begun(lambda: Inbox(sqs, message, arrived.set, draw=sqs.draw))
     assert sqs.paused.wait(30)
     assert arrived.is_set()
     assert sqs.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 1.0]
     assert sum("the cloud is busy" in line for line in said) == 1
-    thread = inbox._thread
     inbox.close()
     thread.join(30)
     assert not thread.is_alive(), "no pause is waited for then"

@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from support.begun import begun
 from support.patience import PATIENT
 
 from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
@@ -91,15 +92,17 @@ def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
         assert answer.wait(PATIENT)
         return "a"
 
-    publisher = Publisher(bucket, etcd_leader, lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher, thread = begun(
+        lambda: Publisher(bucket, etcd_leader, lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    )
     publisher.offer(at_step(1))
     assert asked.wait(PATIENT)  # for the status
     publisher.offer(at_step(2, "succeeded"))
     publisher.close()
     before = len(bucket.written)
     answer.set()
-    publisher._thread.join(PATIENT)
-    assert not publisher._thread.is_alive()
+    thread.join(PATIENT)
+    assert not thread.is_alive()
     assert bucket.written[before:] == []
 
 
@@ -170,26 +173,26 @@ def test_a_bucket_that_throttles_is_written_to_ever_more_rarely_whatever_is_offe
 
 def test_a_bucket_that_answers_again_is_written_to_as_before() -> None:
     bucket = Throttled(times=3, stays=False)
-    publisher = published_to(bucket)
+    publisher, thread = begun(lambda: published_to(bucket))
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     bucket.times = 1
     publisher.offer(at_step(2, "succeeded"))
     bucket.wait(STATUS, 2)
     publisher.close()
-    publisher._thread.join(PATIENT)
-    assert not publisher._thread.is_alive()
+    thread.join(PATIENT)
+    assert not thread.is_alive()
     assert bucket.pauses == [0.25, 0.5, 1.0, 0.25]
 
 
 def test_who_leads_no_more_ends_whatever_pause_it_is_in() -> None:
     bucket = Throttled(times=1)
-    publisher = published_to(bucket)
+    publisher, thread = begun(lambda: published_to(bucket))
     publisher.offer(at_step(1))
     assert bucket.paused.wait(PATIENT)
     publisher.close()
-    publisher._thread.join(PATIENT)
-    assert not publisher._thread.is_alive()
+    thread.join(PATIENT)
+    assert not thread.is_alive()
     assert bucket.written == []
 
 

@@ -109,9 +109,10 @@ def test_a_member_that_serves_looks_rarely_for_a_newer_generation_and_lists_only
     objects: Any = SimpleNamespace(names=lambda prefix: listed.append(prefix) or ())
     member = MemberConfig("a", tmp_path, "a:2379", "a:2380")
     follows = member_lifecycle.MemberLifecycle(
-        member_lifecycle.MemberLifecycleConfig(member, tmp_path, {}, tmp_path / "log"), objects
+        member_lifecycle.MemberLifecycleConfig(member, tmp_path, {}, tmp_path / "log"),
+        objects,
+        pause=wait,
     )
-    monkeypatch.setattr(follows, "_pause", SimpleNamespace(wait=wait))
     with pytest.raises(Over):
         follows.follow()
     assert listed == [GENERATIONS] * looks
