@@ -83,8 +83,17 @@ class NodeProcesses:
     thread that started it.
     """
 
-    def __init__(self, config: AgentConfig, post: Post) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        post: Post,
+        *,
+        checkpoints: Checkpoints | None = None,
+        start_zygote: Callable[..., Zygote] = Zygote,
+    ) -> None:
+        """Start nothing yet. `start_zygote` has the arguments of `Zygote`."""
         self.config = config
+        self._start_zygote = start_zygote
         self._post = post
         interface = interface_of(config.address)
         workers = config.settings.workers
@@ -97,7 +106,7 @@ class NodeProcesses:
         self._kills = memory.kills()
         self._no_store = 0
         self._may_serve = -1
-        self._checkpoints = Checkpoints(config, post)
+        self._checkpoints = checkpoints or Checkpoints(config, post)
         line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.error_line, config.output)
 
@@ -194,7 +203,7 @@ class NodeProcesses:
             preload=preload,
             script=self.config.entry in ("script", "path", "module"),
         )
-        self._zygote = Zygote(
+        self._zygote = self._start_zygote(
             plan,
             self._shared_env,
             mark(self.config.state),

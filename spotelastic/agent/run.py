@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -71,6 +72,11 @@ class HelperEnded:
 Happening = LocalEvent | Warm | StoreChanged | HelperEnded
 
 
+def minding(sink: Callable[[HelperEnded], None]) -> contextlib.AbstractContextManager[None]:
+    """Tells `sink` of each helper thread of an agent that is ended by an error in the block."""
+    return minded(HELPERS, lambda name, error: sink(HelperEnded(name, error)))
+
+
 @dataclass(frozen=True, slots=True)
 class AgentResult:
     """How the run ended for this node."""
@@ -96,13 +102,13 @@ def run(config: AgentConfig) -> AgentResult:
         folder.mkdir(parents=True, exist_ok=True)
     store = EtcdStore(config.endpoints, timeout=5.0, tls=config.tls)
     try:
-        return _Agent(config, store).serve()
+        return AgentLoop(config, store).serve()
     finally:
         store.close()
 
 
-class _Agent:
-    """The queue of events, and what fills it."""
+class AgentLoop:
+    """One agent over a store: the queue of events, and what fills it."""
 
     def __init__(self, config: AgentConfig, store: Store) -> None:
         self._config = config
@@ -124,7 +130,7 @@ class _Agent:
 
     def serve(self) -> AgentResult:
         """Runs until a decision says to exit."""
-        with self._log, handled(self._config.signals, self._signalled), self._minding_helpers():
+        with self._log, handled(self._config.signals, self._signalled), minding(self._queue.put):
             poller = watches = None
             try:
                 if self._config.notices is not None:
@@ -140,10 +146,6 @@ class _Agent:
                     watches.close()
                 self._core.close()
                 self._session.close()
-
-    def _minding_helpers(self) -> contextlib.AbstractContextManager[None]:
-        """Ends this agent, with one line, when a helper thread is ended by an error."""
-        return minded(HELPERS, lambda name, error: self._queue.put(HelperEnded(name, error)))
 
     def _loop(self, watches: Watches) -> int:
         while True:

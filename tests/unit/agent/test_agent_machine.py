@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ from support.node_state import changed, node_state
 from test_worker_environment import CONFIG, MEMBERS, ROUND
 
 from spotelastic.agent import actions
+from spotelastic.agent.checkpoints import Checkpoints
+from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import STORE_TRIES, NodeProcesses
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import Exited, LocalEvent
 from spotelastic.agent.state.values import NEW, NodeState, Workers
-from spotelastic.agent.workers.pool import StartOrder, Warm
+from spotelastic.agent.workers.pool import StartOrder, Warm, Zygote
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.ids import new_id
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.memory import MemoryStore
 from spotelastic.store.session import Session
@@ -37,8 +40,11 @@ def after(local: NodeState, told: Sequence[Any]) -> NodeState:
     return local
 
 
-class Gone:
+class Gone(Zygote):
     """A zygote that has been killed, which its reader has told already."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.warm = True
 
     def start(self, order: StartOrder, *output: int) -> None:
         raise BrokenPipeError
@@ -47,23 +53,35 @@ class Gone:
         pass
 
 
-class Idle:
+class Idle(Checkpoints):
     """A checkpoint daemon that does as it is told."""
 
-    socket = Path("/daemon.sock")
+    def __init__(self) -> None:
+        self.socket = Path("/daemon.sock")
 
-    def begin(self, *told: object) -> None:
+    def begin(self, round_: Round, member: Member) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
+def processes(
+    config: AgentConfig,
+    zygote: type[Zygote],
+    daemon: Checkpoints,
+    post: Callable[[LocalEvent | Warm], None] = lambda event: None,
+) -> NodeProcesses:
+    """Of a node whose zygote was started."""
+    made = NodeProcesses(config, post, checkpoints=daemon, start_zygote=zygote)
+    made.do(actions.StartZygote(), NEW, RunState(settings=config.settings))
+    return made
+
+
 def test_workers_that_no_zygote_was_there_to_start_have_ended(tmp_path: Path) -> None:
     posted: list[LocalEvent | Warm] = []
     config = replace(CONFIG, state=tmp_path, logs=tmp_path)
-    machine: Any = NodeProcesses(config, posted.append)
-    machine._zygote, machine._checkpoints = Gone(), Idle()
+    machine = processes(config, Gone, Idle(), posted.append)
     try:
         start = actions.StartWorkers(ROUND, MEMBERS[1])
         told = machine.do(start, NEW, RunState(settings=config.settings))
@@ -81,9 +99,10 @@ class Poor(Idle):
     """One that lacks something, so many times."""
 
     def __init__(self, refusals: int) -> None:
+        super().__init__()
         self.refusals = refusals
 
-    def begin(self, *told: object) -> None:
+    def begin(self, round_: Round, member: Member) -> None:
         self.refusals -= 1
         if self.refusals >= 0:
             raise ArenaFull("no memory left to map slot-0-1")
@@ -98,9 +117,7 @@ def test_a_daemon_that_refuses_something_is_asked_again(
     store = MemoryStore(unbroken)
     session = Session(store, 2.0, lambda reason: None)
     config = replace(CONFIG, state=tmp_path, logs=tmp_path)
-    machine: Any = NodeProcesses(config, lambda event: None)
-    actor = AgentExecutor(config, store, session, machine)
-    machine._zygote, machine._checkpoints = Gone(), Poor(2)
+    actor = AgentExecutor(config, store, session, processes(config, Gone, Poor(2)))
     seen, workers = RunState(settings=config.settings, round=CLAIMED), None
     if isinstance(action, actions.AdoptEpoch):
         workers = Workers("r3", 3, 2, 0, 0.0, frozenset({"r3/0"}))
@@ -129,14 +146,13 @@ class Refusing(Gone):
     def start(self, order: StartOrder, *output: int) -> None:
         os.write(output[0], b"Resource temporarily unavailable\n")
 
-    def end(self, ids: object, sig: int = signal.SIGKILL) -> None:
+    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
         pass
 
 
 def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path) -> None:
     config = replace(CONFIG, state=tmp_path, logs=tmp_path)
-    machine: Any = NodeProcesses(config, lambda event: None)
-    machine._zygote, machine._checkpoints = Refusing(), Idle()
+    machine = processes(config, Refusing, Idle())
     local, opens = NEW, actions.OpenStore(ROUND)
     try:
         for _ in range(STORE_TRIES - 1):
