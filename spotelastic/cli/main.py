@@ -26,7 +26,7 @@ of memory.
 def main() -> None:
     """Entry point of the `spotelastic` command."""
     try:
-        sys.exit(_command(sys.argv[1:] or ["--help"]))
+        sys.exit(run_command(sys.argv[1:] or ["--help"]))
     except SpotelasticError as error:
         _fail(*(_told_by_the_local_cloud(error) or (str(error), error.exit_code)))
     except KeyboardInterrupt:
@@ -36,14 +36,14 @@ def main() -> None:
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
         ended = _told_by_the_local_cloud(error)
-        told = _told_by_parser(error) or (ended[0] if ended else _told_by_aws(error))
-        told = told or _told_by_machine(error)
+        told = told_by_parser(error) or (ended[0] if ended else _told_by_aws(error))
+        told = told or told_by_machine(error)
         if told is None:
             raise
         _fail(told, 2)
 
 
-def _command(args: Sequence[str]) -> int:
+def run_command(args: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     program = PROGRAMS.get(args[0])
     if program is not None:
@@ -72,7 +72,7 @@ FAULTS = {
 """Advice for the faults of a machine, by errno."""
 
 
-def _told_by_machine(error: Exception) -> str | None:
+def told_by_machine(error: Exception) -> str | None:
     """Return one line for a fault of the machine; None for any other error."""
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"this machine starts no more threads: {FAULTS[errno.EAGAIN]}"
@@ -82,7 +82,7 @@ def _told_by_machine(error: Exception) -> str | None:
     return None
 
 
-def _told_by_parser(error: Exception) -> str | None:
+def told_by_parser(error: Exception) -> str | None:
     """Return one line for a mistake that the parser of the command line found; None for any other
     error.
 

@@ -54,7 +54,7 @@ class CommandResult:
 
 def stop(cluster: ClusterRecord, *, wait: bool, say: Say) -> CommandResult:
     """Stop the job. With `wait`, returns once it has ended."""
-    text = _give(cluster, Command(uuid.uuid4().hex, "stop"))
+    text = give(cluster, Command(uuid.uuid4().hex, "stop"))
     status = status_of(cluster)
     if wait and status.state not in ENDED:
         say(f"{cluster.name} {text}")
@@ -80,18 +80,18 @@ def restart(
     """
     status = status_of(cluster)
     if status.state in ENDED:
-        limits = _time_and_money(cluster, deadline, max_cost)
+        limits = changed_limits(cluster, deadline, max_cost)
         if same_code:
             lifecycle.change(cluster, limits)
         else:
-            _check_meant(cluster, folder, confirm)
-            _ship(cluster, limits, folder, environment)
+            check_meant(cluster, folder, confirm)
+            ship(cluster, limits, folder, environment)
     elif deadline is not None or max_cost is not None:
         raise UsageError(
             f"{cluster.name} has not ended, and nothing was changed: to give a job that runs "
             "another --deadline or --max-cost, run `spotelastic up` again with it"
         )
-    text = _give(cluster, Command(uuid.uuid4().hex, "restart"))
+    text = give(cluster, Command(uuid.uuid4().hex, "restart"))
     return CommandResult(cluster.name, "restart", text, status_of(cluster).state)
 
 
@@ -119,14 +119,14 @@ def scale(
     its = Names(cluster.name)
     for group in (its.workers, its.on_demand):
         worker_groups.allow(cluster.aws, group, high)
-    text = _give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
+    text = give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
     return CommandResult(cluster.name, "scale", text, status_of(cluster).state)
 
 
 # -- one command ---------------------------------------------------------------------------------
 
 
-def _give(cluster: ClusterRecord, command: Command) -> str:
+def give(cluster: ClusterRecord, command: Command) -> str:
     """Send a command and return the answer's text.
 
     Raises `UsageError` if the controller refuses it.
@@ -163,7 +163,7 @@ def _ended(cluster: ClusterRecord) -> Status:
 # -- what goes before ----------------------------------------------------------------------------
 
 
-def _check_meant(cluster: ClusterRecord, folder: Path, confirm: Confirm) -> None:
+def check_meant(cluster: ClusterRecord, folder: Path, confirm: Confirm) -> None:
     """Ask before the code is taken from another folder, whose script may only share the name."""
     spec = cluster.spec
     if not (folder / spec.script).exists():
@@ -183,7 +183,7 @@ def _check_meant(cluster: ClusterRecord, folder: Path, confirm: Confirm) -> None
         )
 
 
-def _ship(cluster: ClusterRecord, limits: Change, folder: Path, environment: str | None) -> None:
+def ship(cluster: ClusterRecord, limits: Change, folder: Path, environment: str | None) -> None:
     """Upload the code of `folder`, with its environment file."""
     spec = cluster.spec
     archive = code_archive.pack(folder)
@@ -198,7 +198,7 @@ def _ship(cluster: ClusterRecord, limits: Change, folder: Path, environment: str
     lifecycle.change(cluster, shipped, archive.data)
 
 
-def _time_and_money(cluster: ClusterRecord, deadline: str | None, max_cost: float | None) -> Change:
+def changed_limits(cluster: ClusterRecord, deadline: str | None, max_cost: float | None) -> Change:
     """Return the change that sets the job's new limits.
 
     Raises `UsageError` for one already reached.

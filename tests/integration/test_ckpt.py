@@ -284,7 +284,7 @@ def test_the_bar_is_full_at_the_end(
     if command == "import":
         source = tmp_path / "in.pt"
         torch.save(STATE, source)
-    monkeypatch.setattr(commands, "_progress", progress)
+    monkeypatch.setattr(commands, "progress", progress)
     places = [str(tmp_path / word) for word in more[:1]]
     fine(command, source, *places, *more[1:])
     assert totals == [sum(told)] and totals[0] > 0

@@ -186,5 +186,5 @@ def test_a_restart_from_another_folder_is_meant_by_who_says_so(
     cluster = clusters.ClusterRecord(laptop.aws, job, objects.bucket)
     refused = "quokka ran train.py of /elsewhere, not .* change to its folder, or add --same-code"
     with pytest.raises(UsageError, match=refused):
-        commands._check_meant(cluster, tmp_path, nobody_asked)
-    commands._check_meant(cluster, tmp_path, agreed)
+        commands.check_meant(cluster, tmp_path, nobody_asked)
+    commands.check_meant(cluster, tmp_path, agreed)

@@ -124,7 +124,7 @@ def _bring_up(
             f"the cluster {request.name} is being taken down: end that first with "
             f"`spotelastic down {request.name}`, then run `spotelastic up` again"
         )
-    cluster = _ship(cluster, request, new=new)
+    cluster = ship(cluster, request, new=new)
     if warning := cluster.spec.validity.warning(request.name, wall()):
         say(f"warning: {warning}")
     boot_artifacts.ship(objects, request.etcd, say)
@@ -242,11 +242,11 @@ def all_names(aws: Aws | None = None) -> tuple[str, ...]:
 delete = teardown.delete
 
 
-def _ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterRecord:
+def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterRecord:
     """Store secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
     its = Names(spec.cluster)
-    _ensure_token(aws, its)
+    ensure_token(aws, its)
     hosts = (endpoint.rpartition(":")[0] for endpoint in spec.etcd)
     addresses = dict(zip(spec.etcd_members, hosts, strict=True))
     validity = certificates.ensure(aws, its, addresses, datetime.now(UTC))
@@ -262,7 +262,8 @@ def _ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> Cluster
     return describe(cluster, spec, request.archive)
 
 
-def _ensure_token(aws: Aws, its: Names) -> None:
+def ensure_token(aws: Aws, its: Names) -> None:
+    """Store the token by which the cluster's daemons know each other, unless it has one."""
     try:
         with calling(f"store the secret {its.token}"):
             aws.ssm.put_parameter(

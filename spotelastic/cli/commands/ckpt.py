@@ -109,7 +109,7 @@ def verify(url: Url) -> None:
 
     with opened(url) as named:
         checkpoint = named.checkpoint
-        with _progress("verifying", checkpoint.item_bytes) as done:
+        with progress("verifying", checkpoint.item_bytes) as done:
             complaints = named.catalog.verify(checkpoint, done)
         _note(named.catalog, checkpoint, complaints)
         for complaint in complaints:
@@ -150,7 +150,7 @@ def export(
             # The tensors are assembled in a second file beside the target: twice the bytes.
             part = part or ""
             total = convert.tensor_bytes(checkpoint, part)
-            with _writing(to, 2 * total), _progress("exporting", total) as done:
+            with _writing(to, 2 * total), progress("exporting", total) as done:
                 count = convert.to_torch(named.catalog, checkpoint, to, done, part)
         else:
             count = _export_safetensors(named.catalog, checkpoint, to, part, most)
@@ -168,7 +168,7 @@ def import_(
     from spotelastic.training.dcp import convert
 
     with storage(url) as there:
-        made = convert.from_torch(file, there, step, partial(_progress, "importing"), part)
+        made = convert.from_torch(file, there, step, partial(progress, "importing"), part)
     typer.echo(f"{url}@{made.commit.step}: {counted(len(made.tensors()), 'tensor')} and values")
 
 
@@ -288,13 +288,13 @@ def _export_safetensors(
         raise UsageError(f"--part {part}: step {checkpoint.commit.step} has no such tensors")
     files = safetensors_export.plan(chosen, most)
     total = sum(t.nbytes for t in chosen.values())
-    with _writing(folder, total), _progress("exporting", total) as done:
+    with _writing(folder, total), progress("exporting", total) as done:
         safetensors_export.export(catalog, checkpoint, files, folder, done)
     return len(chosen)
 
 
 @contextmanager
-def _progress(what: str, total: int) -> Iterator["Progress"]:
+def progress(what: str, total: int) -> Iterator["Progress"]:
     """Show a progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

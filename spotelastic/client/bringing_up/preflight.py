@@ -51,7 +51,7 @@ def find(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRec
                 f"--resume {config.resume}: the cluster {known.name} exists and trains the run "
                 f"{known.spec.run}; choose another --name"
             )
-        _check_cost(known, job.spec.capacity.max_cost)
+        check_spent(known, job.spec.capacity.max_cost)
         if not config.plan:
             _check_meant(known, job, confirm)
     elif config.resume:
@@ -110,7 +110,7 @@ def _check_gone(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> Non
         )
 
 
-def _check_cost(known: ClusterRecord, limit: float | None) -> None:
+def check_spent(known: ClusterRecord, limit: float | None) -> None:
     """Refuse a new cost limit that the cluster has already used up.
 
     The limit that it already has is accepted: the user may come back to watch the end.

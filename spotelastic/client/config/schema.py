@@ -49,14 +49,14 @@ def text(config: type[JobConfig] = JobConfig) -> str:
     return json.dumps(schema(config), indent=2) + "\n"
 
 
-def line(folder: Path) -> str:
+def line(folder: Path, published: Path = PUBLISHED) -> str:
     """Return the first line of a `spotelastic.toml` in `folder`, by which editors find the schema.
 
     The path is relative if the package is installed below the folder, as in a `.venv` there.
     """
-    if PUBLISHED.is_relative_to(folder):
-        return f"#:schema ./{PUBLISHED.relative_to(folder).as_posix()}"
-    return f"#:schema {PUBLISHED.as_uri()}"
+    if published.is_relative_to(folder):
+        return f"#:schema ./{published.relative_to(folder).as_posix()}"
+    return f"#:schema {published.as_uri()}"
 
 
 def _property(field: ConfigField) -> dict[str, Any]:

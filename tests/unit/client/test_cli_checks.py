@@ -280,12 +280,12 @@ def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
     before = with_deadline(Capacity(), 60.0, 990.0)
     spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 2), "", (), capacity=before)
     cluster: Any = SimpleNamespace(name="demo", spec=spec)
-    anew = commands._time_and_money(cluster, "8h", None)(spec).capacity
+    anew = commands.changed_limits(cluster, "8h", None)(spec).capacity
     assert (anew.deadline, keep_deadline(with_deadline(before, 8 * 3600.0, 5000.0), anew)) == (
         29_800.0,
         anew,
     )
-    assert commands._time_and_money(cluster, None, 5.0)(spec).capacity == replace(
+    assert commands.changed_limits(cluster, None, 5.0)(spec).capacity == replace(
         before, max_cost=5.0
     )
 

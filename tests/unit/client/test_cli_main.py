@@ -151,8 +151,8 @@ def test_a_mistyped_line_is_told_in_one(line: str, words: str) -> None:
 )
 def test_both_parsers_speak_alike(line: str, words: str) -> None:
     with pytest.raises(Exception) as error:
-        main_module._command(line.split())
-    told = main_module._told_by_parser(error.value) or str(error.value)
+        main_module.run_command(line.split())
+    told = main_module.told_by_parser(error.value) or str(error.value)
     assert words in told and "--help`)" in told
 
 
@@ -223,13 +223,13 @@ def test_what_was_meant_is_offered(typed: tuple[str, ...], meant: str) -> None:
     ],
 )
 def test_what_a_machine_lacks_is_one_line(error: Exception, told: str) -> None:
-    line = main_module._told_by_machine(error)
+    line = main_module.told_by_machine(error)
     assert line is not None and re.search(told, line)
 
 
 def test_a_defect_is_no_fault_of_the_machine() -> None:
-    assert main_module._told_by_machine(RuntimeError("other")) is None
-    assert main_module._told_by_machine(FileNotFoundError(errno.ENOENT, "No such file")) is None
+    assert main_module.told_by_machine(RuntimeError("other")) is None
+    assert main_module.told_by_machine(FileNotFoundError(errno.ENOENT, "No such file")) is None
 
 
 LIMITED = """

@@ -200,8 +200,8 @@ def test_the_file_that_init_writes_names_the_schema_and_follows_it(
     first, _, rest = text.partition("\n")
     assert first == f"#:schema {schema.PUBLISHED.as_uri()}"
     jsonschema.validate(tomllib.loads(rest.replace("\n# ", "\n#")), schema.schema())
-    monkeypatch.setattr(schema, "PUBLISHED", tmp_path / ".venv/spotelastic.schema.json")
-    assert schema.line(tmp_path) == "#:schema ./.venv/spotelastic.schema.json"
+    published = tmp_path / ".venv/spotelastic.schema.json"
+    assert schema.line(tmp_path, published) == "#:schema ./.venv/spotelastic.schema.json"
 
 
 WORDS = ("pack", "cluster", "never", "10m", "3", "")

@@ -72,9 +72,9 @@ def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_ta
         with pytest.raises(
             UsageError, match=rf"--max-cost {limit:g}: demo has cost \$2.00 already"
         ):
-            preflight._check_cost(known, limit)
+            preflight.check_spent(known, limit)
     for fine in (None, 1.5, 2.2):
-        preflight._check_cost(known, fine)
+        preflight.check_spent(known, fine)
 
 
 def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:

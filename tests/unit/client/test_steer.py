@@ -200,7 +200,7 @@ def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
     monkeypatch.setattr(commands.instance_types, "describe", lambda *_: (kind,))
     done = SimpleNamespace(state="running")
     monkeypatch.setattr(commands, "status_of", lambda _: done)
-    monkeypatch.setattr(commands, "_give", lambda *_: "is to have more nodes")
+    monkeypatch.setattr(commands, "give", lambda *_: "is to have more nodes")
     monkeypatch.setattr(commands.worker_groups, "allow", lambda *_: None)
     spec = replace(SPEC, capacity=Capacity(base=base))
     cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec)

@@ -123,13 +123,13 @@ def test_of_two_who_change_it_at_once_none_loses_anything(objects: BucketObjects
 def test_up_again_keeps_when_the_cluster_was_made(
     objects: BucketObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "_ensure_token", lambda *_: None)
+    monkeypatch.setattr(clusters, "ensure_token", lambda *_: None)
     monkeypatch.setattr(clusters.certificates, "ensure", lambda *_: Validity())
     monkeypatch.setattr(clusters.user_secrets, "put", lambda *_: {})
     request: Any = SimpleNamespace(secrets={}, archive=b"")
     for at, new, born_at in ((100.0, True, 100.0), (200.0, False, 100.0), (300.0, True, 300.0)):
         up = ClusterRecord(objects.aws, replace(SPEC, created_at=at), "bucket")
-        clusters._ship(up, request, new=new)
+        clusters.ship(up, request, new=new)
         assert (read(objects).created_at, read(objects).born_at) == (at, born_at)
 
 
@@ -141,8 +141,8 @@ def test_a_restart_finds_the_packages_that_were_lacking(
     (folder / "train.py").touch()
     (folder / "requirements.txt").write_text("einops\n")
     cluster = ClusterRecord(objects.aws, SPEC, "bucket")
-    commands._ship(cluster, lambda spec: spec, folder, None)
+    commands.ship(cluster, lambda spec: spec, folder, None)
     found = read(objects).environment
     assert found is not None and found.file == "requirements.txt"
-    commands._ship(cluster, lambda spec: spec, folder, "none")
+    commands.ship(cluster, lambda spec: spec, folder, "none")
     assert read(objects).environment is None

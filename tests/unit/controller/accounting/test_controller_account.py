@@ -216,8 +216,8 @@ def test_a_restart_is_held_to_what_the_cluster_has_cost_in_all(
     spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
     cluster: Any = SimpleNamespace(name="demo", spec=spec)
     with pytest.raises(UsageError, match=r"--max-cost 2: demo has cost \$2.00 already"):
-        commands._time_and_money(cluster, None, 2.0)
-    commands._time_and_money(cluster, None, 2.01)
+        commands.changed_limits(cluster, None, 2.0)
+    commands.changed_limits(cluster, None, 2.01)
 
 
 def test_a_restart_is_refused_that_would_be_stopped_before_it_trains(
@@ -230,8 +230,8 @@ def test_a_restart_is_refused_that_would_be_stopped_before_it_trains(
     spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
     cluster: Any = SimpleNamespace(name="demo", spec=spec)
     with pytest.raises(UsageError, match=r"before it trains.*above \$7.00"):
-        commands._time_and_money(cluster, None, 7.0)
-    commands._time_and_money(cluster, None, 7.01)
+        commands.changed_limits(cluster, None, 7.0)
+    commands.changed_limits(cluster, None, 7.01)
 
 
 def test_a_type_without_a_known_price_claims_no_saving() -> None:
