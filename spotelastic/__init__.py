@@ -1,7 +1,7 @@
 """Train on spot GPUs as if they were never taken away: the public Python API.
 
-Importing this package loads neither torch nor boto3. Each public name (`Checkpointer`, `launch`,
-...) imports its module on first use.
+Importing this package loads neither torch nor boto3. Each public name (`Checkpointer`, `up`, ...)
+imports its module on first use.
 """
 
 from importlib import import_module
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from spotelastic.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from spotelastic import client as client
+    from spotelastic.client.api import up as up
+    from spotelastic.client.cluster import Cluster as Cluster
     from spotelastic.client.config.job_config import JobConfig as JobConfig
     from spotelastic.errors import JobFailed as JobFailed
     from spotelastic.errors import WorkerFailed as WorkerFailed
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from spotelastic.training.state.per_rank import PerRank as PerRank
 
 _LAZY = {
+    "Cluster": "spotelastic.client.cluster",
     "JobConfig": "spotelastic.client.config.job_config",
     "JobFailed": "spotelastic.errors",
     "WorkerFailed": "spotelastic.errors",
@@ -32,6 +36,7 @@ _LAZY = {
     "ElasticSampler": "spotelastic.training.data.sampler",
     "PerRank": "spotelastic.training.state.per_rank",
     "microbatches": "spotelastic.training.data.sampler",
+    "up": "spotelastic.client.api",
 }
 """The module that defines each public name."""
 
@@ -40,6 +45,8 @@ _OF_TRAIN = ("torch", "numpy")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "client":
+        return import_module("spotelastic.client")
     if name not in _LAZY:
         raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
     try:
@@ -54,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), "client", *_LAZY])

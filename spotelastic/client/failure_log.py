@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.client.logs import Wanted, tail
+from spotelastic.client.logs import OutputLine, Wanted, tail
 from spotelastic.client.watch import JobOutcome
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
@@ -49,12 +49,12 @@ def keep(cluster: ClusterRecord, result: JobOutcome) -> Path | None:
     return file if lines else None
 
 
-def _lines(cluster: ClusterRecord, failure: Event, rank: int) -> list[str]:
+def _lines(cluster: ClusterRecord, failure: Event, rank: int) -> list[OutputLine]:
     """Return all lines of that rank on that node, waiting for the last ones to arrive."""
     words = failure.message.partition(": ")[2]
     deadline = steady() + PATIENCE
     while True:
         lines = list(tail(cluster, Wanted(rank, failure.node)))
-        if any(words in line for line in lines) or steady() > deadline:
+        if any(words in line.text for line in lines) or steady() > deadline:
             return lines
         threading.Event().wait(EVERY)

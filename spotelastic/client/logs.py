@@ -40,6 +40,20 @@ class Wanted:
         return " on ".join(filter(None, (rank, node))) or "the workers"
 
 
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    """One line that a worker has written."""
+
+    node: str
+    rank: int
+    at: float
+    """When it was written, in seconds since the epoch."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.node} rank {self.rank}: {self.text}"
+
+
 ALL = Wanted()
 
 
@@ -49,7 +63,7 @@ def tail(
     *,
     follow: bool = False,
     note: Callable[[str], None] | None = None,
-) -> Iterator[str]:
+) -> Iterator[OutputLine]:
     """Yield lines in the order they were written.
 
     With `follow`, until the job has ended or the cluster was taken down. `note` is called if there
@@ -77,7 +91,8 @@ def tail(
                     writer = where["node"], int(where["rank"])
                     wrote.add(writer)
                     if wanted.takes(*writer):
-                        yield f"{writer[0]} rank {writer[1]}: {event['message'].rstrip()}"
+                        at = event["timestamp"] / 1000
+                        yield OutputLine(*writer, at, event["message"].rstrip())
         except Rejected as error:
             if error.code != "ResourceNotFoundException":
                 raise

@@ -4,7 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from spotelastic.clock import steady
+from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
+
+Say: TypeAlias = Callable[[str], None]
+"""Called with one line for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +43,44 @@ def ignored(update: Update) -> None:
     """The callback of a caller who wants to be told nothing."""
 
 
-def saying(on_update: OnUpdate) -> Callable[[str], None]:
+def saying(on_update: OnUpdate) -> Say:
     """Return a function that passes lines of text on as messages."""
 
     def say(text: str) -> None:
         on_update(ProgressMessage(text))
 
     return say
+
+
+class FirstStepTimer:
+    """Measures once how long it took from a beginning to the first step.
+
+    The status of a round that resumes shows the checkpoint's step before any new step. A first step
+    is known by a loss, a step time or a further step.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._from: int | None = None
+        self.is_over = False
+        """Whether the first step was seen."""
+
+    def feed(self, status: Status) -> FirstStep | None:
+        """Look at a new status; return the first step if it shows that for the first time."""
+        if self._from is None and (status.step or training(status)):
+            self._from = status.step
+        further = self._from is not None and status.step > self._from
+        if self.is_over or not (further or status.loss is not None or status.step_time):
+            return None
+        self.is_over = True
+        return FirstStep(steady() - self._began)
+
+
+def ended(status: Status) -> bool:
+    """Whether the job has ended."""
+    return status.state in ENDED
+
+
+def training(status: Status) -> bool:
+    """Whether the first round has started, or the job is already over."""
+    return ended(status) or any(node.state == "training" for node in status.nodes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.client.progress import ProgressMessage, Update
+from spotelastic.client.progress import ProgressMessage, Update, ended
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -85,16 +85,6 @@ class _Silence:
     def ends(self) -> None:
         """Note that there is a status."""
         self._told, self._until = True, math.inf
-
-
-def ended(status: Status) -> bool:
-    """Whether the job has ended."""
-    return status.state in ENDED
-
-
-def training(status: Status) -> bool:
-    """Whether the first round has started, or the job is already over."""
-    return ended(status) or any(node.state == "training" for node in status.nodes)
 
 
 def outcome(cluster: ClusterRecord, status: Status) -> JobOutcome:

@@ -18,3 +18,8 @@ def size(nbytes: float) -> str:
 def duration(seconds: float) -> str:
     """Returns seconds, or minutes from one minute on."""
     return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
+
+
+def usd(amount: float) -> str:
+    """Returns US dollars: cents, or tenths of a cent below ten cents."""
+    return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"

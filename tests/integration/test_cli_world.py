@@ -126,7 +126,7 @@ class User:
         return until(said, timeout=BOOTS)
 
     def log(self, cluster: ClusterRecord) -> list[str]:
-        return list(tail(cluster))
+        return [str(line) for line in tail(cluster)]
 
 
 def only_nodes_of_the_cluster_get_at_snapshots(user: User) -> None:

@@ -47,7 +47,7 @@ def write(cluster: ClusterRecord, stream: str, *lines: str, ago: float = 0.0) ->
 
 
 def follow(cluster: ClusterRecord, rank: int | None = None) -> Iterator[str]:
-    return client_logs.tail(cluster, client_logs.Wanted(rank), follow=True)
+    return map(str, client_logs.tail(cluster, client_logs.Wanted(rank), follow=True))
 
 
 def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(

@@ -1,7 +1,6 @@
-"""Carries out `up`: checks, brings the cluster up, watches the job, reports, takes the cluster
-down.
+"""Runs `up` on a terminal: shows the plan, the job and its report, and ends what is to end.
 
-Nothing is started before all checks have passed. Whatever is started registers at once how it is
+client/bringing_up/ does what this shows. Whatever is started registers at once how it is
 undone, so an error, a signal and an ordinary end share one clean-up path.
 
 With `--detach` or `--keep` the cluster outlives the command. On AWS it also keeps running if the
@@ -9,38 +8,32 @@ command is interrupted while it watches or changes the cluster (detach.py).
 """
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from spotelastic import wrapping
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.planning.survey import Survey, survey
-from spotelastic.aws.security import secrets
 from spotelastic.cli.commands.detach import LeftRunning
-from spotelastic.cli.render import list_prices, loss_curve, tables
+from spotelastic.cli.render import list_prices as render_list_prices
 from spotelastic.cli.render import plan as render_plan
-from spotelastic.cli.render.confirmation import asking, somebody_is_there
+from spotelastic.cli.render import tables
+from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress import ProgressView, show, view
-from spotelastic.client import confirmation, failure_log
-from spotelastic.client.bringing_up import earlier_run, preflight
-from spotelastic.client.config.differences import differences
+from spotelastic.client import failure_log, loss_curve
+from spotelastic.client.bringing_up import bring_up, list_prices, preflight
+from spotelastic.client.bringing_up.bring_up import PreparedUp
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
-from spotelastic.client.confirmation import ConfirmationRequest
-from spotelastic.client.progress import FirstStep
+from spotelastic.client.progress import Say, ended, training
 from spotelastic.client.targets import find as targets
-from spotelastic.client.targets.cloud_target import CloudTarget
-from spotelastic.client.watch import JobOutcome, ended, outcome, training, updates
-from spotelastic.clock import steady
+from spotelastic.client.watch import JobOutcome, outcome
 from spotelastic.errors import SpotelasticError
 from spotelastic.local.drill import Drill, DrillPlan
-from spotelastic.model.counting import counted
 from spotelastic.model.progress import Status
 from spotelastic.signals import Signals
-
-Say = Callable[[str], None]
 
 
 def launch(config: JobConfig) -> int:
@@ -48,7 +41,7 @@ def launch(config: JobConfig) -> int:
     job = check(config, Path.cwd())
     if config.plan and not config.local and not targets.aws_is_configured():
         plan = list_prices.planned(job)
-        lines = (tables.to_json(plan),) if config.json else list_prices.shown(plan)
+        lines = (tables.to_json(plan),) if config.json else render_list_prices.shown(plan)
         for line in lines:
             wrapping.say(line)
         return 0
@@ -76,89 +69,72 @@ def _carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
         last = _to_stderr if config.json else wrapping.say
         undo.callback(_undoing(signals, lambda: target.leave(last)))
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)
-        known = preflight.find(target, job, asking(yes=config.yes))
-        earlier_run.check(config, known)
-        if known is not None:
-            job = job.beside(known.spec)
+        known = bring_up.look(target, job, asking(yes=config.yes or config.plan))
         with stays.changed() if known is not None and not config.plan else nullcontext():
-            found = _survey(job, known, target)
-            headline = render_plan.headline(job, found, target.price_label)
-            for line in (*headline, *preflight.versions(known)):
-                say(line)
+            prepared = bring_up.prepare(target, job, known)
+            _say_headline(prepared, say)
             if config.plan:
-                _show_plan(job, found, known, target, say)
+                _show_plan(prepared, say)
                 return 0
-            if known is None and target.costs_money:
-                _confirm_cost(job, found, target, say)
-            began, told = steady(), _earlier(known, shown.say)
-            if known is None:
-                earlier_run.begin(target, job, shown.say)
-            cluster = _bring_up(job, found, known, target, shown.say)
-        drill = _drill(config, target, shown.say)
-        first = _FirstStep(began, shown.say) if known is None else None
+            confirm = asking(yes=config.yes, before_price=lambda: _say_plan(prepared, say))
+            cluster = bring_up.carry_out(prepared, confirm, partial(show, shown))
+        drill = Drill(DrillPlan(nodes=config.most), target.faults(), say) if config.drill else None
         finish = _undoing(signals, lambda: _finish(stays, wrapping.say))
         if config.keep:
-            target.keep(job.name)
+            cluster.keep()
         if known is None:
             undo.callback(finish)
-        watchers = [each for each in (drill.feed if drill else None, first) if each is not None]
-        status = _watch(config, cluster, target, stays, shown, watchers, told)
+        status = _watch(config, cluster, stays, shown, drill)
         if config.detach and not ended(status):
-            _detach(stays, first, shown.say)
+            _detach(cluster, stays, shown.say)
             return 0
         if config.keep:
             undo.pop_all()
         elif known is not None:
             undo.callback(finish)
-        result = outcome(cluster, status)
-        log = failure_log.keep(cluster, result) if failure_log.failed(result) else None
+        result = outcome(cluster.record, status)
+        log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
     return _conclude(config, result, log, drill, replace(stays, say=wrapping.say))
 
 
-def _survey(job: ValidatedJob, known: ClusterRecord | None, target: CloudTarget) -> Survey:
-    """Look up what the account offers for the job."""
-    return survey(
-        target.aws,
-        job.spec,
-        job.requirement,
-        placed=bool(job.config.placement),
-        known=None if known is None else known.spec,
-    )
-
-
-def _show_plan(
-    job: ValidatedJob, found: Survey, known: ClusterRecord | None, target: CloudTarget, say: Say
-) -> None:
-    """Show what would be created or changed, as JSON or for people."""
-    spec = known.spec if known else None
-    planned = render_plan.planned(job, found, spec, _other_secrets(target, job, known))
-    if job.config.json:
-        print(tables.to_json(planned))
-        return
-    for line in render_plan.plan(job, found, planned, target.about_prices(found.prices_of)):
+def _say_headline(prepared: PreparedUp, say: Say) -> None:
+    headline = render_plan.headline(prepared.job, prepared.found, prepared.target.price_label)
+    for line in (*headline, *preflight.versions(prepared.known)):
         say(line)
+
+
+def _show_plan(prepared: PreparedUp, say: Say) -> None:
+    """Show what would be created or changed, as JSON or for people."""
+    if prepared.job.config.json:
+        print(tables.to_json(prepared.plan()))
+        return
+    _say_plan(prepared, say)
     say("nothing was created or changed")
+
+
+def _say_plan(prepared: PreparedUp, say: Say) -> None:
+    job, found = prepared.job, prepared.found
+    about_prices = prepared.target.about_prices(found.prices_of)
+    for line in render_plan.plan(job, found, prepared.plan(), about_prices):
+        say(line)
 
 
 def _watch(
     config: JobConfig,
-    cluster: ClusterRecord,
-    target: CloudTarget,
+    cluster: Cluster,
     stays: LeftRunning,
     shown: ProgressView,
-    watchers: Sequence[Callable[[Status], None]],
-    told: int,
+    drill: Drill | None,
 ) -> Status:
     """Show the job until it has ended, or with --detach until it trains; return the last status."""
-
     until, last = training if config.detach else ended, None
-    with nullcontext() if target.owns(cluster.name) else stays.watched():
-        for update in updates(target, cluster, told=told):
+    with nullcontext() if stays.target.owns(cluster.name) else stays.watched():
+        for update in cluster.updates():
             show(shown, update)
             if isinstance(update, Status):
                 last = update
-                for watcher in watchers:
-                    watcher(update)
+                if drill is not None:
+                    drill.feed(update)
                 if until(update):
                     break
     assert last is not None, "the updates end with the status of a job that has ended"
@@ -171,84 +147,16 @@ def _finish(stays: LeftRunning, say: Say) -> None:
         stays.target.finish(stays.name, say)
 
 
-def _detach(stays: LeftRunning, first: "_FirstStep | None", say: Say) -> None:
+def _detach(cluster: Cluster, stays: LeftRunning, say: Say) -> None:
     """Leave the cluster running with its job."""
-    if first is not None and not first.told:
+    if cluster.first is not None and not cluster.first.is_over:
         say(f"no training step reported yet: `spotelastic status {stays.named}` shows the progress")
-    stays.target.keep(stays.name)
+    cluster.keep()
     stays.leave()
 
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def _confirm_cost(job: ValidatedJob, found: Survey, target: CloudTarget, say: Say) -> None:
-    """Ask before the first dollar is spent. Without a terminal to ask on, go ahead."""
-    if job.config.yes or not somebody_is_there():
-        return
-    planned = render_plan.planned(job, found, None, ())
-    for line in render_plan.plan(job, found, planned, target.about_prices(found.prices_of)):
-        say(line)
-    question = "Create it for this price?"
-    what = f"creating {job.name} costs money"
-    confirmation.ensure(
-        ConfirmationRequest("price", what, question, "nothing was created"), asking(yes=False)
-    )
-
-
-def _earlier(known: ClusterRecord | None, say: Say) -> int:
-    """Return how many events a running cluster has already; they are not shown again."""
-    count = 0 if known is None else len(known.objects.events())
-    if known is not None and count:
-        before = counted(count, "event")
-        say(f"{known.name} has {before} from before: see spotelastic events {known.name}")
-    return count
-
-
-class _FirstStep:
-    """Reports once how long it took from the command to the first step.
-
-    The status of a round that resumes shows the checkpoint's step before any new step. A first step
-    is known by a loss, a step time or a further step.
-    """
-
-    def __init__(self, began: float, say: Say) -> None:
-        self._began = began
-        self._say = say
-        self._from: int | None = None
-        self.told = False
-
-    def __call__(self, status: Status) -> None:
-        if self._from is None and (status.step or training(status)):
-            self._from = status.step
-        further = self._from is not None and status.step > self._from
-        if not self.told and (further or status.loss is not None or status.step_time):
-            self.told = True
-            self._say(str(FirstStep(steady() - self._began)))
-
-
-def _bring_up(
-    job: ValidatedJob,
-    found: Survey,
-    known: ClusterRecord | None,
-    target: CloudTarget,
-    say: Say,
-) -> ClusterRecord:
-    """Create the cluster, or change the known one where its job differs."""
-    wanted = target.fitted(job.cluster(found))
-    if known is not None:
-        hidden = _other_secrets(target, job, known)
-        changes = "; ".join(differences(known.spec, wanted.job, hidden))
-        say(f"{job.name} is up already; changes: {changes or 'none'}")
-    return target.create(wanted, say, new=known is None)
-
-
-def _other_secrets(
-    target: CloudTarget, job: ValidatedJob, known: ClusterRecord | None
-) -> Collection[str]:
-    """Return the secrets that the known cluster lacks or has with another value."""
-    return () if known is None else secrets.differing(target.aws, job.name, job.secrets)
 
 
 def _undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]:
@@ -257,12 +165,6 @@ def _undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]
         undo()
 
     return undone
-
-
-def _drill(config: JobConfig, target: CloudTarget, say: Say) -> Drill | None:
-    if not config.drill:
-        return None
-    return Drill(DrillPlan(nodes=config.most), target.faults(), say)
 
 
 # -- the end -------------------------------------------------------------------------------------

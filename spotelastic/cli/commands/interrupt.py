@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from spotelastic.cli.commands.found_cluster import found_cluster
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
 from spotelastic.wrapping import note, say
@@ -57,12 +58,12 @@ def interrupt(
     On AWS, the Fault Injection Service does it, which costs a few cents.
     """
     from spotelastic.cli.render import tables
-    from spotelastic.client.interruptions import interrupt as interruptions
-    from spotelastic.client.targets.find import find
+    from spotelastic.client.interruptions.interrupt import InterruptionRequest
 
-    what = interruptions.InterruptionRequest.asked(node, kind, seconds)
-    target = find(where, region, note)
-    caused = interruptions.interrupt(target, target.cluster(name), what)
+    InterruptionRequest.asked(
+        node, kind, seconds
+    )  # a mistake is told before a cluster is looked for
+    caused = found_cluster(name, where, region).interrupt(node, kind=kind, seconds=seconds)
     typer.echo(tables.to_json(caused) if json else str(caused))
 
 
@@ -93,22 +94,20 @@ def drill(
     """
     from spotelastic.cli.render import tables
     from spotelastic.client.interruptions import drill_plan, drill_recovery
-    from spotelastic.client.targets.find import find
 
     wanted = drill_plan.read(plan)
-    target = find(where, region, note)
-    cluster = target.cluster(name)
+    cluster = found_cluster(name, where, region)
 
     def tell(line: str) -> None:
         typer.echo(line, err=json)
 
-    done = drill_plan.run(target, cluster, wanted, seed, tell)
+    done = drill_plan.run(cluster.target, cluster.record, wanted, seed, tell)
     if json:
         typer.echo(tables.to_json(done))
     if not wait:
         return
     try:
-        drill_recovery.wait(cluster, done, tell)
+        drill_recovery.wait(cluster.record, done, tell)
     except KeyboardInterrupt:
         typer.echo(f"`spotelastic report {cluster.name}` will tell what they cost", err=True)
         raise typer.Exit(128 + signal.SIGINT) from None

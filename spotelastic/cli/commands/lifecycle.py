@@ -1,19 +1,17 @@
 """Defines the commands that change a running job: `stop`, `restart` and `scale`."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotelastic.cli.commands.found_cluster import found_cluster
 from spotelastic.cli.options import up
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
-from spotelastic.errors import Unavailable
 from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
     from spotelastic.client.commands import CommandResult
-    from spotelastic.client.targets.cloud_target import CloudTarget
 
 STOP_EXAMPLES = """[bold]Examples[/]
 
@@ -52,12 +50,8 @@ def stop(
 
     `spotelastic restart` continues from that step.
     """
-    from spotelastic.client import commands
-    from spotelastic.client.targets.find import find
-
-    target = find(where, region, note)
-    cluster = target.cluster(name)
-    _tell(lambda: commands.stop(cluster, wait=wait, say=note), target, cluster.name, as_json=json)
+    cluster = found_cluster(name, where, region)
+    _tell(lambda: cluster.stop(wait=wait, on_update=_note), cluster.name, as_json=json)
 
 
 def restart(
@@ -79,22 +73,16 @@ def restart(
 ) -> None:
     """Restart a job that has ended from its newest checkpoint, with the code of this folder."""
     from spotelastic.cli.render.confirmation import asking
-    from spotelastic.client import commands
-    from spotelastic.client.targets.find import find
 
-    target = find(where, region, note)
-    cluster = target.cluster(name)
+    cluster = found_cluster(name, where, region)
     _tell(
-        lambda: commands.restart(
-            cluster,
-            Path.cwd(),
+        lambda: cluster.restart(
             same_code=same_code,
             environment=environment,
             deadline=deadline,
             max_cost=max_cost,
             confirm=asking(yes=yes),
         ),
-        target,
         cluster.name,
         as_json=json,
     )
@@ -115,22 +103,15 @@ def scale(
     json: AsJson = False,
 ) -> None:
     """Change the number of nodes of a job while it trains."""
-    from spotelastic.client import commands
-    from spotelastic.client.targets.find import find
-
-    target = find(where, region, note)
-    cluster = target.cluster(name)
+    cluster = found_cluster(name, where, region)
     _tell(
-        lambda: commands.scale(target, cluster, minimum, maximum, say=note),
-        target,
+        lambda: cluster.scale(min=minimum, max=maximum, on_update=_note),
         cluster.name,
         as_json=json,
     )
 
 
-def _tell(
-    carry_out: "Callable[[], CommandResult]", target: "CloudTarget", name: str, *, as_json: bool
-) -> None:
+def _tell(carry_out: "Callable[[], CommandResult]", name: str, *, as_json: bool) -> None:
     """Carry out a command and print its result."""
     from spotelastic.cli.render import tables
 
@@ -142,10 +123,12 @@ def _tell(
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
-    except Unavailable:
-        target.check()  # the local cloud may have ended with its last job
-        raise
     if as_json:
         typer.echo(tables.to_json(done))
     else:
         typer.echo(f"{done.name} {done.text}")
+
+
+def _note(update: object) -> None:
+    """Print to stderr, beside the result on stdout."""
+    note(str(update))

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotelastic.cli.commands.found_cluster import found_cluster
 from spotelastic.cli.options.common import Region
-from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
     from spotelastic.client.targets.cloud_target import CloudTarget
@@ -55,16 +55,14 @@ def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarge
 
     Raises `UsageError` for the local cloud, and for a node that does not exist.
     """
-    from spotelastic.client.published import status_of
-    from spotelastic.client.targets.find import find
     from spotelastic.errors import UsageError
 
-    target = find(None, region, note)
-    found = {each.id: each for each in status_of(target.cluster(name)).nodes}
+    cluster = found_cluster(name, None, region)
+    found = {each.id: each for each in cluster.status().nodes}
     if node not in found:
         raise UsageError(f"there is no node {node}; the nodes are: {', '.join(found) or 'none'}")
-    target.check_sessions(found[node])
-    return target
+    cluster.target.check_sessions(found[node])
+    return cluster.target
 
 
 def _become(command: list[str]) -> None:

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from spotelastic.cli.commands.found_cluster import found_cluster
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.clock import wall
-from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
 
 LS_EXAMPLES = """[bold]Examples[/]
@@ -62,15 +62,13 @@ def status(
 ) -> None:
     """Show the state of a job: its round, step and loss, and every node."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.published import status_of
-    from spotelastic.client.targets.find import find
 
-    cluster = find(where, region, note).cluster_or_gone(name, note)
-    told = status_of(cluster)
+    cluster = found_cluster(name, where, region, gone=True)
+    told = cluster.status()
     tables.show(told, tables.status_table, as_json=json)
     for line in told.warnings:
         typer.echo(f"warning: {line}", err=True)
-    if warning := cluster.spec.validity.warning(cluster.name, wall()):
+    if warning := cluster.record.spec.validity.warning(cluster.name, wall()):
         typer.echo(f"warning: {warning}", err=True)
 
 
@@ -85,12 +83,9 @@ def logs(
     region: Region = None,
 ) -> None:
     """Print the output of the workers."""
-    from spotelastic.client.logs import Wanted, tail
-    from spotelastic.client.targets.find import find
-
-    cluster = find(where, region, note).cluster(name)
-    for line in tail(cluster, Wanted(rank, node), follow=follow, note=note):
-        typer.echo(line)
+    cluster = found_cluster(name, where, region)
+    for line in cluster.logs(rank=rank, node=node, follow=follow, note=note):
+        typer.echo(str(line))
 
 
 def events(
@@ -98,10 +93,9 @@ def events(
 ) -> None:
     """List the events of a job: notices, losses, rounds, replacements."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.targets.find import find
 
-    cluster = find(where, region, note).cluster_or_gone(name, note)
-    tables.show(cluster.objects.events(), tables.events_table, as_json=json)
+    cluster = found_cluster(name, where, region, gone=True)
+    tables.show(cluster.events(), tables.events_table, as_json=json)
 
 
 def report(
@@ -109,13 +103,9 @@ def report(
 ) -> None:
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.targets.find import find
 
-    cluster = find(where, region, note).cluster_or_gone(name, note)
-    made = cluster.objects.report()
-    if made is None:
-        raise UsageError(f"{cluster.name} has no report yet: its first round has not begun")
-    tables.show(made, tables.report_table, as_json=json)
+    cluster = found_cluster(name, where, region, gone=True)
+    tables.show(cluster.report(), tables.report_table, as_json=json)
 
 
 def cost(
@@ -123,8 +113,6 @@ def cost(
 ) -> None:
     """Show what a cluster has cost, costs now, and would have cost on demand."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.published import cost_of
-    from spotelastic.client.targets.find import find
 
-    cluster = find(where, region, note).cluster_or_gone(name, note)
-    tables.show(cost_of(cluster), tables.cost_table, as_json=json)
+    cluster = found_cluster(name, where, region, gone=True)
+    tables.show(cluster.cost(), tables.cost_table, as_json=json)

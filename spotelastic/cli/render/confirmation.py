@@ -4,6 +4,8 @@ Without a terminal the command refuses, unless `--yes` was given; only a price i
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from spotelastic.client.confirmation import Confirm, ConfirmationRequest, agreed
 from spotelastic.errors import NotConfirmed
@@ -14,9 +16,12 @@ SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
 """Terminal sequences that show and hide the cursor."""
 
 
-def asking(*, yes: bool) -> Confirm:
-    """Return the answers of this command: `yes` to everything, or what the user types."""
-    return agreed if yes else on_terminal
+def asking(*, yes: bool, before_price: Callable[[], None] = lambda: None) -> Confirm:
+    """Return the answers of this command: `yes` to everything, or what the user types.
+
+    `before_price` shows what the price is for.
+    """
+    return agreed if yes else partial(_on_terminal, before_price)
 
 
 def somebody_is_there() -> bool:
@@ -24,13 +29,15 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def on_terminal(request: ConfirmationRequest) -> bool:
+def _on_terminal(before_price: Callable[[], None], request: ConfirmationRequest) -> bool:
     """Return whether the user types yes. Raises `NotConfirmed` if nobody can be asked."""
-    is_price = request.about == "price"
+    if request.about == "price":
+        if not somebody_is_there():
+            return True
+        before_price()
+        return _typed(request.question)
     if somebody_is_there():
-        return _typed(request.question if is_price else f"{request.what}. {request.question}")
-    if is_price:
-        return True
+        return _typed(f"{request.what}. {request.question}")
     raise NotConfirmed(f"{request.what}: {request.instead}, or add --yes if that is meant")
 
 

@@ -1,45 +1,12 @@
-"""Makes the plan of `up --plan` from list prices when no AWS account is configured."""
+"""Renders a plan that was made from list prices, without an AWS account."""
 
 from collections.abc import Iterator
 
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
-from spotelastic.aws.compute.estimate import Estimate, Line, estimate
-from spotelastic.aws.compute.prices import Table, shipped_table
-from spotelastic.cli.render.plan import Planned, price_table
-from spotelastic.client.config.validated_job import ValidatedJob
-from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
-
-GPU_FAMILIES = ("g", "p")
-UNKNOWN = (
-    "spot prices, quotas and zones",
-    "whether the region has these types",
-    "whether a cluster of that name is up already",
-)
-"""What only an account can tell."""
-
-
-def planned(job: ValidatedJob) -> Planned:
-    """Return the plan.
-
-    Raises `UsageError` if only an account can tell which instance types are meant.
-    """
-    table = shipped_table()
-    types = job.spec.instance_types or (_cheapest(job, table),)
-    costs = _estimate(job.spec.settings, types[0], table)
-    return Planned(
-        name=job.name,
-        is_up=False,
-        changes=(),
-        resources=(),
-        instance_types=types,
-        zones=(),
-        lines=costs.lines,
-        usd_per_hour_at_min=costs.low,
-        usd_per_hour_at_max=costs.high,
-        prices_of=table.date,
-        warnings=tuple(f"not known without an AWS account: {what}" for what in UNKNOWN),
-    )
+from spotelastic.aws.compute.estimate import Estimate
+from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.cli.render.plan import price_table
+from spotelastic.client.bringing_up.list_prices import UNKNOWN
+from spotelastic.client.bringing_up.plan import Planned
 
 
 def shown(plan: Planned) -> Iterator[str]:
@@ -57,32 +24,3 @@ def shown(plan: Planned) -> Iterator[str]:
     yield ""
     yield f"not known without an account: {'; '.join(UNKNOWN)}"
     yield f"would create the cluster {plan.name}; nothing was created"
-
-
-def _cheapest(job: ValidatedJob, table: Table) -> str:
-    """Return the cheapest GPU type; `up` takes the cheapest in quota if no type is given."""
-    if str(job.requirement):
-        flag = "--gpus" if job.config.gpus else "--gpu-memory"
-        raise UsageError(
-            f"{flag}: only an AWS account can tell which types have that: configure one "
-            "(`aws configure`), or name --instance-types"
-        )
-    prices = table.usd_per_hour
-    return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
-
-
-def _estimate(settings: Settings, worker: str, table: Table) -> Estimate:
-    prices, nodes = table.usd_per_hour, (settings.min_nodes, settings.max_nodes)
-    costs = estimate(
-        nodes=nodes,
-        worker=worker,
-        worker_usd=prices.get(worker, 0.0),
-        control=CONTROL_TYPE,
-        control_usd=prices[CONTROL_TYPE],
-        controls=len(MEMBERS),
-        nat_gateways=0,
-        addresses=(nodes[0] + len(MEMBERS), nodes[1] + len(MEMBERS)),
-    )
-    first, *others = costs.lines
-    note = "on demand" if worker in prices else "no list price here: not in the sum"
-    return Estimate((Line(first.what, first.low, first.high, first.usd, note), *others))

@@ -52,11 +52,10 @@ def find(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRec
                 f"{known.spec.run}; choose another --name"
             )
         check_spent(known, job.spec.capacity.max_cost)
-        if not config.plan:
-            _check_meant(known, job, confirm)
+        _check_meant(known, job, confirm)
     elif config.resume:
         _check_resumable(target, config)
-    elif not config.plan:
+    else:
         _check_gone(target, job, confirm)
     return known
 

@@ -13,16 +13,16 @@ In JSON: a list of such objects, or an object with the list as "interruption".
 
 import json
 import random
-import re
 import threading
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spotelastic.aws.clusters.fault_injection import WARNING
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.client.interruptions.choice import victim
 from spotelastic.client.interruptions.interrupt import (
     KINDS,
     InterruptionRequest,
@@ -41,7 +41,6 @@ from spotelastic.model.progress import Status
 LOOK_EVERY = 0.25
 LIST = "interruption"
 KEYS = ("after", "step", "kind", "node", "in")
-_RANK = re.compile(r"rank (\d+)")
 
 Say = Callable[[str], object]
 
@@ -155,27 +154,6 @@ def is_due(entry: PlannedInterruption, status: Status, elapsed: float) -> bool:
     return status.step >= entry.step
 
 
-def victim(
-    entry: PlannedInterruption, status: Status, draw: random.Random, going: Collection[str] = ()
-) -> str | None:
-    """Return the node to interrupt now; None if there is none at the moment.
-
-    Nodes that are `going` may still be in the status for a moment.
-    """
-    training = [
-        node
-        for node in status.nodes
-        if node.state == "training" and node.ranks and node.id not in going
-    ]
-    rank = _RANK.fullmatch(entry.node)
-    if entry.node == "any":
-        names = sorted(node.id for node in training)
-        return draw.choice(names) if names else None
-    if rank is not None:
-        return next((node.id for node in training if int(rank[1]) in node.ranks), None)
-    return entry.node
-
-
 # -- effects -------------------------------------------------------------------------------------
 
 
@@ -200,7 +178,7 @@ def run(
                 f"{cluster.name} has {status.state} after {len(done)} of {len(plan)} interruptions"
             )
         going = {each.node for each in done if each.kind is not InterruptionKind.REBALANCE}
-        node = victim(entry, status, draw, going) if is_due(entry, status, elapsed) else None
+        node = victim(entry.node, status, draw, going) if is_due(entry, status, elapsed) else None
         if node is None:
             threading.Event().wait(LOOK_EVERY)
             continue

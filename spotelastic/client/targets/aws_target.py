@@ -13,8 +13,8 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import AS_OF
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import AccountClusters
-from spotelastic.client.targets.cloud_target import Say
 from spotelastic.errors import UsageError
 from spotelastic.local.drill import FaultInjector
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -64,6 +64,8 @@ class AwsTarget(AccountClusters):
 
     def leave(self, say: Say) -> bool:
         return False
+
+    def hold(self) -> None: ...
 
     def finish(self, name: str, say: Say) -> None:
         self.down(name, say)

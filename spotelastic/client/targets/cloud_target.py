@@ -4,7 +4,6 @@ There are two: AWS (aws_target.py), and the local cloud on this machine (local_t
 differs between them is a method here, so that no caller asks which one it has.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from spotelastic_checkpoints.storage.port import Storage
@@ -14,11 +13,10 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.progress import Say
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.local.drill import FaultInjector
 from spotelastic.model.progress import ClusterSummary, NodeStatus
-
-Say = Callable[[str], None]
 
 
 class CloudEnded(EnvironmentFailure):
@@ -108,6 +106,9 @@ class CloudTarget(Protocol):
 
         What is not in use any more ends; on AWS, that is nothing.
         """
+
+    def hold(self) -> None:
+        """Use the cloud until this process ends, if it does not leave before."""
 
     def finish(self, name: str, say: Say) -> None:
         """End a cluster whose job is over, unless somebody else in this cloud still uses it."""

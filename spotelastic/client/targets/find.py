@@ -3,9 +3,10 @@
 import os
 
 from spotelastic.aws.base.clients import Aws, has_credentials
+from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import configured
 from spotelastic.client.targets.aws_target import AwsTarget
-from spotelastic.client.targets.cloud_target import CloudTarget, Say
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.local_target import READ_TIMEOUT, LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud

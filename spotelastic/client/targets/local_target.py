@@ -5,6 +5,9 @@ spotelastic/local/users.py counts. A cluster ends with the last process that wor
 has asked to keep it.
 """
 
+import atexit
+import logging
+import os
 import socket
 import tempfile
 from contextlib import closing
@@ -20,10 +23,11 @@ from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import AccountClusters
-from spotelastic.client.targets.cloud_target import CloudEnded, Say
-from spotelastic.errors import UsageError
+from spotelastic.client.targets.cloud_target import CloudEnded
+from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.local import cloud, joining
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.fault_client import FaultClient
@@ -40,6 +44,7 @@ EMULATED = (
     "money: it all runs on this machine."
 )
 
+_log = logging.getLogger(__name__)
 _used: CloudInfo | None = None
 """The local cloud that this process has used last."""
 
@@ -133,6 +138,9 @@ class LocalTarget(AccountClusters):
             local_data.tell(use.cluster, say)
         return True
 
+    def hold(self) -> None:
+        _held.append((os.getpid(), self))
+
     def finish(self, name: str, say: Say) -> None:
         self._joined().works_on(name, stays=False)
         self.leave(say)
@@ -181,6 +189,21 @@ class LocalTarget(AccountClusters):
         if self._use is None:
             raise CloudEnded(GONE)
         return self._use
+
+
+_held: list[tuple[int, LocalTarget]] = []
+"""Uses that last until the process of that id ends."""
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leave before this process ends, and wait for what ends with it."""
+    for pid, target in _held:
+        if pid == os.getpid():  # not in a fork of it
+            try:
+                target.leave(_log.info)
+            except SpotelasticError as error:
+                _log.warning("%s", error)
 
 
 def has_gone() -> bool:

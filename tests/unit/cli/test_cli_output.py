@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from spotelastic.aws.base.clients import Aws
 from spotelastic.cli.app import app
 from spotelastic.cli.commands import ckpt
-from spotelastic.cli.render import loss_curve, tables
+from spotelastic.cli.render import tables
 from spotelastic.cli.render.progress import EVERY, Plain
-from spotelastic.client.interruptions import interrupt
+from spotelastic.client import loss_curve
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.interruptions.interrupt import CausedInterruption
 from spotelastic.client.targets import find
 from spotelastic.client.targets.aws_target import AwsTarget
@@ -300,7 +301,7 @@ def test_an_interruption_is_told_to_programs_as_one_object(
     caused = CausedInterruption("i-1", InterruptionKind.SPOT_INTERRUPTION, 120.0)
     monkeypatch.setattr(AwsTarget, "cluster", lambda place, name: name)
     monkeypatch.setattr(find, "find", lambda *_: AwsTarget(Aws("us-east-1")))
-    monkeypatch.setattr(interrupt, "interrupt", lambda *_: caused)
+    monkeypatch.setattr(Cluster, "interrupt", lambda *_, **__: caused)
 
     def told(*args: str) -> str:
         return CliRunner().invoke(app, ["interrupt", "i-1", *args], catch_exceptions=False).stdout

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from spotelastic.cli import main as main_module
-from spotelastic.cli.commands.bring_up import _FirstStep
-from spotelastic.clock import steady
-from spotelastic.model.progress import Status
 
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
 COMMANDS = (
@@ -60,15 +57,6 @@ def test_a_shell_completes_commands_and_flags(typed: str, offered: list[str]) ->
         [program], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert told.stdout.split() == offered
-
-
-def test_the_time_to_the_first_step_is_told_once() -> None:
-    said = list[str]()
-    first = _FirstStep(steady() - 96.0, said.append)
-    for step in (0, 1, 2):
-        first(Status("train", "running", 0.0, step=step))
-    (line,) = said
-    assert line == "first step 96 s after the command"
 
 
 @pytest.mark.parametrize("words", [("--help",), ("up", "--help")])

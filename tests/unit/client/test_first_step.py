@@ -2,7 +2,7 @@
 
 import pytest
 
-from spotelastic.cli.commands.bring_up import _FirstStep
+from spotelastic.client.progress import FirstStepTimer
 from spotelastic.clock import steady
 from spotelastic.model.progress import NodeStatus, Status
 
@@ -34,12 +34,9 @@ PENDING = Status("train", "pending", 0.0)
 def test_it_is_told_once_when_this_cluster_has_made_one(
     statuses: tuple[Status, ...], told_at: int | None
 ) -> None:
-    said = list[str]()
-    first, at = _FirstStep(steady() - 96.0, said.append), None
-    for number, status in enumerate(statuses):
-        first(status)
-        if said and at is None:
-            at = number
-    assert at == told_at
-    assert said == ["first step 96 s after the command"] * (told_at is not None)
-    assert first.told == (told_at is not None)
+    timer = FirstStepTimer(steady() - 96.0)
+    told = [timer.feed(status) for status in statuses]
+    at = [number for number, step in enumerate(told) if step is not None]
+    assert at == ([] if told_at is None else [told_at])
+    assert {str(told[number]) for number in at} <= {"first step 96 s after the command"}
+    assert timer.is_over == bool(at)

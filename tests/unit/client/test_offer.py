@@ -13,6 +13,7 @@ from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.cli.render import plan
 from spotelastic.client.bringing_up import preflight
+from spotelastic.client.bringing_up.plan import check_limits
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.accounting import usage
@@ -35,6 +36,7 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
     )
     spec = job("demo", settings=Settings(2, 4), capacity=capacity, linger=linger)
     wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
+    check_limits(wanted, found)
     return list(plan.headline(wanted, found, ""))
 
 

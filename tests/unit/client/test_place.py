@@ -11,10 +11,13 @@ from typing import cast
 
 import pytest
 
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.cli.app import app
-from spotelastic.cli.commands import bring_up, lifecycle
+from spotelastic.cli.commands import bring_up
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
+from spotelastic.client import commands
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.targets import local_target
@@ -101,10 +104,12 @@ def test_how_to_come_back_names_the_region(region: str | None, it: str) -> None:
         assert f"spotelastic {command} {it}" in told[0]
 
 
-def test_a_command_whose_local_cloud_ends_meanwhile_says_so() -> None:
+def test_a_command_whose_local_cloud_ends_meanwhile_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With its last job, for which the command was."""
 
-    def stop() -> CommandResult:
+    def stop(*_: object, **__: object) -> CommandResult:
         raise Unavailable("cannot read s3://...")
 
     def ended() -> None:
@@ -112,8 +117,10 @@ def test_a_command_whose_local_cloud_ends_meanwhile_says_so() -> None:
 
     here, elsewhere = (SimpleNamespace(check=check) for check in (ended, lambda: None))
     for place, told in ((here, "the local cloud has ended"), (elsewhere, "cannot read s3")):
+        cluster = Cluster(cast(CloudTarget, place), cast(ClusterRecord, None))
+        monkeypatch.setattr(commands, "stop", stop)
         with pytest.raises(SpotelasticError, match=told):
-            lifecycle._tell(stop, cast(CloudTarget, place), "demo", as_json=False)
+            cluster.stop()
 
 
 def test_a_local_cloud_that_ends_under_a_command_is_told_in_one_line(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spotelastic.client.interruptions import interrupt
-from spotelastic.client.interruptions.drill_plan import PlannedInterruption, is_due, read, victim
+from spotelastic.client.interruptions.choice import victim
+from spotelastic.client.interruptions.drill_plan import PlannedInterruption, is_due, read
 from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import NodeStatus, Status
@@ -111,12 +112,7 @@ def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
     now = status(5, b=(1,), a=(0,), c=())
 
     def struck(node: str, seed: int = 0, seen: Status = now, going: str = "") -> str | None:
-        return victim(
-            PlannedInterruption(0.0, 0, InterruptionKind.LOSS, node, 0),
-            seen,
-            random.Random(seed),
-            {going},
-        )
+        return victim(node, seen, random.Random(seed), {going})
 
     assert {struck("any", seed) for seed in range(20)} == {"a", "b"}
     assert struck("any", 3) == struck("any", 3), "the same draw each time"

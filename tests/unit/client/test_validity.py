@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from spotelastic.cli.commands import status
-from spotelastic.client import published
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.targets import find
 from spotelastic.clock import wall
 from spotelastic.model.job import JobSpec, Settings
@@ -46,7 +46,7 @@ def test_status_warns_beside_what_programs_read(
         cluster = SimpleNamespace(name="demo", spec=replace(spec, validity=validity))
         found = SimpleNamespace(cluster_or_gone=lambda *_: cluster)
         monkeypatch.setattr(find, "find", lambda *_: found)
-        monkeypatch.setattr(published, "status_of", lambda _: Status("demo", "running", NOW))
+        monkeypatch.setattr(Cluster, "status", lambda _: Status("demo", "running", NOW))
         status.status("demo", json=True)
         captured = capsys.readouterr()
         return captured.out, captured.err

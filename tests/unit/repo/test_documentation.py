@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
+from types import ModuleType
 
 from spotelastic_checkpoints import provenance
 from spotelastic_checkpoints.commit import tenancy, verification
@@ -31,7 +32,7 @@ NOT_OF_NOW = {"CHANGELOG.md", "test_soak.py"}
 """Tell of files as they were called then, or of made-up ones."""
 SHORT = re.compile(r"`([a-z_]+(?:/[a-z_]+)*\.py)`")
 """Paths of code within a package."""
-MADE_BY_READERS = {"train.py", "queue.py", "platform.py"}
+MADE_BY_READERS = {"train.py", "notebook.py", "queue.py", "platform.py"}
 INTERNAL = {
     *("SPOTELASTIC_CLOUD", "SPOTELASTIC_CONTAINED", "SPOTELASTIC_DAEMON", "SPOTELASTIC_DIE_AT"),
     *(
@@ -102,18 +103,27 @@ def test_every_variable_that_is_read_is_listed_or_internal() -> None:
 
 
 def test_every_name_of_the_package_has_its_reference() -> None:
-    page = (REFERENCE / "python-api.md").read_text()
-    package = ast.parse(Path(spotelastic.__file__).read_text())
-    public = {
-        name.asname
-        for node in ast.walk(package)
+    api, client = ((REFERENCE / f"python-{page}.md").read_text() for page in ("api", "client"))
+    named = set(re.findall(r"^::: spotelastic\.(\w+)$", api + client, re.MULTILINE))
+    public = public_names(spotelastic)
+    assert {"Checkpointer", "launch", "up"} <= public
+    assert named | {"client"} == public
+    of_client = set(re.findall(r"^::: spotelastic\.client\.(\w+)$", client, re.MULTILINE))
+    of_client |= set(re.findall(r"^\| `(?:client|spotelastic)\.(\w+)`", client, re.MULTILINE))
+    elsewhere = {"Cluster", "JobConfig", "up", "SpotelasticError"}
+    assert of_client | elsewhere == public_names(spotelastic.client)
+
+
+def public_names(package: ModuleType) -> set[str]:
+    """Those that a package exports to type checkers, and imports on first use."""
+    return {
+        str(name.asname)
+        for node in ast.walk(ast.parse(Path(str(package.__file__)).read_text()))
         if isinstance(node, ast.If)
         for each in node.body
         if isinstance(each, ast.ImportFrom)
         for name in each.names
     }
-    assert {"Checkpointer", "launch"} <= public
-    assert set(re.findall(r"^::: spotelastic\.(\w+)$", page, re.MULTILINE)) == public
 
 
 def kinds(path: Path) -> Iterator[str]:

@@ -30,6 +30,10 @@ job = se.JobConfig("train.py", min=2, max=8, env={"EPOCHS": "3"}, snapshot_every
 reveal_type(job.min)
 reveal_type(se.JobConfig.load(".", min=2))
 reveal_type(StorageRefused("it says no"))
+reveal_type(se.up(se.JobConfig("train.py", local=True, min=2)))
+reveal_type(se.client.find("demo").interrupt(seconds=15).seconds)
+reveal_type(se.client.list())
+reveal_type([line.text for line in se.Cluster.logs(se.client.find(), rank=0)])
 se.Checkpointer(state, checkpoint_evry=10)
 se.launch(7)
 se.JobConfig("train.py", mim=2)
@@ -51,6 +55,10 @@ SEEN = [
     "int",
     "spotelastic.client.config.job_config.JobConfig",
     "spotelastic_checkpoints.errors.StorageRefused",
+    "spotelastic.client.cluster.Cluster",
+    "float | None",
+    "tuple[spotelastic.model.progress.ClusterSummary, ...]",
+    "list[str]",
 ]
 
 # Only the types of spotelastic itself are asked for: to read all of torch would take a minute.

@@ -1,12 +1,17 @@
-"""Draws the loss curve of a job as a PNG, with every interruption marked."""
+"""Draws the loss curve of a job, with every interruption marked."""
 
 import bisect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Interruption, Point
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 140
 COLOURS = {
     InterruptionKind.SPOT_INTERRUPTION: "#e69f00",
     InterruptionKind.LOSS: "#d55e00",
@@ -30,13 +35,20 @@ def stretches(executed: Iterable[Point]) -> list[list[tuple[int, float]]]:
 
 
 def draw(points: Sequence[Point], interruptions: Sequence[Interruption], file: Path) -> None:
-    """Draw loss over steps into `file`. Steps that ran twice are drawn twice."""
+    """Draw loss over steps into `file`, as a PNG."""
+    drawn = figure(points, interruptions)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(file, dpi=DPI)
+
+
+def figure(points: Sequence[Point], interruptions: Sequence[Interruption]) -> "Figure":
+    """Draw loss over steps. Steps that ran twice are drawn twice."""
     # Figure rather than pyplot: it needs no display and keeps no global state.
     from matplotlib.figure import Figure
 
     executed = sorted(points, key=lambda point: point.at)
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.add_subplot()
+    drawn = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = drawn.add_subplot()
     for stretch in stretches(executed):
         axes.plot(*zip(*stretch, strict=True), color="#444444", lw=1.2)
     times = [point.at for point in executed]
@@ -58,5 +70,4 @@ def draw(points: Sequence[Point], interruptions: Sequence[Interruption], file: P
     axes.grid(axis="y", alpha=0.25)
     if labelled:
         axes.legend(frameon=False)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=140)
+    return drawn

@@ -1,0 +1,23 @@
+"""Finds the cluster that a command is about."""
+
+from typing import TYPE_CHECKING
+
+from spotelastic.wrapping import note
+
+if TYPE_CHECKING:
+    from spotelastic.client.cluster import Cluster
+
+
+def found_cluster(
+    name: str | None, where: bool | None, region: str | None, *, gone: bool = False
+) -> "Cluster":
+    """Return the cluster of that name, or the only one. Raises `UsageError` if there is none.
+
+    `gone`: also one that was taken down and has left its last report.
+    """
+    from spotelastic.client.cluster import Cluster
+    from spotelastic.client.targets.find import find
+
+    target = find(where, region, note)
+    record = target.cluster_or_gone(name, note) if gone else target.cluster(name)
+    return Cluster(target, record)

@@ -1,0 +1,110 @@
+"""Carries out an `up`: looks what is there, prepares, and creates or changes the cluster.
+
+Nothing is created before all checks have passed and the caller has confirmed the price.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.planning.survey import Survey, survey
+from spotelastic.aws.security import secrets
+from spotelastic.client.bringing_up import earlier_run, plan, preflight
+from spotelastic.client.bringing_up.plan import Planned
+from spotelastic.client.cluster import Cluster
+from spotelastic.client.config.differences import differences
+from spotelastic.client.config.validated_job import ValidatedJob
+from spotelastic.client.confirmation import Confirm, ConfirmationRequest, ensure
+from spotelastic.client.progress import FirstStepTimer, OnUpdate, Say, saying
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.clock import steady
+from spotelastic.model.counting import counted, usd
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedUp:
+    """An `up` whose checks have passed; nothing was changed yet."""
+
+    job: ValidatedJob
+    target: CloudTarget
+    known: ClusterRecord | None
+    """The cluster, if it is up already."""
+    found: Survey
+
+    def plan(self) -> Planned:
+        """Return what would be created or changed, and its price."""
+        known = None if self.known is None else self.known.spec
+        return plan.planned(self.job, self.found, known, self.changed_secrets())
+
+    def changed_secrets(self) -> Collection[str]:
+        """Return the secrets that the known cluster lacks or has with another value."""
+        if self.known is None:
+            return ()
+        return secrets.differing(self.target.aws, self.job.name, self.job.secrets)
+
+
+def look(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRecord | None:
+    """Return the cluster of the job's name, if it is up already.
+
+    `confirm` is asked about what another script or folder has made. Raises `UsageError` if the job
+    cannot be brought up beside what is there.
+    """
+    known = preflight.find(target, job, confirm)
+    earlier_run.check(job.config, known)
+    return known
+
+
+def prepare(target: CloudTarget, job: ValidatedJob, known: ClusterRecord | None) -> PreparedUp:
+    """Look up what the account offers for the job. Raises `UsageError` if that contradicts it."""
+    if known is not None:
+        job = job.beside(known.spec)
+    found = survey(
+        target.aws,
+        job.spec,
+        job.requirement,
+        placed=bool(job.config.placement),
+        known=None if known is None else known.spec,
+    )
+    plan.check_limits(job, found)
+    return PreparedUp(job, target, known, found)
+
+
+def carry_out(prepared: PreparedUp, confirm: Confirm, on_update: OnUpdate) -> Cluster:
+    """Create the cluster, or change the known one where its job differs.
+
+    `confirm` is asked about the price, where it is billed. Raises `NotConfirmed` before anything is
+    created.
+    """
+    job, target, known = prepared.job, prepared.target, prepared.known
+    say = saying(on_update)
+    if known is None:
+        if target.costs_money:
+            ensure(_price(job.name, prepared.found), confirm)
+        began = steady()
+        earlier_run.begin(target, job, say)
+        wanted = target.fitted(job.cluster(prepared.found))
+        return Cluster(target, target.create(wanted, say, new=True), first=FirstStepTimer(began))
+    told = _earlier(known, say)
+    wanted = target.fitted(job.cluster(prepared.found))
+    changes = "; ".join(differences(known.spec, wanted.job, prepared.changed_secrets()))
+    say(f"{job.name} is up already; changes: {changes or 'none'}")
+    return Cluster(target, target.create(wanted, say, new=False), told=told)
+
+
+def _price(name: str, found: Survey) -> ConfirmationRequest:
+    high = found.estimate.high
+    return ConfirmationRequest(
+        about="price",
+        what=f"creating {name} costs money, up to {usd(high)} an hour",
+        question="Create it for this price?",
+        declined="nothing was created",
+    )
+
+
+def _earlier(known: ClusterRecord, say: Say) -> int:
+    """Return how many events a running cluster has already; they are not told again."""
+    count = len(known.objects.events())
+    if count:
+        before = counted(count, "event")
+        say(f"{known.name} has {before} from before: see spotelastic events {known.name}")
+    return count

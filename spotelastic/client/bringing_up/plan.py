@@ -1,0 +1,92 @@
+"""Makes the plan of an `up`, as a value, and refuses limits that contradict its prices (pure)."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from spotelastic.aws.compute.estimate import Line
+from spotelastic.aws.planning.survey import Survey
+from spotelastic.client.config.differences import differences
+from spotelastic.client.config.validated_job import ValidatedJob
+from spotelastic.controller.decisions import limits
+from spotelastic.controller.model.observation import ControllerPolicy
+from spotelastic.errors import UsageError
+from spotelastic.model.counting import counted, duration, usd
+from spotelastic.model.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What `up` would do, and what it would cost."""
+
+    name: str
+    is_up: bool
+    """Whether the cluster is already up."""
+    changes: tuple[str, ...]
+    """Differences from the request, if the cluster is already up."""
+    resources: tuple[str, ...]
+    """What the stack would consist of, if the cluster is new."""
+    instance_types: tuple[str, ...]
+    zones: tuple[str, ...]
+    """Zones in the order in which they are tried."""
+    lines: tuple[Line, ...]
+    """The prices, one line for each kind of thing that is billed."""
+    usd_per_hour_at_min: float
+    usd_per_hour_at_max: float
+    prices_of: str
+    """Date of the on-demand prices."""
+    warnings: tuple[str, ...]
+
+
+def planned(
+    job: ValidatedJob, found: Survey, known: JobSpec | None, secrets: Collection[str]
+) -> Planned:
+    """Return the plan. `secrets` are the new and changed ones."""
+    wanted = job.cluster(found).job
+    return Planned(
+        name=job.name,
+        is_up=known is not None,
+        changes=() if known is None else tuple(differences(known, wanted, secrets)),
+        resources=() if known is not None else tuple(found.resources),
+        instance_types=tuple(kind.name for kind in found.types),
+        zones=tuple(zone.name for zone in found.ranking) or tuple(found.zones),
+        lines=found.estimate.lines,
+        usd_per_hour_at_min=found.estimate.low,
+        usd_per_hour_at_max=found.estimate.high,
+        prices_of=found.prices_of,
+        warnings=tuple(found.warnings),
+    )
+
+
+def check_limits(job: ValidatedJob, found: Survey) -> None:
+    """Raise `UsageError` if a limit contradicts the prices, or what is to be kept the time."""
+    spec = job.spec
+    if spec.capacity.keep_failed and spec.linger == 0:
+        raise UsageError(
+            "--keep-failed: with --linger 0 the cluster and its failed node end with the job: "
+            "give a time to stay, such as --linger 3h"
+        )
+    _check_cost(spec.settings.min_nodes, spec.capacity.max_cost, found)
+
+
+def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
+    """Refuse a cost limit that would stop the job before it has trained.
+
+    It must pay for booting the nodes and for ending the job. Unknown prices refuse nothing.
+    """
+    an_hour, policy = found.estimate.low, ControllerPolicy()
+    least = limits.needed(an_hour, policy)
+    if limit is None or not found.price or limit >= least:
+        return
+    minutes = limit / an_hour * 60.0
+    raise UsageError(
+        f"--max-cost {limit:g}: pays for {minutes:.1f} min of {counted(minimum, 'node')} (--min) "
+        f"and the control nodes, {usd(an_hour)} an hour: {duration(policy.boots_in)} to boot and "
+        f"{duration(policy.ends_within)} to end take {_up(least)} USD: give more than that"
+    )
+
+
+def _up(amount: float) -> str:
+    """Round up, to two significant digits."""
+    digits = max(2, 1 - math.floor(math.log10(amount)))
+    return f"{math.ceil(amount * 10**digits) / 10**digits:.{digits}f}"

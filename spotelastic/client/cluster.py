@@ -1,0 +1,296 @@
+"""The handle of a cluster: what can be seen of it, and what can be done with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.client import commands, failure_log, logs, loss_curve, watch
+from spotelastic.client.commands import CommandResult
+from spotelastic.client.confirmation import (
+    Confirm,
+    ConfirmationRequest,
+    agreed,
+    ensure,
+    nobody_asked,
+)
+from spotelastic.client.interruptions import choice
+from spotelastic.client.interruptions.interrupt import (
+    CausedInterruption,
+    InterruptionRequest,
+    interrupt,
+)
+from spotelastic.client.logs import OutputLine, Wanted
+from spotelastic.client.progress import (
+    FirstStepTimer,
+    OnUpdate,
+    Say,
+    Update,
+    ended,
+    ignored,
+    saying,
+)
+from spotelastic.client.published import cost_of, status_of
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.clock import steady
+from spotelastic.errors import JobFailed, Unavailable, UsageError
+from spotelastic.model.progress import Cost, Event, Point, Report, Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Cluster:
+    """A cluster with its job. `spotelastic.up` and `spotelastic.client.find` return one.
+
+    In a `with` statement, the cluster is taken down at the end of the block. Otherwise a cluster on
+    AWS stays until `down`, or until some time after its job (`linger`). A local cluster that this
+    process has brought up ends with the process, unless `keep` was called.
+
+    Methods that ask the cluster raise `spotelastic.client.Unavailable` if it does not answer, and
+    `spotelastic.client.UsageError` if what is asked for makes no sense.
+    """
+
+    def __init__(
+        self,
+        target: CloudTarget,
+        record: ClusterRecord,
+        *,
+        told: int = 0,
+        first: FirstStepTimer | None = None,
+    ) -> None:
+        self.target = target
+        self.record = record
+        self.first = first
+        """Measures the time to the first step, if this process has created the cluster."""
+        self._told = told
+        self._is_down = False
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.record.name
+
+    def __repr__(self) -> str:
+        return f"<spotelastic.Cluster {self.name}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._is_down:
+            self.down()
+
+    # -- what can be seen ------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Return the state of the job: its round, step and loss, and every node."""
+        with self._asking():
+            return status_of(self.record)
+
+    def events(self) -> tuple[Event, ...]:
+        """Return what has happened to the job: notices, losses, rounds, replacements."""
+        with self._asking():
+            return tuple(self.record.objects.events())
+
+    def logs(
+        self,
+        *,
+        rank: int | None = None,
+        node: str | None = None,
+        follow: bool = False,
+        note: Say | None = None,
+    ) -> Iterator[OutputLine]:
+        """Yield the lines that workers have written, in the order of their time.
+
+        `rank` and `node` select. With `follow`, it goes on until the job has ended. `note` is
+        called if there is nothing to show yet; with it, an unknown node or rank raises
+        `UsageError`.
+        """
+        return logs.tail(self.record, Wanted(rank, node), follow=follow, note=note)
+
+    def report(self) -> Report:
+        """Return the cost of every interruption, the goodput and the bill.
+
+        It is complete once the job has ended; until then it tells what is known so far.
+        """
+        with self._asking():
+            report = self.record.objects.report()
+        if report is None:
+            raise UsageError(f"{self.name} has no report yet: its first round has not begun")
+        return report
+
+    def cost(self) -> Cost:
+        """Return what the cluster has cost, costs now, and would have cost on demand."""
+        with self._asking():
+            return cost_of(self.record)
+
+    def curve(self) -> tuple[Point, ...]:
+        """Return every step that was executed, with its loss; repeated steps come twice."""
+        with self._asking():
+            return tuple(self.record.objects.curve())
+
+    def plot(self, file: str | Path | None = None) -> "Figure":
+        """Draw loss over steps, with every interruption marked; needs matplotlib.
+
+        A notebook shows the returned figure. With `file` it is also written there.
+        """
+        with self._asking():
+            report = self.record.objects.report()
+        rows = () if report is None else report.interruptions
+        figure = loss_curve.figure(self.curve(), rows)
+        if file is not None:
+            figure.savefig(Path(file), dpi=loss_curve.DPI)
+        return figure
+
+    def updates(self) -> Iterator[Update]:
+        """Yield what is new, until the job has ended: events, and the status at each look.
+
+        What was yielded or told before is not repeated.
+        """
+        with self._asking():
+            for update in watch.updates(self.target, self.record, told=self._told):
+                if isinstance(update, Event):
+                    self._told += 1
+                if isinstance(update, Status) and self.first is not None:
+                    first = self.first.feed(update)
+                    if first is not None:
+                        yield first
+                yield update
+
+    def wait(self, *, timeout: float | None = None, on_update: OnUpdate = ignored) -> Status:
+        """Wait until the job has ended, and return its last status, "succeeded" or "stopped".
+
+        Raises `spotelastic.JobFailed` if the job has failed, and `Unavailable` if it has not ended
+        after `timeout` seconds. Then the job goes on. `on_update` is called with what is new
+        meanwhile.
+        """
+        until = None if timeout is None else steady() + timeout
+        status = self.status()
+        for update in self.updates():
+            on_update(update)
+            if isinstance(update, Status):
+                status = update
+            if until is not None and steady() > until and not ended(status):
+                raise Unavailable(f"{self.name} has not ended within {timeout:g} s")
+        with self._asking():
+            outcome = watch.outcome(self.record, status)
+            if status.state == "failed":
+                log = failure_log.keep(self.record, outcome)
+                raise JobFailed(failure_log.describe(outcome, log))
+        return status
+
+    # -- what can be done ------------------------------------------------------------------------
+
+    def interrupt(
+        self, node: str = "any", *, kind: str = "notice", seconds: float = 120.0
+    ) -> CausedInterruption:
+        """Interrupt a node as AWS would: give notice, then take it away when the time is up.
+
+        `node` is a name, "rank 0", or "any" node that trains. `kind` is notice, rebalance or loss
+        (without notice). `seconds` are those of the notice; AWS gives 120. Returns at once; the job
+        goes on meanwhile.
+        """
+        with self._asking():
+            chosen = choice.node_named(node, status_of(self.record))
+            request = InterruptionRequest.asked(chosen, kind, seconds)
+            return interrupt(self.target, self.record, request)
+
+    def scale(
+        self, *, min: int | None = None, max: int | None = None, on_update: OnUpdate = ignored
+    ) -> CommandResult:
+        """Change the fewest and the most nodes while the job trains; None leaves one unchanged."""
+        with self._asking():
+            self._refresh()
+            return commands.scale(self.target, self.record, min, max, say=saying(on_update))
+
+    def stop(self, *, wait: bool = True, on_update: OnUpdate = ignored) -> CommandResult:
+        """Stop the job after it has committed its last step; `restart` continues from there.
+
+        The cluster stays up, without worker nodes. `wait`: return only when the job has ended.
+        """
+        with self._asking():
+            return commands.stop(self.record, wait=wait, say=saying(on_update))
+
+    def restart(
+        self,
+        *,
+        same_code: bool = False,
+        environment: str | None = None,
+        deadline: str | None = None,
+        max_cost: float | None = None,
+        yes: bool = False,
+        confirm: Confirm = nobody_asked,
+    ) -> CommandResult:
+        """Restart a job that has ended from its newest checkpoint.
+
+        It gets the code of the current folder, unless `same_code`. `confirm` is asked if the job
+        was started in another folder; `yes` answers it.
+        """
+        with self._asking():
+            self._refresh()
+            return commands.restart(
+                self.record,
+                Path.cwd(),
+                same_code=same_code,
+                environment=environment,
+                deadline=deadline,
+                max_cost=max_cost,
+                confirm=agreed if yes else confirm,
+            )
+
+    def keep(self) -> None:
+        """Let a local cluster outlive the process that has brought it up; it then ends by `down`,
+        or some time after its job. On AWS every cluster does.
+        """
+        self.target.keep(self.name)
+
+    def down(
+        self,
+        *,
+        delete_data: bool = False,
+        yes: bool = False,
+        confirm: Confirm = nobody_asked,
+        on_update: OnUpdate = ignored,
+    ) -> None:
+        """Take the cluster down. Its checkpoints stay, unless `delete_data`.
+
+        `confirm` is asked before data is deleted; `yes` answers it.
+        """
+        with self._asking():
+            if delete_data:
+                data = self.target.data(self.name, self.record.bucket)
+                ensure(_deletion(data.run.cluster, data.url), agreed if yes else confirm)
+            self.target.down(self.name, saying(on_update), keep_data=not delete_data)
+        self._is_down = True
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Read the job's description again, which others may have changed."""
+        self.record = self.target.cluster(self.name)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Say that the local cloud has ended, if that is why it does not answer."""
+        try:
+            yield
+        except Unavailable:
+            self.target.check()
+            raise
+
+
+def _deletion(run: str, url: str) -> ConfirmationRequest:
+    return ConfirmationRequest(
+        about="data",
+        what=f"this deletes all checkpoints of the run {run}, {url}",
+        question="Delete them?",
+        declined="nothing was deleted",
+    )

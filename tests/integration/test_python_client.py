@@ -1,0 +1,139 @@
+"""`spotelastic.up` in plain Python programs: a cluster's whole life, and what is left of it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spotelastic.local import cloud
+
+SCRIPT = Path(__file__).parents[1] / "support/train_small.py"
+CONFIG = """
+import os
+import sys
+
+import spotelastic
+from spotelastic import client
+
+before = dict(os.environ)
+
+
+def config(name):
+    return spotelastic.JobConfig(
+        "train.py", args=["250"], local=True, min=1, max=2, name=name, instance_types=["m5.large"]
+    )
+
+
+"""
+TWICE = (
+    CONFIG
+    + """
+def run(name):
+    told = []
+    cluster = spotelastic.up(config(name), on_update=told.append)
+    assert cluster.status().state == "running"
+    lost = cluster.interrupt(kind="loss")
+    assert client.find(name).name == name
+    assert [each.name for each in client.list()] == [name]
+    last = cluster.wait(on_update=told.append, timeout=100)
+    assert (last.state, last.step) == ("succeeded", 250)
+    report = cluster.report()
+    assert report.job.state == "succeeded"
+    assert lost.node in {row.node for row in report.interruptions}
+    assert len(cluster.curve()) >= 250
+    events = [each for each in told if isinstance(each, client.Event)]
+    assert list(cluster.events())[: len(events)] == events, "each is told once"
+    assert [each.kind for each in events].count("job") >= 1
+    (first,) = (each for each in told if isinstance(each, client.FirstStep))
+    assert any("begins at" in line.text for line in cluster.logs(rank=0))
+    assert cluster.cost().name == name
+    cluster.down()
+    print(name, "is over")
+
+
+for name in sys.argv[1:]:
+    run(name)
+assert dict(os.environ) == before, "boto3 of the program's own means what it meant before"
+try:
+    client.find(sys.argv[1], local=True)
+except client.UsageError as error:
+    assert "no local cloud is running" in str(error)
+"""
+)
+WAITS = (
+    CONFIG
+    + """
+cluster = spotelastic.up(config("train"), on_update=lambda update: print(update, flush=True))
+print("it trains", flush=True)
+cluster.wait()
+"""
+)
+
+
+@contextmanager
+def program(folder: Path, text: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
+    shutil.copy(SCRIPT, folder / "train.py")
+    (folder / "program.py").write_text(text)
+    process = subprocess.Popen(
+        [sys.executable, "program.py", *args],
+        cwd=folder,
+        env=os.environ | {"SPOTELASTIC_HOME": str(folder.parent / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        process.kill()
+
+
+def whole(folder: Path, *names: str) -> None:
+    with program(folder, TWICE, *names) as process:
+        told, complaint = process.communicate(timeout=200)
+    assert process.returncode == 0, complaint
+    assert told.splitlines() == [f"{name} is over" for name in names], "nothing else is printed"
+    assert complaint == ""
+    assert not (folder.parent / "home/local.json").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return folder
+
+
+def test_a_program_brings_up_interrupts_waits_reports_and_takes_down(folder: Path) -> None:
+    whole(folder, "quokka")
+
+
+@pytest.mark.soak
+def test_a_program_does_so_twice(folder: Path) -> None:
+    whole(folder, "quokka", "wombat")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("when", ["workers spotelastic-train", "it trains"])
+def test_a_local_cluster_goes_with_its_program(
+    folder: Path, when: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is brought up, and while it trains. The fixture of all tests looks what is left."""
+    monkeypatch.setenv("SPOTELASTIC_HOME", str(folder.parent / "home"))
+    with program(folder, WAITS) as process:
+        assert process.stdout is not None
+        assert any(when in line for line in process.stdout)
+        process.send_signal(number)
+        _, complaint = process.communicate(timeout=60)
+    assert process.returncode == -number
+    assert number == signal.SIGKILL or complaint.endswith("KeyboardInterrupt\n")
+    if number == signal.SIGINT:
+        assert cloud.find() is None, "the program has waited for it"
