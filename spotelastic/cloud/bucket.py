@@ -5,6 +5,7 @@ A provider stores bytes by name; what the objects mean is the same for all of th
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
@@ -73,6 +74,18 @@ class ClusterBucket(ABC):
     @abstractmethod
     def delete(self, name: str) -> None:
         """Delete an object; a missing one is not an error."""
+
+    def upload(self, name: str, file: Path) -> None:
+        """Write an object from a file."""
+        with file.open("rb") as content:
+            self.put(name, content)
+
+    def download(self, name: str, file: Path) -> None:
+        """Read an object into a file. Raises `EnvironmentFailure` if there is none."""
+        data = self.get(name)
+        if data is None:
+            raise EnvironmentFailure(f"{self.url(name)} does not exist")
+        file.write_bytes(data)
 
     def get(self, name: str) -> bytes | None:
         """Return an object, or None."""

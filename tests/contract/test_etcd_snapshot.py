@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.bucket import Bucket
 from support.etcd import EtcdMember
 from support.ports import HOST, held_ports
 
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import GENERATIONS, Generation
 from spotelastic.errors import EnvironmentFailure
@@ -58,12 +58,12 @@ def test_of_a_damaged_snapshot_nothing_is_restored(
 
 
 def test_the_newest_are_kept_and_the_one_that_a_late_member_needs(etcd_member: EtcdMember) -> None:
-    bucket = Bucket()
+    bucket = MemoryBucket("demo")
     saved = []
     for now in range(1, snapshots.KEPT + 4):
-        saved.append(snapshots.save(bucket, [etcd_member.endpoint], None, float(now)))  # type: ignore[arg-type]
+        saved.append(snapshots.save(bucket, [etcd_member.endpoint], None, float(now)))
         if now == 1:
             named = msgspec.json.encode(Generation(2, saved[0]))
-            bucket.kept[f"{GENERATIONS}000002.json"] = named
+            bucket.objects[f"{GENERATIONS}000002.json"] = named
     assert bucket.names(snapshots.PREFIX) == (saved[0], *saved[-snapshots.KEPT :])
-    assert snapshots.newest(bucket) == saved[-1]  # type: ignore[arg-type]
+    assert snapshots.newest(bucket) == saved[-1]

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from support.bucket import Bucket
 from support.etcd import EtcdMember, wait_until
 
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.etcd.snapshots import EVERY, PREFIX, Snapshots
 
 
-def times(bucket: Bucket) -> list[int]:
+def times(bucket: MemoryBucket) -> list[int]:
     return [int(name.removeprefix(PREFIX).removesuffix(".db")) for name in bucket.names(PREFIX)]
 
 
@@ -24,9 +24,11 @@ class Watch:
 
 
 @contextmanager
-def of_a_leader(bucket: Bucket, member: EtcdMember, watch: Watch) -> Iterator[Callable[[], float]]:
+def of_a_leader(
+    bucket: MemoryBucket, member: EtcdMember, watch: Watch
+) -> Iterator[Callable[[], float]]:
     """What it does when it looks; its own thread looks once, and then waits for minutes."""
-    made = Snapshots(bucket, [member.endpoint], None, watch)  # type: ignore[arg-type]
+    made = Snapshots(bucket, [member.endpoint], None, watch)
     try:
         yield made.turn
     finally:
@@ -37,7 +39,7 @@ def test_one_is_taken_every_ten_minutes_and_another_leaders_counts(
     etcd_member: EtcdMember,
 ) -> None:
     assert EVERY == 600.0
-    bucket, watch = Bucket(), Watch(1000.5)
+    bucket, watch = MemoryBucket("demo"), Watch(1000.5)
     with of_a_leader(bucket, etcd_member, watch) as turn:
         wait_until(lambda: times(bucket) == [1000], "the first is taken at once")
         watch.now = 1300.0
@@ -57,4 +59,4 @@ def test_one_is_taken_every_ten_minutes_and_another_leaders_counts(
         assert times(bucket) == [1000, 1600, 2200]
         watch.now = 100.0  # a clock that was set back waits no longer than ever
         assert turn() == EVERY
-    assert all(bucket.kept.values())
+    assert all(bucket.objects.values())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import downloads, wheel
-from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import Unavailable
 
 CURRENT = "boot/current"
@@ -59,7 +59,7 @@ ETCD = BootRelease("3.5.21", "adddda4b06718e68671ffabff2f8cee48488ba61ad82900e63
 RELEASES = {ETCD.version: ETCD}
 
 
-def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], None]) -> None:
+def ship(objects: ClusterBucket, etcd: BootRelease | None, say: Callable[[str], None]) -> None:
     """Upload what is not in the bucket yet. `etcd` None: the nodes have an etcd of their own."""
     built = wheel.build()
     name = f"{built.sha256[:16]}/{built.file}"
@@ -77,7 +77,7 @@ def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], 
         say(f"{error}; each control node will try by itself")
 
 
-def other_release(objects: BucketObjects) -> str:
+def other_release(objects: ClusterBucket) -> str:
     """Which spotelastic nodes have been booting with, where this command ships another."""
     shipped = (objects.get(CURRENT) or b"").decode()
     built = wheel.build()
@@ -87,7 +87,7 @@ def other_release(objects: BucketObjects) -> str:
     return f"another build of {version}" if version == __version__ else version
 
 
-def install(objects: BucketObjects, etcd: BootRelease, folder: Path) -> None:
+def install(objects: ClusterBucket, etcd: BootRelease, folder: Path) -> None:
     """Install etcd's programs into `folder`, from the bucket or else from their publisher."""
     if all((folder / program).exists() for program in PROGRAMS):
         return

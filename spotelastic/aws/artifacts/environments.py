@@ -31,8 +31,8 @@ from pathlib import Path
 
 from spotelastic.aws.artifacts import micromamba
 from spotelastic.aws.artifacts.micromamba import RELEASE, MicromambaRelease
-from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import steady
+from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, told
 from spotelastic.model.job import Environment
 
@@ -73,7 +73,7 @@ BUILD_POLICY = BuildPolicy()
 class Environments:
     """The environments of one cluster, as one node uses them, kept in `home`."""
 
-    objects: BucketObjects
+    objects: ClusterBucket
     home: Path
     node: str
     say: Say
@@ -181,7 +181,7 @@ class Environments:
         self.say(f"the environment is fetched ({steady() - began:.0f} s)")
 
 
-def forget_failures(objects: BucketObjects, wanted: Environment) -> None:
+def forget_failures(objects: ClusterBucket, wanted: Environment) -> None:
     """Delete records of failed builds, so that nodes try again."""
     for name in objects.names(f"environments/{wanted.key[:24]}"):
         if name.endswith(".failed"):

@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -22,53 +21,21 @@ from spotelastic.aws.artifacts.environments import (
 )
 from spotelastic.aws.artifacts.micromamba import MicromambaRelease
 from spotelastic.aws.artifacts.requirements import find
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.model.job import Environment
-
-
-@dataclass
-class Bucket:
-    """The part of `BucketObjects` that counts here."""
-
-    values: dict[str, bytes] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def has(self, name: str) -> bool:
-        return name in self.values
-
-    def get(self, name: str) -> bytes | None:
-        return self.values.get(name)
-
-    def put(self, name: str, data: bytes) -> None:
-        self.values[name] = data
-
-    def create(self, name: str, data: bytes) -> bool:
-        with self.lock:
-            return self.values.setdefault(name, data) is data
-
-    def delete(self, name: str) -> None:
-        self.values.pop(name, None)
-
-    def names(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self.values if name.startswith(prefix)))
-
-    def upload(self, name: str, file: Path) -> None:
-        self.values[name] = file.read_bytes()
-
-    def download(self, name: str, file: Path) -> None:
-        file.write_bytes(self.values[name])
 
 
 @dataclass
 class Node:
     name: str
-    bucket: Bucket
+    bucket: MemoryBucket
     folder: Path
     said: list[str] = field(default_factory=list)
     policy: BuildPolicy = BuildPolicy(look=0.01)
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
         home = self.folder / self.name
-        its = Environments(self.bucket, home, self.name, self.said.append, self.policy)  # type: ignore[arg-type]
+        its = Environments(self.bucket, home, self.name, self.said.append, self.policy)
         return its.ensure(wanted, code)
 
     def builds(self) -> bool:
@@ -99,7 +66,7 @@ def run(python: Path, *command: str) -> str:
 def test_of_nodes_that_need_it_at_once_one_builds_and_all_have_the_same(
     tmp_path: Path, code: Path
 ) -> None:
-    bucket = Bucket()
+    bucket = MemoryBucket("demo")
     nodes = [Node(f"n{number}", bucket, tmp_path) for number in range(3)]
     with ThreadPoolExecutor() as pool:
         pythons = list(pool.map(lambda node: node.ensure(asked(code), code), nodes))
@@ -114,7 +81,7 @@ def test_of_nodes_that_need_it_at_once_one_builds_and_all_have_the_same(
             assert run(python, "tiny") == str(python)
             own = "import spotelastic, spotelastic_checkpoints; find_spec('torch').origin"
             run(python, "python", "-c", f"from importlib.util import find_spec; {own}")
-    assert not any(name.endswith(".building") for name in bucket.values)
+    assert not any(name.endswith(".building") for name in bucket.objects)
     kept = next(python for python in pythons if python != builder)
     again = Node(kept.parents[2].name, bucket, tmp_path)
     assert again.ensure(asked(code), code) == kept
@@ -125,19 +92,19 @@ def test_a_list_that_cannot_be_installed_is_tried_once_and_its_output_told(
     tmp_path: Path, code: Path
 ) -> None:
     (code / "requirements.txt").write_text("./absent-1.0-py3-none-any.whl\n")
-    bucket = Bucket()
+    bucket = MemoryBucket("demo")
     first, second = Node("n0", bucket, tmp_path), Node("n1", bucket, tmp_path)
     for node in (first, second):
         with pytest.raises(BuildFailed, match=r"requirements\.txt cannot be installed:") as caught:
             node.ensure(asked(code), code)
         assert "absent-1.0" in str(caught.value)
     assert first.builds() and not second.builds()
-    forget_failures(bucket, asked(code))  # type: ignore[arg-type]
-    assert bucket.values == {}
+    forget_failures(bucket, asked(code))
+    assert bucket.objects == {}
 
 
 def test_a_builder_that_is_silent_is_replaced(tmp_path: Path, code: Path) -> None:
-    bucket = Bucket()
+    bucket = MemoryBucket("demo")
     tag = tag_of(asked(code))
     bucket.put(f"environments/{tag}.building", b"gone 7")
     node = Node("n0", bucket, tmp_path, policy=BuildPolicy(look=0.01, stale=0.05))
@@ -149,7 +116,7 @@ def test_what_a_killed_build_has_left_is_no_environment(tmp_path: Path, code: Pa
     left = tmp_path / "n0" / tag_of(asked(code)) / "bin"
     left.mkdir(parents=True)
     (left / "python").write_text("half")
-    assert run(Node("n0", Bucket(), tmp_path).ensure(asked(code), code), "tiny")
+    assert run(Node("n0", MemoryBucket("demo"), tmp_path).ensure(asked(code), code), "tiny")
 
 
 def test_uv_is_told_to_keep_the_python_that_the_rest_is_made_for(
@@ -163,7 +130,7 @@ def test_uv_is_told_to_keep_the_python_that_the_rest_is_made_for(
     (tools / "uv").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > asked\n')
     (tools / "uv").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools), prepend=":")
-    python = Node("n0", Bucket(), tmp_path).ensure(asked(code), code)
+    python = Node("n0", MemoryBucket("demo"), tmp_path).ensure(asked(code), code)
     told = (code / "asked").read_text().split()
     assert told[told.index("--python") + 1] == str(python)
 
@@ -201,7 +168,7 @@ def test_conda_makes_the_environment_in_a_folder_that_is_not_there_yet(
     tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch, tool: str, words: list[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(install(tmp_path / "tools", tool)), prepend=":")
-    python = Node("n0", Bucket(), tmp_path).ensure(asked(listed), listed)
+    python = Node("n0", MemoryBucket("demo"), tmp_path).ensure(asked(listed), listed)
     told = (listed / "asked").read_text().splitlines()
     prefix = str(python.parents[1])
     expected = [*words, "--yes", "--prefix", prefix, "--file", "environment.yml", "root "]
@@ -214,7 +181,7 @@ def test_a_conda_environment_of_another_python_is_refused_with_what_to_write(
     tools = install(tmp_path / "tools", "conda", python="3.8")
     monkeypatch.setenv("PATH", str(tools), prepend=":")
     with pytest.raises(BuildFailed, match=f"add python={OWN_PYTHON}"):
-        Node("n0", Bucket(), tmp_path).ensure(asked(listed), listed)
+        Node("n0", MemoryBucket("demo"), tmp_path).ensure(asked(listed), listed)
 
 
 @pytest.fixture
@@ -236,7 +203,7 @@ def published(folder: Path, data: bytes) -> BuildPolicy:
 @pytest.mark.usefixtures("no_conda")
 def test_without_a_conda_micromamba_is_fetched_once(tmp_path: Path, listed: Path) -> None:
     policy = published(tmp_path / "site", CONDA.format(version=OWN_PYTHON).encode())
-    node = Node("n0", Bucket(), tmp_path, policy=policy)
+    node = Node("n0", MemoryBucket("demo"), tmp_path, policy=policy)
     python = node.ensure(asked(listed), listed)
     told = (listed / "asked").read_text().splitlines()
     assert told[:4] == ["create", "--yes", "--prefix", str(python.parents[1])]
@@ -256,7 +223,7 @@ def test_a_micromamba_that_cannot_be_had_fails_the_job_with_what_to_do(
 ) -> None:
     policy = published(tmp_path / "site", data)
     with pytest.raises(BuildFailed, match=why) as caught:
-        Node("n0", Bucket(), tmp_path, policy=policy).ensure(asked(listed), listed)
+        Node("n0", MemoryBucket("demo"), tmp_path, policy=policy).ensure(asked(listed), listed)
     told = str(caught.value)
     assert told.startswith("environment.yml needs micromamba") and "requirements.txt" in told
     assert "\n" not in told and not (listed / "asked").exists()

@@ -8,49 +8,33 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 import pytest
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT, PROGRAMS, BootRelease
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import EnvironmentFailure
 
 
-class Bucket:
-    """As much of `BucketObjects` as is needed."""
+@dataclass
+class Bucket(MemoryBucket):
+    """Notes what is written."""
 
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.puts: list[str] = []
+    cluster: str = "demo"
+    puts: list[str] = field(default_factory=list)
 
-    def url(self, name: str) -> str:
-        return f"s3://bucket/demo/{name}"
-
-    def has(self, name: str) -> bool:
-        return name in self.kept
-
-    def get(self, name: str) -> bytes | None:
-        return self.kept.get(name)
-
-    def names(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self.kept if name.startswith(prefix)))
-
-    def put(self, name: str, data: bytes) -> None:
-        self.kept[name] = data
+    def put(self, name: str, data: bytes | IO[bytes]) -> None:
+        super().put(name, data)
         self.puts.append(name)
-
-    def create(self, name: str, data: bytes) -> bool:
-        new = name not in self.kept
-        if new:
-            self.put(name, data)
-        return new
 
 
 @contextmanager
@@ -116,9 +100,9 @@ def test_the_wheel_is_this_installation_whole_and_always_the_same(tmp_path: Path
 def test_up_ships_each_thing_once_and_names_what_is_current(tmp_path: Path) -> None:
     bucket, said = Bucket(), list[str]()
     with published(tmp_path) as release:
-        boot_artifacts.ship(bucket, release, said.append)  # type: ignore[arg-type]
-        boot_artifacts.ship(bucket, release, said.append)  # type: ignore[arg-type]
-    current = bucket.kept[CURRENT].decode()
+        boot_artifacts.ship(bucket, release, said.append)
+        boot_artifacts.ship(bucket, release, said.append)
+    current = bucket.objects[CURRENT].decode()
     constraints = f"boot/{current.partition('/')[0]}/constraints.txt"
     expected = [f"boot/{current}", constraints, CURRENT, release.object]
     assert sorted(bucket.puts) == sorted(expected)
@@ -154,14 +138,14 @@ def test_a_node_fetches_etcd_where_up_could_not(tmp_path: Path) -> None:
     bucket, said = Bucket(), list[str]()
     with published(tmp_path) as release:
         away = replace(release, site="http://127.0.0.1:9")
-        boot_artifacts.ship(bucket, away, said.append)  # type: ignore[arg-type]
+        boot_artifacts.ship(bucket, away, said.append)
         assert "cannot fetch" in said[-1] and not bucket.has(release.object)
-        boot_artifacts.install(bucket, release, tmp_path / "bin")  # type: ignore[arg-type]
-        boot_artifacts.ship(bucket, release, said.append)  # type: ignore[arg-type]
+        boot_artifacts.install(bucket, release, tmp_path / "bin")
+        boot_artifacts.ship(bucket, release, said.append)
     found = {path.name: path.stat().st_mode & 0o111 for path in (tmp_path / "bin").iterdir()}
     assert found == dict.fromkeys(PROGRAMS, 0o111)
     # Its site is gone by now: the bucket is enough.
-    boot_artifacts.install(bucket, release, tmp_path / "again")  # type: ignore[arg-type]
+    boot_artifacts.install(bucket, release, tmp_path / "again")
     assert (tmp_path / "again/etcd").read_bytes() == b"etcd"
 
 
@@ -171,7 +155,7 @@ def test_what_is_not_the_release_is_never_installed(tmp_path: Path) -> None:
         other = replace(release, sha256="0" * 64)
         with pytest.raises(EnvironmentFailure, match=r"is not etcd 9\.9\.9 as it was released"):
             boot_artifacts.fetch(other)
-    bucket.kept[release.object] = b"something else"
-    with pytest.raises(EnvironmentFailure, match=r"s3://bucket/demo/boot/etcd.* is not etcd"):
-        boot_artifacts.install(bucket, release, tmp_path / "bin")  # type: ignore[arg-type]
+    bucket.objects[release.object] = b"something else"
+    with pytest.raises(EnvironmentFailure, match=r"memory://demo/boot/etcd.* is not etcd"):
+        boot_artifacts.install(bucket, release, tmp_path / "bin")
     assert not (tmp_path / "bin").exists()

@@ -2,12 +2,14 @@
 
 import threading
 from dataclasses import dataclass, field, replace
+from typing import IO
 
 import msgspec
 from support.begun import begun
 from support.patience import PATIENT
 
 from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable
@@ -16,14 +18,15 @@ from spotelastic.model.progress import Event, Point, Status
 
 
 @dataclass
-class Bucket:
-    """As `BucketObjects`, of which only what is written counts."""
+class Bucket(MemoryBucket):
+    """Keeps all that is written."""
 
     cluster: str = "demo"
     written: list[tuple[str, bytes]] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | IO[bytes]) -> None:
+        assert isinstance(data, bytes)
         with self.news:
             self.written.append((name, data))
             self.news.notify_all()
@@ -47,7 +50,7 @@ def at_step(step: int, state: str = "running") -> Account:
 
 def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
     bucket, now = Bucket(), 100.0
-    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: now)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: now)
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     publisher.offer(at_step(2))
@@ -63,7 +66,7 @@ def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
 
 def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
     bucket = Bucket()
-    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)
     for count, state in enumerate(("running", "running", "succeeded")):
         publisher.offer(replace(at_step(count, state), fates={"foreign": count}))
         bucket.wait(EVENTS, count + 1)  # so that it was looked at
@@ -74,7 +77,7 @@ def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
 
 def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
     bucket = Bucket()
-    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     publisher.offer(at_step(2))
@@ -92,9 +95,7 @@ def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
         assert answer.wait(PATIENT)
         return "a"
 
-    publisher, thread = begun(
-        lambda: Publisher(bucket, etcd_leader, lambda: True, lambda: 100.0)  # type: ignore[arg-type]
-    )
+    publisher, thread = begun(lambda: Publisher(bucket, etcd_leader, lambda: True, lambda: 100.0))
     publisher.offer(at_step(1))
     assert asked.wait(PATIENT)  # for the status
     publisher.offer(at_step(2, "succeeded"))
@@ -109,7 +110,7 @@ def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
 def test_a_leader_that_stood_still_for_longer_than_its_lease_writes_nothing() -> None:
     """Nor its last word, which it has before anybody has told it."""
     bucket, alive = Bucket(), True
-    publisher = Publisher(bucket, lambda: "a", lambda: alive, lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: alive, lambda: 100.0)
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     alive, before = False, len(bucket.written)
@@ -129,7 +130,7 @@ class Throttled(Bucket):
     stays: bool = True
     """In the last of the pauses."""
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | IO[bytes]) -> None:
         self.attempts += 1
         if self.times:
             self.times -= 1
@@ -147,7 +148,7 @@ class Throttled(Bucket):
 
 def published_to(bucket: Throttled) -> Publisher:
     return Publisher(
-        bucket,  # type: ignore[arg-type]
+        bucket,
         lambda: "a",
         lambda: True,
         lambda: 100.0,
@@ -198,7 +199,7 @@ def test_who_leads_no_more_ends_whatever_pause_it_is_in() -> None:
 
 def test_since_when_there_are_too_few_nodes_is_told_to_the_next_leader() -> None:
     bucket = Bucket()
-    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)
     publisher.offer(replace(at_step(1), short_since=90.0))
     publisher.finish(timeout=PATIENT)
     (status,) = (msgspec.json.decode(data, type=Status) for data in bucket.of(STATUS))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spotelastic.aws.node.etcd_identity import VolumeHolder, step
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.etcd import member_lifecycle
 from spotelastic.controller.etcd.generations import (
     GENERATIONS,
@@ -122,7 +123,7 @@ def test_the_newest_generation_is_told_by_its_name_alone() -> None:
     names = (f"{GENERATIONS}000001.json", f"{GENERATIONS}000012.json")
     objects: Any = SimpleNamespace(names=lambda _: names)
     assert Generations(objects).number() == 12
-    assert Generations(SimpleNamespace(names=lambda _: ())).number() == 0  # type: ignore[arg-type]
+    assert Generations(MemoryBucket("demo")).number() == 0
 
 
 def test_what_lingers_is_detached_only_from_a_terminated_instance() -> None:
