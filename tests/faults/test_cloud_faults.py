@@ -142,9 +142,9 @@ def test_a_cluster_with_many_network_cards_has_a_private_network_that_goes_with_
         "LaunchTemplateVersions"
     ]
     cards = version["LaunchTemplateData"]["NetworkInterfaces"]
-    assert [card["NetworkCardIndex"] for card in cards] == [0, 1, 2, 3]
-    assert [card["DeviceIndex"] for card in cards] == [0, 1, 1, 1]
-    assert {card["InterfaceType"] for card in cards} == {"efa"}
+    assert [card["NetworkCardIndex"] for card in cards] == [0, 0, 1, 2, 3]
+    assert [card["DeviceIndex"] for card in cards] == [0, 1, 0, 0, 0]
+    assert [card["InterfaceType"] for card in cards] == ["interface", *["efa-only"] * 4]
     trial.down()
     trial.nothing_is_left()
 

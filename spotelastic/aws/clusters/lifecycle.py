@@ -149,7 +149,7 @@ def _bring_up(
             security_group=outputs["MemberGroup"],
             subnets=_subnets(plan, outputs, plan.worker_zones),
             first=_subnets(plan, outputs, _first(request, plan)),
-            efa_cards=plan.efa_cards,
+            interfaces=plan.interfaces,
             public=None if plan.spec.vpc else True,
             placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
             max_price=request.job.capacity.max_price,

@@ -1,11 +1,14 @@
 """Describes EC2 instance types, and checks which can train together and boot the workers' image."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.compute.network_interfaces import NetworkCards, parse_network
 from spotelastic.errors import UsageError
+from spotelastic.model.job import Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +18,24 @@ class InstanceType:
     name: str
     vcpus: int
     gpus: int
+    """Number of its GPUs; a fraction of one counts as one."""
     gpu: str
     """Model of its GPUs; "" without any."""
     architecture: str
     gpu_memory_mib: int = 0
     """Memory of each GPU."""
-    efa_cards: int = 0
-    """Network cards that EFA can use; 0 without EFA."""
+    network: NetworkCards = NetworkCards()
     placements: tuple[str, ...] = ()
     """Kinds of placement groups that it supports."""
     gpu_maker: str = ""
     """Maker of its GPUs: NVIDIA, AMD, ...; "" without any."""
+    gpu_share: float = 1.0
+    """Part of a GPU that each of its GPUs is."""
+    accelerator: str = ""
+    """Accelerator that is no GPU: Trainium, ...; "" without any."""
+    memory_mib: int = 2**20
+    spot: bool = True
+    """Whether it can be bought as spot."""
 
     @property
     def workers(self) -> int:
@@ -51,18 +61,32 @@ def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
             f"--instance-types {','.join(names)}: {aws.region} has no such type ({error})"
         ) from error
     items = (item for answer in answers for item in answer["InstanceTypes"])
-    found = {item["InstanceType"]: _parsed(item) for item in items}
+    found = {item["InstanceType"]: parse_type(item) for item in items}
     if unknown := [name for name in names if name not in found]:
         raise UsageError(f"--instance-types: {aws.region} has no type {', '.join(unknown)}")
     return tuple(found[name] for name in names)
 
 
-ALIKE = ("gpus", "gpu", "architecture")
+ALIKE = ("gpus", "gpu", "gpu_memory_mib", "gpu_share", "architecture")
 """What all types of a job must have in common."""
+_SPELLED = {"gpu_memory_mib": "GPU memory in MiB", "gpu_share": "part of a GPU"}
 AT_ONCE = 100
 """Types that EC2 describes in one call."""
 TOO_OLD = frozenset({"K520", "GRID K520", "K80", "M60", "V100"})
 """NVIDIA's GPUs from before Turing, for which there is no open kernel driver."""
+LEAST_MEMORY_MIB = 2048
+"""Memory below which installing and importing PyTorch fails."""
+_OTHER_ACCELERATORS = {
+    "InferenceAcceleratorInfo": "Accelerators",
+    "NeuronInfo": "NeuronDevices",
+    "FpgaInfo": "Fpgas",
+    "MediaAcceleratorInfo": "Accelerators",
+}
+"""Where EC2 describes accelerators that are no GPUs."""
+_ACCELERATED = re.compile(r"(trn|inf|dl|vt|f)\d")
+"""Names of types with such accelerators: EC2 does not describe those of every type."""
+_WITH_GPU = re.compile(r"(g|gr|p)\d")
+"""Names of types with GPUs."""
 
 
 def traits(kind: InstanceType) -> tuple[object, ...]:
@@ -79,7 +103,7 @@ def check_alike(types: Sequence[InstanceType]) -> InstanceType:
             if mine != theirs:
                 raise UsageError(
                     f"--instance-types: {first.name} and {other.name} must not share a job: "
-                    f"{trait} {mine or 'none'} and {theirs or 'none'}"
+                    f"{_SPELLED.get(trait, trait)} {mine or 'none'} and {theirs or 'none'}"
                 )
     return first
 
@@ -94,6 +118,20 @@ def describe_mismatch(kind: InstanceType) -> str:
         return f"the workers' image supports NVIDIA GPUs, not {maker} ones: use g4dn, g5 or g6"
     if kind.gpu in TOO_OLD:
         return f"NVIDIA's open driver supports Turing and later, not {kind.gpu}: use g4dn, g5 or g6"
+    if kind.gpu_share < 1:
+        return (
+            f"it has {kind.gpu_share:g} of an {kind.gpu}, and the driver of the workers' image is "
+            "for whole GPUs: use g4dn, g5 or g6"
+        )
+    if kind.accelerator:
+        return (
+            f"its accelerator is {kind.accelerator}, and PyTorch would train on the CPU: use "
+            "g4dn, g5 or g6"
+        )
+    if not kind.gpus and _WITH_GPU.match(kind.name):
+        return "EC2 describes no GPU of it, and PyTorch would train on the CPU: use g4dn, g5 or g6"
+    if kind.memory_mib < LEAST_MEMORY_MIB:
+        return f"PyTorch needs {LEAST_MEMORY_MIB} MiB of memory, and it has {kind.memory_mib}"
     return ""
 
 
@@ -102,6 +140,17 @@ def check_fit(types: Sequence[InstanceType]) -> None:
     for kind in types:
         if why := describe_mismatch(kind):
             raise UsageError(f"--instance-types {kind.name}: {why}")
+
+
+def check_spot(types: Sequence[InstanceType], bought: Capacity, most: int) -> None:
+    """Raise `UsageError` for types that AWS never sells as spot, if all of `most` nodes are to be
+    spot or wait for spot."""
+    if bought.on_demand == "fallback" or bought.base >= most or any(kind.spot for kind in types):
+        return
+    raise UsageError(
+        f"--instance-types {','.join(kind.name for kind in types)}: AWS does not sell it as spot: "
+        f"choose others, or buy all {most} nodes with --on-demand base={most}"
+    )
 
 
 def check_placement(types: Sequence[InstanceType], strategy: str) -> None:
@@ -114,22 +163,30 @@ def check_placement(types: Sequence[InstanceType], strategy: str) -> None:
             )
 
 
-def efa_cards(types: Sequence[InstanceType]) -> int:
-    """Return the number of EFA cards that all types have: they share one launch template."""
-    return min(kind.efa_cards for kind in types)
-
-
-def _parsed(item: dict[str, Any]) -> InstanceType:
+def parse_type(item: dict[str, Any]) -> InstanceType:
+    """Return the type that EC2 describes."""
     gpus = item.get("GpuInfo", {}).get("Gpus", [])
-    network = item.get("NetworkInfo", {})
     return InstanceType(
         name=item["InstanceType"],
         vcpus=item["VCpuInfo"]["DefaultVCpus"],
-        gpus=sum(gpu.get("Count", 0) for gpu in gpus),
+        gpus=sum(gpu.get("LogicalGpuCount") or gpu.get("Count", 0) for gpu in gpus),
         gpu=gpus[0].get("Name", "") if gpus else "",
         architecture=item["ProcessorInfo"]["SupportedArchitectures"][-1],
         gpu_memory_mib=gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
-        efa_cards=network.get("MaximumNetworkCards", 1) if network.get("EfaSupported") else 0,
+        network=parse_network(item.get("NetworkInfo", {})),
         placements=tuple(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())),
         gpu_maker=gpus[0].get("Manufacturer", "") if gpus else "",
+        gpu_share=gpus[0].get("GpuPartitionSize", 1.0) if gpus else 1.0,
+        accelerator=_accelerator(item),
+        memory_mib=item.get("MemoryInfo", {}).get("SizeInMiB", 2**20),
+        spot="spot" in item.get("SupportedUsageClasses", ("spot",)),
     )
+
+
+def _accelerator(item: dict[str, Any]) -> str:
+    """Return the name of an accelerator that is no GPU; "" without any."""
+    for info, devices in _OTHER_ACCELERATORS.items():
+        for device in item.get(info, {}).get(devices, ()):
+            return str(device.get("Name") or info)
+    name = item["InstanceType"]
+    return "no GPU" if _ACCELERATED.match(name) and not item.get("GpuInfo") else ""

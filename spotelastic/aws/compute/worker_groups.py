@@ -25,6 +25,7 @@ from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import WORKER_DISK_GIB
+from spotelastic.aws.compute.network_interfaces import ORDINARY, Interface
 from spotelastic.clock import wall
 from spotelastic.cloud.model import UNATTENDED
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -65,8 +66,7 @@ class WorkerGroups:
     first: tuple[str, ...] = ()
     """Subnets in which a new group launches; empty means all. Later the controller chooses."""
     root_device: str = "/dev/xvda"
-    efa_cards: int = 0
-    """Network cards to use with EFA; 0: one ordinary interface."""
+    interfaces: tuple[Interface, ...] = ORDINARY
     public: bool | None = True
     """Whether a node gets a public address; None: as its subnet says."""
     placement_group: str = ""
@@ -119,7 +119,7 @@ def allow(aws: Aws, group: str, size: int) -> None:
 
 def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
     """Return the version of the launch template that is as wanted; create one if none is."""
-    name, data = wanted.names.workers, _launch(wanted)
+    name, data = wanted.names.workers, launch_template(wanted)
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
     found = _template(aws, name)
     if found is None:
@@ -160,7 +160,8 @@ def _latest(aws: Aws, name: str) -> dict[str, Any]:
     return latest
 
 
-def _launch(wanted: WorkerGroups) -> dict[str, Any]:
+def launch_template(wanted: WorkerGroups) -> dict[str, Any]:
+    """Return the data of the launch template (pure)."""
     tags = {
         CLUSTER: wanted.names.cluster,
         ROLE: "worker",
@@ -194,28 +195,27 @@ def _launch(wanted: WorkerGroups) -> dict[str, Any]:
             {"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume")
         ],
     }
-    if wanted.efa_cards:
-        data["NetworkInterfaces"] = [_card(index, wanted) for index in range(wanted.efa_cards)]
-    else:
+    if wanted.interfaces == ORDINARY:
         data["SecurityGroupIds"] = [wanted.security_group]
+    else:
+        data["NetworkInterfaces"] = [_interface(each, wanted) for each in wanted.interfaces]
     if wanted.placement_group:
         data["Placement"] = {"GroupName": wanted.placement_group}
     return data
 
 
-def _card(index: int, wanted: WorkerGroups) -> dict[str, Any]:
-    """Return one EFA interface per network card; only the first one has device index 0."""
-    card = {
-        "NetworkCardIndex": index,
-        "DeviceIndex": min(index, 1),
-        "InterfaceType": "efa",
+def _interface(its: Interface, wanted: WorkerGroups) -> dict[str, Any]:
+    data = {
+        "NetworkCardIndex": its.card,
+        "DeviceIndex": its.device,
+        "InterfaceType": its.kind,
         "Groups": [wanted.security_group],
         "DeleteOnTermination": True,
     }
     # AWS gives public addresses only to instances with one interface.
-    if wanted.efa_cards > 1 or wanted.public is None:
-        return card
-    return {**card, "AssociatePublicIpAddress": wanted.public}
+    if len(wanted.interfaces) > 1 or wanted.public is None:
+        return data
+    return {**data, "AssociatePublicIpAddress": wanted.public}
 
 
 # -- a group -------------------------------------------------------------------------------------

@@ -62,13 +62,13 @@ class Network:
         return tuple(by_zone[zone] for zone in zones)
 
 
-def gateways(cards: int, vpc: str) -> int:
+def gateways(interfaces: int, vpc: str) -> int:
     """Return how many NAT gateways are created.
 
     One, if workers have several network cards, to which AWS gives no public address. None in a
     network of the user.
     """
-    return int(cards > 1 and not vpc)
+    return int(interfaces > 1 and not vpc)
 
 
 def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
@@ -137,12 +137,14 @@ def check_kept(cluster: str, its: Sequence[str], wanted: Sequence[str]) -> None:
         )
 
 
-def warnings(network: Network, chosen: Sequence[str], cards: int, needed: int) -> Iterator[str]:
+def warnings(
+    network: Network, chosen: Sequence[str], interfaces: int, needed: int
+) -> Iterator[str]:
     """Yield what would keep nodes in the `chosen` zones from working, or make them expensive
     (pure).
 
-    `cards` is the number of network cards that a worker uses, `needed` the number of addresses that
-    will be taken.
+    `interfaces` is the number of network interfaces of a worker, `needed` the number of addresses
+    that will be taken.
     """
     if not network.resolves:
         yield f"{network.vpc} has its DNS support off: nodes will not find AWS's services"
@@ -159,10 +161,12 @@ def warnings(network: Network, chosen: Sequence[str], cards: int, needed: int) -
             "there"
             + (f", and {network.vpc} has no endpoint for {_listed(missing)}" if missing else "")
         )
-    deaf = [s for s in subnets if s.way_out.startswith("igw-") and (cards > 1 or not s.public)]
+    deaf = [s for s in subnets if s.way_out.startswith("igw-") and (interfaces > 1 or not s.public)]
     if deaf:
         why = (
-            "those with several network cards get none" if cards > 1 else "these subnets give none"
+            "those with several network cards get none"
+            if interfaces > 1
+            else "these subnets give none"
         )
         yield (
             f"{_names(deaf)}: only instances with a public address reach the internet, and "

@@ -11,6 +11,7 @@ from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.compute import instance_types, offers, worker_groups
 from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
@@ -85,7 +86,8 @@ class LaunchPlan:
     """Parameters of the stack."""
     image: str
     worker_zones: tuple[str, ...]
-    efa_cards: int
+    interfaces: tuple[Interface, ...]
+    """Network interfaces of a worker."""
 
 
 def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> LaunchPlan:
@@ -95,9 +97,12 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
     """
     kinds = instance_types.describe(aws, request.job.instance_types)
     instance_types.check_fit(kinds)
-    kind, cards = instance_types.check_alike(kinds), instance_types.efa_cards(kinds)
+    kind = instance_types.check_alike(kinds)
+    job = request.job
+    instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
+    interfaces = choose_interfaces([each.network for each in kinds])
     offered = _offers(aws, request)
-    network = _network(aws, request, offered, known, cards)
+    network = _network(aws, request, offered, known)
     its_zones = zones.given(network["Zones"])
     worker_zones = zones.with_workers(offered, its_zones, request.job.instance_types)
     placed = _placed(request, worker_zones, kinds, known)
@@ -113,7 +118,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)
-    spec = _spec(request, kind, bucket, _run(request, known), network, cards)
+    spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces))
     parameters = {
         "Cluster": request.name,
         "Run": spec.run,
@@ -121,12 +126,12 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         **_data(aws, bucket, request),
         **network,
         "PlacedIn": placed,
-        "PrivateWorkers": "yes" if cards > 1 else "no",
+        "PrivateWorkers": "yes" if len(interfaces) > 1 else "no",
         "ControlImage": first_image(aws, AMAZON_LINUX),
         "ControlType": names.CONTROL_TYPE,
         "BootScript": boot_script(),
     }
-    return LaunchPlan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
+    return LaunchPlan(bucket, bucket != shared, spec, parameters, image, worker_zones, interfaces)
 
 
 def _spec(
@@ -135,7 +140,7 @@ def _spec(
     bucket: str,
     run: str,
     network: Mapping[str, str],
-    cards: int,
+    interfaces: int,
 ) -> JobSpec:
     """Return the job with what the account adds to it."""
     job, its = request.job, Names(request.name)
@@ -154,7 +159,7 @@ def _spec(
         created_at=wall(),
         vpc=network["GivenVpc"],
         subnets=zones.given(network["GivenSubnets"]),
-        nat_gateways=existing_vpc.gateways(cards, network["GivenVpc"]),
+        nat_gateways=existing_vpc.gateways(interfaces, network["GivenVpc"]),
     )
 
 
@@ -204,7 +209,6 @@ def _network(
     request: ClusterSpec,
     offered: zones.Offers,
     known: Mapping[str, Any] | None,
-    cards: int,
 ) -> dict[str, str]:
     """Return the parameters of the network; those of an existing cluster stay."""
     if known is not None:
@@ -224,8 +228,8 @@ def _network(
         free = names.Addresses("", (), (), members)
     else:
         chosen = zones.choose(offered, types, control, aws.region)
-        # All nodes may be in one zone, and a node has an address per network card.
-        size = names.block_size(request.job.settings.max_nodes * max(1, cards))
+        # All nodes may be in one zone. Each has one address, however many network cards it has.
+        size = names.block_size(request.job.settings.max_nodes)
         free = names.addresses(request.network, _networks(aws), len(chosen), size)
     lists = (subnets, free.subnets, free.private, chosen)
     values = (request.job.vpc, *map(zones.padded, lists), free.block, ",".join(free.members))

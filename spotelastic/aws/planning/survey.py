@@ -12,6 +12,7 @@ from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.network_interfaces import choose_interfaces
 from spotelastic.aws.compute.prices import PriceList
 from spotelastic.aws.compute.quotas import NodeDemand, Quotas
 from spotelastic.aws.compute.zone_ranking import Zones
@@ -69,20 +70,21 @@ def survey(
     its_zones, for_workers = _zones(aws, names_of(kinds), network)
     packed = job.capacity.zones == "pack"
     ranking = _ranking(aws, job, for_workers, names_of(kinds)) if packed else ()
-    cards, listed = instance_types.efa_cards(kinds), PriceList(aws)
+    interfaces = len(choose_interfaces([kind.network for kind in kinds]))
+    listed = PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
     price = _price(aws, kinds[0].name, first, listed)
-    addresses = _addresses(_nodes(job), cards, network, its_zones)
-    nat_gateways = existing_vpc.gateways(cards, job.vpc)
+    addresses = _addresses(_nodes(job), interfaces, network, its_zones)
+    nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     return Survey(
         types=kinds,
         zones=for_workers,
         price=price,
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses),
         resources=cloudformation.summary(
-            len(its_zones), private=cards > 1, given=network is not None, placed=placed
+            len(its_zones), private=interfaces > 1, given=network is not None, placed=placed
         ),
-        warnings=(*short, *_of_network(job, network, its_zones, cards, known)),
+        warnings=(*short, *_of_network(job, network, its_zones, interfaces, known)),
         options=options,
         ranking=ranking,
         prices_of=listed.date,
@@ -139,6 +141,7 @@ def _kinds(
         return type_selection.best(options, requirement, aws.region).types
     kinds = instance_types.describe(aws, job.instance_types)
     instance_types.check_fit(kinds)
+    instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     if str(requirement):
         type_selection.check(kinds, requirement)
     return kinds
@@ -202,13 +205,13 @@ def _of_network(
     job: JobSpec,
     network: Network | None,
     its_zones: tuple[str, ...],
-    cards: int,
+    interfaces: int,
     known: JobSpec | None,
 ) -> Iterator[str]:
     """Yield the warnings about a network of the user."""
     if network is not None:
         needed = job.settings.max_nodes + 2 * len(MEMBERS) if known is None else 0
-        yield from existing_vpc.warnings(network, its_zones, cards, needed)
+        yield from existing_vpc.warnings(network, its_zones, interfaces, needed)
 
 
 def _estimate(
@@ -243,7 +246,7 @@ def _with_base(usual: Estimate, base: int, usd: float) -> Estimate:
 
 
 def _addresses(
-    nodes: tuple[int, int], cards: int, network: Network | None, chosen: tuple[str, ...]
+    nodes: tuple[int, int], interfaces: int, network: Network | None, chosen: tuple[str, ...]
 ) -> tuple[int, int]:
     """Return the numbers of public addresses at --min and --max.
 
@@ -251,11 +254,11 @@ def _addresses(
     """
     low, high = nodes
     if network is None:
-        fixed, each = len(MEMBERS) + int(cards > 1), int(cards <= 1)
+        fixed, each = len(MEMBERS) + int(interfaces > 1), int(interfaces <= 1)
     else:
         subnets = network.of(chosen)
         fixed = sum(subnet.public for subnet in subnets[: len(MEMBERS)])
-        each = int(cards <= 1 and any(subnet.public for subnet in subnets))
+        each = int(interfaces <= 1 and any(subnet.public for subnet in subnets))
     return fixed + low * each, fixed + high * each
 
 

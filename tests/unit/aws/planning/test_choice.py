@@ -38,10 +38,12 @@ def test_the_memory_of_a_gpu_is_compared_as_ec2_rounds_it() -> None:
 
 
 def test_the_cheapest_kind_is_taken_with_all_of_its_types_that_are_not_twice_as_dear() -> None:
-    dear = replace(A100, name="p4dear")
-    found = options([H100, dear, A100_80, A100], {**USD, "p4dear": 20.1}, plenty, NodeDemand(8, 8))
-    assert [kind.name for kind in best(found, Requirement(8), "eu-x").types] == ["p4d", "p4de"]
-    assert [option.types[0].name for option in found] == ["p4d", "p5"]
+    dear, other = replace(A100, name="p4dear"), replace(A100, name="p4d.other")
+    usd = {**USD, "p4dear": 20.1, "p4d.other": 19.9}
+    found = options([H100, dear, A100_80, other, A100], usd, plenty, NodeDemand(8, 8))
+    taken = best(found, Requirement(8), "eu-x").types
+    assert [kind.name for kind in taken] == ["p4d", "p4d.other"]
+    assert [option.types[0].name for option in found] == ["p4d", "p4de", "p5"]
 
 
 def test_a_kind_that_no_quota_allows_is_passed_over_and_says_so() -> None:
