@@ -70,6 +70,8 @@ class AgentConfig:
     """The interpreter that workers run on. It must have spotelastic and torch installed."""
     secrets: tuple[str, ...] = ()
     """Secret values of `env`, which are redacted from all reports."""
+    efa: bool = False
+    """Whether workers reach those of other nodes through EFA."""
     virtual_local_rank: bool = False
     """Whether each worker sees only its own GPU, as device 0, with LOCAL_RANK 0."""
     numa: str = ""

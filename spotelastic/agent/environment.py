@@ -1,7 +1,7 @@
 """Builds the environment variables of a worker: torchrun's, and our own (pure)."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -68,8 +68,31 @@ def worker(
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
     }
+    network = between_zones(round_.zones, efa=config.efa)
     asked = {name: _filled_in(value, host) for name, value in config.env.items()}
-    return {**shared, **asked, **{name: str(value) for name, value in ours.items()}}
+    return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
+
+
+def between_zones(zones: Collection[str], *, efa: bool) -> dict[str, str]:
+    """Returns the variables that workers of a round need because of its members' `zones`.
+
+    `efa`: whether the nodes have EFA, which does not reach other zones. Its plugin for NCCL has no
+    other way to a peer, so that the round would hang or fail.
+    """
+    return {"NCCL_NET": "Socket"} if efa and len(zones) > 1 else {}
+
+
+def sockets_instead(shared: Mapping[str, str], config: AgentConfig, round_: Round) -> str:
+    """Returns a line about a round that trains without the EFA that its nodes have; "" if it
+    trains as usual, or as the user says.
+    """
+    network = between_zones(round_.zones, efa=config.efa)
+    if not network or network.keys() & {*shared, *config.env}:
+        return ""
+    return (
+        f"round {round_.number} spans {' and '.join(round_.zones)}, and EFA does not reach other "
+        "zones: NCCL uses sockets, which are slower, and AWS bills traffic between zones"
+    )
 
 
 def _filled_in(value: str, master: str) -> str:

@@ -12,6 +12,7 @@ etcd comes before the event that says so, and is safe to be written twice.
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
@@ -20,7 +21,7 @@ from typing import Protocol
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.types import Commit, DaemonStatus, Schedule, WorkerStep
 
-from spotelastic.agent import actions
+from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.state import events
@@ -380,6 +381,17 @@ class AgentExecutor:
     def _(self, action: actions.Say, local: NodeState, seen: RunState) -> Events:
         logger.info(action.line)
         return [events.Said(action.topic)]
+
+    @_do.register
+    def _(self, action: actions.StartWorkers, local: NodeState, seen: RunState) -> Events:
+        told = self._processes.do(action, local, seen)
+        line = environment.sockets_instead(os.environ, self.config, action.round)
+        if line and action.member.slot == 0:
+            logger.warning(line)
+            data = {"round": action.round.number, "zones": list(action.round.zones)}
+            with contextlib.suppress(Unavailable, LeaseLost):
+                self._record(Event(self._clock(), "network", line, data=data))
+        return told
 
     @_do.register
     def _(self, action: actions.TellRestart, local: NodeState, seen: RunState) -> Events:

@@ -149,6 +149,7 @@ def _agent() -> int:
             daemon_name=WORKER_NAME,
             notices=ImdsNotices(imds(), me.instance),
             spot=me.spot,
+            efa=bool(container.efa(list(container.DEVICES.glob("*")))),
             code=spec.settings.code,
             token=token,
             python=found.python or sys.executable,

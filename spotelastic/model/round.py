@@ -126,6 +126,11 @@ class Round:
     changes do not wait for one; 0: it has one, or nothing is known."""
 
     @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones that its members are in, each once; those of unknown nodes are left out."""
+        return tuple(sorted({member.zone for member in self.members} - {""}))
+
+    @property
     def world_size(self) -> int:
         return sum(member.workers for member in self.members)
 

@@ -131,3 +131,40 @@ def test_a_worker_that_is_alone_on_its_node_has_all_cores() -> None:
 def test_the_users_variables_reach_workers_as_they_are() -> None:
     told = {"PYTHONWARNINGS": "error", "ETCD_NAME": "x", "PYTHONUNBUFFERED": ""}
     assert environment.base(told, "", 1).items() >= told.items()
+
+
+@pytest.mark.parametrize(
+    ("zones", "efa", "network"),
+    [
+        (("a", "a"), True, None),
+        (("a", "b"), True, "Socket"),
+        (("a", "b"), False, None),
+        (("a", ""), True, None),
+        (("", ""), True, None),
+    ],
+)
+def test_a_round_that_spans_zones_trains_without_efa(
+    zones: tuple[str, str], efa: bool, network: str | None
+) -> None:
+    members = (
+        dataclasses.replace(MEMBERS[0], zone=zones[0]),
+        dataclasses.replace(MEMBERS[1], zone=zones[1]),
+    )
+    round_ = dataclasses.replace(ROUND, members=members)
+    config = dataclasses.replace(CONFIG, efa=efa)
+    assert env_of(config, round_=round_).get("NCCL_NET") == network
+    line = environment.sockets_instead({}, config, round_)
+    assert bool(line) == (network is not None)
+    if line:
+        assert line.startswith("round 3 spans a and b, and EFA does not reach other zones")
+
+
+def test_what_the_user_says_of_the_network_counts() -> None:
+    members = tuple(dataclasses.replace(each, zone=each.node) for each in MEMBERS)
+    round_ = dataclasses.replace(ROUND, members=members)
+    config = dataclasses.replace(CONFIG, efa=True)
+    own = dataclasses.replace(config, env={"NCCL_NET": "AWS Libfabric"})
+    assert env_of(own, round_=round_)["NCCL_NET"] == "AWS Libfabric"
+    assert env_of(config, round_=round_, NCCL_NET="IB")["NCCL_NET"] == "IB"
+    assert not environment.sockets_instead({}, own, round_)
+    assert not environment.sockets_instead({"NCCL_NET": "IB"}, config, round_)
