@@ -8,6 +8,7 @@ from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, runni
 
 from spotelastic.aws.compute import autoscaling
 from spotelastic.client import commands
+from spotelastic.client.confirmation import nobody_asked
 from spotelastic.cloud.model import ALIVE
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
@@ -61,7 +62,13 @@ def commits(trial: Trial) -> set[int]:
 
 def restart(trial: Trial, folder: Path) -> None:
     told = commands.restart(
-        trial.cluster, folder, same_code=True, environment=None, deadline=None, max_cost=None
+        trial.cluster,
+        folder,
+        same_code=True,
+        environment=None,
+        deadline=None,
+        max_cost=None,
+        confirm=nobody_asked,
     )
     assert told.text == "is restarted from its newest checkpoint"
 

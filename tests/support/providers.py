@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from support.account import NETWORK, account
+from support.asked import request
 from support.local_cloud import until
 from support.patience import PATIENT
 from support.process_cloud import ProcessCloud
@@ -20,7 +21,6 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import wall
 from spotelastic.cloud.events import CloudEvent
@@ -31,7 +31,6 @@ from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
 from spotelastic.model.command import Command
-from spotelastic.model.job import Settings
 
 WARNING = """{{"id": "{1}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",
@@ -106,21 +105,12 @@ def moto_cloud(folder: Path) -> Iterator[ProvidedCloud]:
 @contextmanager
 def aws_cloud() -> Iterator[ProvidedCloud]:
     """AWS's adapters over a real account. Costs money: a few small instances for minutes."""
-    yield from _cluster(Aws(), "", ("c5.large", "m5.large"))
+    yield from _cluster(Aws(), "10.64.0.0/12", ("c5.large", "m5.large"))
 
 
 def _cluster(aws: Aws, network: str, types: tuple[str, ...]) -> Iterator[ProvidedCloud]:
     name, ids = "contract", itertools.count(1)
-    spec = ClusterSpec(
-        name=name,
-        script="train.py",
-        args=(),
-        code="c0de",
-        archive=b"an archive",
-        settings=Settings(1, 4, workers=1),
-        instance_types=types,
-        **({"network": network} if network else {}),
-    )
+    spec = request(name, 4, instance_types=types, network=network)
     cluster = clusters.create(spec, lambda _: None, aws)
 
     def tell(queue: str, body: str) -> None:
