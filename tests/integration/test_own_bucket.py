@@ -3,14 +3,13 @@
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 from support.account import REGION, account
-from support.asked import request
+from support.asked import changed, request
 from support.remains import remains
 
 from spotelastic.aws.base.clients import Aws
@@ -36,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsTarget]:
 
 
 def up(place: AwsTarget, **changes: Any) -> ClusterRecord:
-    cluster = clusters.create(replace(REQUEST, **changes), lambda _: None, place.aws)
+    cluster = clusters.create(changed(REQUEST, **changes), lambda _: None, place.aws)
     cluster.objects.put("checkpoints/1/step-1/.metadata", b"weights")
     place.aws.s3.create_multipart_upload(Bucket=BUCKET, Key=f"{cluster.name}/checkpoints/half")
     return cluster
@@ -146,9 +145,7 @@ def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: AwsT
     with pytest.raises(
         UsageError, match=f"--bucket {FOREIGN}: it does not belong to the account"
     ) as told:
-        clusters.create(
-            replace(REQUEST, name="platypus", bucket=FOREIGN), lambda _: None, place.aws
-        )
+        clusters.create(request("platypus", bucket=FOREIGN), lambda _: None, place.aws)
     assert "\n" not in str(told.value)
     assert remains("platypus") == before == []
 

@@ -1,12 +1,11 @@
 """`--placement cluster`: all workers in one placement group, which goes with the cluster."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.account import REGION, account
-from support.asked import request
+from support.asked import changed, request
 from support.local_cloud import until
 from support.remains import kinds, remains
 
@@ -28,7 +27,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
 
 
 def up(aws: Aws, **changes: Any) -> None:
-    clusters.create(replace(REQUEST, **changes), lambda _: None, aws)
+    clusters.create(changed(REQUEST, **changes), lambda _: None, aws)
 
 
 def worker_zones(aws: Aws) -> list[str]:
