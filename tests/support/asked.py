@@ -32,6 +32,8 @@ def request(name: str, nodes: int = 1, **changes: Any) -> ClusterSpec:
 def changed(wanted: ClusterSpec, **changes: Any) -> ClusterSpec:
     """The same with other fields, of the cluster or of its job."""
     own = {field.name for field in fields(ClusterSpec)}
+    if "name" in changes:
+        changes["cluster"] = changes.pop("name")
     of_job = {name: value for name, value in changes.items() if name not in own}
     of_cluster = {name: value for name, value in changes.items() if name in own}
     return replace(wanted, job=replace(wanted.job, **of_job), **of_cluster)
