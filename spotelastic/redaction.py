@@ -1,11 +1,22 @@
 """Replaces the values of secrets in text that is logged or shown (pure)."""
 
+import re
 from collections.abc import Callable, Iterable
 
 SHORTEST = 6
 """Shortest secret, in characters. Shorter values would also be replaced where they stand for
 something else."""
 REPLACEMENT = "***"
+_PLAIN = re.compile(r"[A-Za-z]+([ _.-][A-Za-z]+)*|[0-9.]+")
+_FORMATS = re.compile(
+    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
+    r"|\bhf_[A-Za-z0-9]{16,}"  # Hugging Face
+    r"|\bsk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic
+    r"|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"
+    r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"  # name and password in a URL
+    r"|(?<=[Bb]earer )[\w.~+/-]{8,}=*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\w+/=\\\s]*(-----END [A-Z ]*PRIVATE KEY-----)?"
+)
 
 
 def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
@@ -19,3 +30,16 @@ def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
         return text
 
     return redact
+
+
+def telling(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the values of variables that may be secrets: neither plain words nor numbers.
+
+    A plain word also stands elsewhere, where its replacement would hide what happened.
+    """
+    return tuple(value for value in values if not _PLAIN.fullmatch(value))
+
+
+def without_known_formats(text: str) -> str:
+    """Replace what has the form of a well-known service's key, whoever wrote it there."""
+    return _FORMATS.sub(REPLACEMENT, text)

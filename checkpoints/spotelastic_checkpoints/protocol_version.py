@@ -20,7 +20,7 @@ class ProtocolVersion(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-PROTOCOL = ProtocolVersion(1, 0)
+PROTOCOL = ProtocolVersion(1, 1)
 """The version that this installation speaks."""
 
 

@@ -93,6 +93,8 @@ class AgentConfig:
     """Whether the daemon and its slots outlive this process, for the agent that is started again
     here.
     """
+    put: Callable[[str, bytes], None] | None = None
+    """Writes an object to the cluster's bucket; None: there is no cluster."""
     take_over: bool = False
     """Whether to continue a storage that belongs to another run."""
     line: Callable[[int, int, str], None] | None = None

@@ -19,6 +19,7 @@ from spotelastic_checkpoints.threads import minded
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
+from spotelastic.agent.event_log.dumper import Dumper
 from spotelastic.agent.event_log.log import EventLog, Origin, log_file
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
@@ -122,6 +123,7 @@ class AgentLoop:
             RunState(),
             secrets=(*config.secrets, config.token),
         )
+        self._dumper = Dumper(config, self._log)
         processes = NodeProcesses(config, self._queue.put)
         executor = AgentExecutor(config, store, self._session, processes)
         self._keys = executor.keys
@@ -130,12 +132,13 @@ class AgentLoop:
 
     def serve(self) -> AgentResult:
         """Runs until a decision says to exit."""
-        with self._log, handled(self._config.signals, self._signalled), minding(self._queue.put):
+        signals = handled(self._config.signals, self._signalled)
+        with self._dumper, self._log, signals, minding(self._queue.put):
             poller = watches = None
             try:
                 if self._config.notices is not None:
                     poller = NoticePoller(self._config.notices, self._noticed)
-                watches = Watches(self._store, self._keys, self._queue.put)
+                watches = Watches(self._store, self._keys, self._dumper.watching(self._queue.put))
                 code = self._loop(watches)
                 finished = self._core.local.reports.finished
                 return AgentResult(code, self._core.seen.job, finished)

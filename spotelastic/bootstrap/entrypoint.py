@@ -156,6 +156,7 @@ def _agent() -> int:
             env=found.env,
             secrets=found.secrets,
             keep_daemon=True,
+            put=BucketObjects(aws, me.tag(BUCKET), spec.cluster).put,
             line=lambda rank, _local_rank, text: logs.write(stream(me.instance, rank), blot(text)),
         )
         try:

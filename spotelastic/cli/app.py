@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli.commands import ckpt, interrupt, lifecycle, replay, shell, status, up
+from spotelastic.cli.commands import ckpt, dump, interrupt, lifecycle, replay, shell, status, up
 from spotelastic.cli.options import up as options
 from spotelastic.client.config import config_file
 
@@ -61,6 +61,7 @@ app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(lifecycle.scale)
 app.command("interrupt", epilog=interrupt.INTERRUPT_EXAMPLES)(interrupt.interrupt)
 app.command("drill", epilog=interrupt.DRILL_EXAMPLES)(interrupt.drill)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
+app.command("dump", epilog=dump.EXAMPLES)(dump.dump)
 app.command("down", epilog=interrupt.DOWN_EXAMPLES)(interrupt.down)
 app.command("shell", epilog=shell.SHELL_EXAMPLES)(shell.shell)
 app.command("forward", epilog=shell.FORWARD_EXAMPLES)(shell.forward)

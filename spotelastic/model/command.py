@@ -1,11 +1,11 @@
-"""Commands from people to a running cluster (stop, restart, scale), and the answers to them."""
+"""Commands from people to a running cluster (stop, restart, scale, dump), and their answers."""
 
 from dataclasses import dataclass
 
 from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
-CommandKind = Word["stop", "restart", "scale"]
+CommandKind = Word["stop", "restart", "scale", "dump"]
 LIFETIME = 8.0
 """Seconds within which a leading controller must have seen a command."""
 ANSWERED_WITHIN = 10.0
@@ -24,6 +24,8 @@ class Command:
     """The new maximum, for "scale"; None leaves it as it is."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the sender."""
+    node: str = ""
+    """The node whose state is to be dumped, for "dump"; empty: all nodes."""
 
     def sizes(self, settings: Settings) -> tuple[int, int]:
         """Returns min and max nodes of a job with these settings after the command."""

@@ -32,12 +32,17 @@ def decode(data: bytes, kind: type[T]) -> T:
     Raises `msgspec.DecodeError`, or its `ValidationError`, which names the field, where one does
     not fit.
     """
-    if data.startswith(_ZLIB):
-        try:
-            data = zlib.decompress(data, bufsize=_RATIO * len(data))
-        except zlib.error as error:
-            raise msgspec.DecodeError(f"not a compressed value: {error}") from error
-    return msgspec.json.decode(data, type=kind)
+    return msgspec.json.decode(plain(data), type=kind)
+
+
+def plain(data: bytes) -> bytes:
+    """Return the JSON of a value, which may be compressed. Raises `msgspec.DecodeError`."""
+    if not data.startswith(_ZLIB):
+        return data
+    try:
+        return zlib.decompress(data, bufsize=_RATIO * len(data))
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"not a compressed value: {error}") from error
 
 
 def readable(data: bytes, kind: type[T]) -> T | None:

@@ -20,11 +20,14 @@ from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Round
 from spotelastic.store import codec, keys
 
-DIGESTS = {"v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535"}
+DIGESTS = {
+    "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
+    "v1.1": "fa9d6316ff306401568eb3e3420a8330b62fd54a73295fd4eedf8b0024e8a088",
+}
 """Of all files of each version."""
 KINDS = list(kinds())
 VERSIONS = sorted(folder.name for folder in FOLDER.iterdir())
-NEWEST = "v1"
+NEWEST = "v1.1"
 """The version that is written today."""
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,19 @@ from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
 
 SCRIPT = """
-import os, time
+import os, sys, time
 for number in range(10_000):
+    if number == 1:
+        print("line told by mistake:", *sys.argv, os.environ["PLANTED"], os.environ["API"])
     print("line", number, flush=True)
     time.sleep(0.2)
 """
+
+
+SECRET, PLANTED, TYPED = "s3cr3t-of-the-user", "postgres://me:pw@db", "typed-by-mistake-42"
+SECRETS = ("--secret", "API", "--env", f"PLANTED={PLANTED}")
+"""What must not get into a dump, together with the script's arguments."""
+SCRIPT_ARGS = ("--api-key", TYPED, "--name", SECRET)
 
 
 class Terminal:
@@ -34,7 +43,7 @@ class Terminal:
         return subprocess.run(
             [sys.executable, "-m", "spotelastic", *args],
             cwd=self.folder,
-            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home")},
+            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home"), "API": SECRET},
             capture_output=True,
             text=True,
             timeout=120,
@@ -47,7 +56,7 @@ class Terminal:
         process = subprocess.Popen(
             [sys.executable, "-m", "spotelastic", *args],
             cwd=self.folder,
-            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home")},
+            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home"), "API": SECRET},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -75,7 +84,8 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     (terminal.folder / ".spotelasticignore").write_text("home/\n")
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
-        *("--name", "demo", "--instance-types", "m5.large", "--deadline", "8h", "train.py"),
+        *("--name", "demo", "--instance-types", "m5.large", "--deadline", "8h"),
+        *(*SECRETS, "train.py", *SCRIPT_ARGS),
     )
     try:
         assert told.returncode == 0, told.stderr
@@ -135,7 +145,7 @@ def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) ->
     before = {node["id"] for node in terminal.json("status")["nodes"]}
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
-        *("--name", "demo", "--deadline", "8h", "train.py"),
+        *("--name", "demo", "--deadline", "8h", *SECRETS, "train.py", *SCRIPT_ARGS),
     )
     assert told.returncode == 0, told.stderr
     assert "demo is up already; changes: none" in told.stdout
@@ -236,6 +246,65 @@ def test_a_node_that_does_not_exist_cannot_be_interrupted(terminal: Terminal) ->
     assert "demo has no node i-nope; it has i-" in told.stderr
 
 
+def dumped(told: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The files of a dump by their names, and its index; none has a secret."""
+    with tarfile.open(told["file"]) as tar:
+        found = {each.name.partition("/")[2]: tar.extractfile(each) for each in tar}
+        files = {name: file.read() for name, file in found.items() if file is not None}
+    for planted in (SECRET, PLANTED, TYPED):
+        assert [name for name, data in files.items() if planted.encode() in data] == []
+    assert Path(told["file"]).stat().st_mode & 0o077 == 0
+    return files, json.loads(files["index.json"])
+
+
+def test_a_dump_has_what_every_node_knows_and_no_secret(terminal: Terminal) -> None:
+    assert within(60, lambda: len(terminal.training()) == 2)
+    assert within(30, lambda: terminal("logs").stdout.count("told by mistake") >= 2)
+    workers = terminal.training()
+    files, index = dumped(terminal.json("dump", "--all"))
+    rows = {row["node"]: row for row in index["nodes"]}
+    assert {node for node, row in rows.items() if row["answered"]} == workers
+    assert sum(row["role"] == "control" for row in rows.values()) == 3
+    assert {"cluster/status.json", "cluster/job.json", "cluster/events.jsonl"} <= files.keys()
+    job = json.loads(files["cluster/job.json"])
+    assert job["args"] == ["--api-key", "***", "--name", "***"]
+    assert (job["env"], job["secrets"]) == (["PLANTED"], ["API"])
+    for node, row in rows.items():
+        if row["role"] == "control":
+            assert b"control of demo" in files[f"nodes/{node}/console.log"]
+    for node in workers:
+        assert json.loads(files[f"nodes/{node}/state.json"])["membership"]["registered"]
+        assert b"told by mistake" in b"".join(
+            data for name, data in files.items() if name.startswith(f"nodes/{node}/logs/")
+        )
+    one = terminal("dump", min(workers), "--output", "one.tar.gz")
+    assert one.returncode == 0, one.stderr
+    assert f"{min(workers)}: " in one.stdout and max(workers) not in one.stdout
+    replayed = terminal("dump", "--replay", "one.tar.gz")
+    assert replayed.returncode == 0, replayed.stdout
+    assert "StartWorkers (round " in replayed.stdout
+    assert replayed.stdout.endswith(f"{min(workers)}: this version decides the same\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((), "dump: name a node, or take --all"),
+        (("i-nope",), "demo has no node i-nope; it has i-"),
+        (("--all", "--name", "nope"), "there is no cluster named nope; the clusters are: demo"),
+        (("--all", "--output", "no/such/folder.tar.gz"), "--output no/such/folder.tar.gz: No such"),
+        (("--replay", "train.py"), "train.py is not the event log of an agent"),
+    ],
+)
+def test_a_dump_that_cannot_be_is_refused_in_one_line(
+    terminal: Terminal, args: tuple[str, ...], told: str
+) -> None:
+    refused = terminal("dump", *args, "--within", "0")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"spotelastic: {told}"), refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
 # -- how the job goes on: these come last, in this order ------------------------------------------
 
 
@@ -286,6 +355,10 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(terminal: Termi
     assert within(60, lambda: roles() == ["control"] * 3)
     (listed,) = terminal.json("ls")
     assert (listed["state"], listed["nodes"]) == ("stopped", 0)
+    files, index = dumped(terminal.json("dump", "--all"))
+    left = [row for row in index["nodes"] if "left this behind" in row["why"]]
+    assert len(left) >= 2, "the nodes are gone, and what they knew is there"
+    assert any(name.startswith(f"nodes/{left[-1]['node']}/events/") for name in files)
 
 
 def test_a_restart_runs_the_code_of_the_folder_and_only_there(

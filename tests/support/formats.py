@@ -34,6 +34,7 @@ from spotelastic.controller.accounting.usage import Before, Usage
 from spotelastic.controller.etcd.generations import Generation, GenerationClaim
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.command import Answer, Command
+from spotelastic.model.dump import DumpRequest
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import (
     Ending,
@@ -121,6 +122,7 @@ def _in_etcd() -> Iterator[Kind]:
     yield _stored("all-ending", Ending("stopped", 1700000200.0, "stopped by command"))
     yield _stored("all-settings", v.SETTINGS)
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
+    yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
     yield _stored("nodes-live", v.NODE)
     yield _stored(
         "nodes-ack",
@@ -236,6 +238,7 @@ def _in_the_bucket() -> Iterator[Kind]:
     )
     yield _object("usage.json", [bill], list[Usage])
     yield _object("command", Command("c0", "scale", 2, 6, v.PROTOCOL))
+    yield _object("command-dump", Command("c1", "dump", protocol=v.PROTOCOL, node="i-0a"))
     yield _object("commands.json", Answer("c0", 1700000020.0, "is to have 2 to 6 nodes", False))
     yield _object("etcd-generation.json", Generation(2, "etcd/snapshots/1"))
     yield _object("etcd-member.json", GenerationClaim(2, 1))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from spotelastic.agent.event_log.records import LogFile, load
 from spotelastic.agent.event_log.replay import Replayed, replay
+from spotelastic.model.protocol import PROTOCOL
 
 
 def logs(folder: Path) -> dict[str, tuple[LogFile, ...]]:
@@ -19,8 +20,9 @@ def decisions(folder: Path) -> dict[str, list[Replayed]]:
 
 
 def differences(folder: Path) -> Iterator[str]:
-    """In what this code decides otherwise than the agents did."""
-    for node, all_ in decisions(folder).items():
-        for each in all_:
+    """In what this code decides otherwise than the agents did. Those of another version may."""
+    for node, files in logs(folder).items():
+        of_this_version = all(each.header["protocol"] == list(PROTOCOL) for each in files)
+        for each in replay(files) if of_this_version else ():
             if each.difference:
                 yield f"{node} at {each.at}: {each.difference} (after {', '.join(each.because)})"

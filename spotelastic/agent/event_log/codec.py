@@ -18,7 +18,7 @@ import msgspec
 _NONE = type(None)
 
 
-def _foreign(value: object) -> object:
+def foreign(value: object) -> object:
     """Returns what is written of a value that msgspec does not know."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -27,7 +27,7 @@ def _foreign(value: object) -> object:
     return None  # a connection, of which nothing can be kept
 
 
-encode = msgspec.msgpack.Encoder(enc_hook=_foreign).encode
+encode = msgspec.msgpack.Encoder(enc_hook=foreign).encode
 decode = msgspec.msgpack.Decoder().decode
 
 

@@ -84,8 +84,8 @@ class EventLog:
         clock: Clock = unbroken,
     ) -> None:
         self.state, self.seen = state, seen
-        self._current, self._origin, self._limit, self._clock = current, origin, limit, clock
-        self._masks = _masks(secrets)
+        self.path, self._origin, self._limit, self._clock = current, origin, limit, clock
+        self._masks = masks(secrets)
         self._log, self._part = new_id(), 0
         self._ids: list[str] = []
         self._waiting = bytearray()
@@ -158,10 +158,8 @@ class EventLog:
             data = encode((kind, at, *told))
         except Exception as error:  # a value that cannot be written must not end the agent
             data = encode((LOST, at, f"{type(error).__name__}: {error!r:.200}"))
-        for secret, mask in self._masks:
-            data = data.replace(secret, mask)
         self._waiting += len(data).to_bytes(LENGTH, "big")
-        self._waiting += data
+        self._waiting += masked(data, self._masks)
 
     def _open(self, at: float) -> None:
         """Begins a file with the whole state; the one before is kept."""
@@ -169,11 +167,11 @@ class EventLog:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
-            self._current.parent.mkdir(parents=True, exist_ok=True)
-            if self._current.exists():
-                self._current.replace(earlier(self._current))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                self.path.replace(earlier(self.path))
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-            self._fd, self._size = os.open(self._current, flags, 0o600), 0
+            self._fd, self._size = os.open(self.path, flags, 0o600), 0
         except OSError as error:
             self._give_up(error)
         self._put(OPENED, at, self._header(), self.state, self.seen)
@@ -203,7 +201,7 @@ class EventLog:
         self._waiting.clear()
 
     def _give_up(self, error: OSError) -> None:
-        logger.warning(f"{self._current}: {error.strerror}: this node keeps no event log")
+        logger.warning(f"{self.path}: {error.strerror}: this node keeps no event log")
         self._end()
 
     def _end(self) -> None:
@@ -224,16 +222,21 @@ def _changes(before: Any, after: Any) -> Mapping[str, object]:
     }
 
 
-def _masks(secrets: Iterable[str]) -> tuple[tuple[bytes, bytes], ...]:
-    """Returns the bytes of each secret, and as many asterisks: a record keeps its length.
+def masked(data: bytes, masks: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Returns a record without secrets, as long as it was."""
+    for secret, mask in masks:
+        data = data.replace(secret, mask)
+    return data
 
-    A secret within a stored value is written as JSON has it.
-    """
+
+def masks(secrets: Iterable[str]) -> tuple[tuple[bytes, bytes], ...]:
+    """Returns the bytes of each secret, and as many asterisks: a record keeps its length."""
+    forms = {form.encode(errors="replace") for form in written_forms(secrets)}
+    return tuple((form, b"*" * len(form)) for form in sorted(forms, key=len, reverse=True))
+
+
+def written_forms(secrets: Iterable[str]) -> frozenset[str]:
+    """Returns each secret and each long line of one, as it is and as JSON has it."""
     parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
-    forms = {form for part in parts for form in (part, _as_json(part)) if len(part) >= SHORTEST}
-    longest_first = sorted((form.encode(errors="replace") for form in forms), key=len, reverse=True)
-    return tuple((form, b"*" * len(form)) for form in longest_first)
-
-
-def _as_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    long = [part for part in parts if len(part) >= SHORTEST]
+    return frozenset((*long, *(json.dumps(part, ensure_ascii=False)[1:-1] for part in long)))

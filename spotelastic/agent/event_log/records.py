@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 
 from spotelastic.agent.event_log.codec import decode
-from spotelastic.agent.event_log.log import FORMAT, LENGTH, OPENED, earlier
+from spotelastic.agent.event_log.log import CLOSED, FORMAT, LENGTH, OPENED, earlier
 from spotelastic.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogRecord:
     """One record. `told` has what its kind tells, as plain values."""
 
     kind: int
@@ -40,7 +40,7 @@ class LogFile:
     """The records of one file, and its header. An incomplete last record is left out."""
 
     header: dict[str, Any]
-    records: tuple[Record, ...]
+    records: tuple[LogRecord, ...]
 
     def follows(self, other: "LogFile") -> bool:
         """Whether this file goes on where the other one ends."""
@@ -73,15 +73,30 @@ def load(current: Path) -> tuple[LogFile, ...]:
     return (*older, newest)
 
 
-def _records(data: bytes) -> Iterator[Record]:
+def was_killed(path: Path) -> bool:
+    """Whether the log is that of an agent which has not come to its end."""
+    try:
+        last = parse(path.read_bytes(), str(path)).records[-1]
+    except (OSError, UsageError):
+        return False
+    return last.kind != CLOSED
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """Yields the bytes of each complete record. The agent may be killed while it writes one."""
     at = 0
     while at + LENGTH <= len(data):
         end = at + LENGTH + int.from_bytes(data[at : at + LENGTH], "big")
         if end > len(data):
-            return  # the agent was killed while it wrote
+            return
+        yield data[at + LENGTH : end]
+        at = end
+
+
+def _records(data: bytes) -> Iterator[LogRecord]:
+    for record in split(data):
         try:
-            kind, when, *told = decode(data[at + LENGTH : end])
+            kind, when, *told = decode(record)
         except (msgspec.MsgspecError, TypeError, ValueError):
             return
-        yield Record(kind, when, told)
-        at = end
+        yield LogRecord(kind, when, told)

@@ -11,7 +11,7 @@ from typing import Any
 from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.event_log import log
 from spotelastic.agent.event_log.codec import Unreadable, build, decode, encode, hints, named
-from spotelastic.agent.event_log.records import LogFile, Record
+from spotelastic.agent.event_log.records import LogFile, LogRecord
 from spotelastic.agent.event_log.wording import action_line, event_line, store_lines
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import LocalEvent
@@ -67,12 +67,12 @@ class _Reader:
         self._state, self._seen, self._keys = NEW, RunState(), Keys("")
         self._because: list[str] = []
 
-    def open(self, opened: Record) -> None:
+    def open(self, opened: LogRecord) -> None:
         header, state, seen = opened.told
         self._keys = Keys(header["run"])
         self._state, self._seen = build(NodeState, state), build(RunState, seen)
 
-    def compare_state(self, opened: Record) -> str:
+    def compare_state(self, opened: LogRecord) -> str:
         """Returns where the state at the beginning of the next file is another; empty: nowhere."""
         _, state, seen = opened.told
         for mine, recorded in ((self._state, state), (self._seen, seen)):
@@ -82,7 +82,7 @@ class _Reader:
                     return _where(name, known.get(name), value)
         return ""
 
-    def read(self, records: Iterable[Record]) -> Iterator[Replayed]:
+    def read(self, records: Iterable[LogRecord]) -> Iterator[Replayed]:
         for record in records:
             try:
                 found = self._take(record)
@@ -92,7 +92,7 @@ class _Reader:
                 self._because.clear()
                 yield found
 
-    def _take(self, record: Record) -> Replayed | None:
+    def _take(self, record: LogRecord) -> Replayed | None:
         told, at = record.told, record.at
         match record.kind:
             case log.EVENT:

@@ -1,6 +1,6 @@
 """Stores and reads a job's secrets as SecureStrings in the Parameter Store."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
@@ -43,6 +43,15 @@ def get(aws: Aws, cluster: str, versions: Mapping[str, int]) -> dict[str, str]:
         if missing := answer.get("InvalidParameters"):
             raise Rejected(f"there is no secret {', '.join(missing)}", "ParameterNotFound")
     return found
+
+
+def known(aws: Aws, cluster: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of the newest versions of these secrets, without those that are gone.
+
+    One call for each, which is all that a user of `up` may make.
+    """
+    found = (_known(aws, path(cluster) + name) for name in names)
+    return tuple(each[0] for each in found if each is not None)
 
 
 def _put(aws: Aws, cluster: str, name: str, value: str) -> int:

@@ -1,4 +1,4 @@
-"""Decides what commands from people (stop, restart, scale) cause (pure).
+"""Decides what commands from people (stop, restart, scale, dump) cause (pure).
 
 The leading controller answers each command once, after its effect is done. A command that asks for
 what is so already succeeds. One that has expired is dropped: its sender was told that no answer
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from spotelastic.controller.model.observation import (
     Action,
+    AskForDump,
     AskToEnd,
     Observation,
     PendingCommand,
@@ -20,6 +21,7 @@ from spotelastic.controller.model.observation import (
 )
 from spotelastic.model.command import Answer, Command
 from spotelastic.model.counting import counted
+from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import refusal
@@ -65,6 +67,9 @@ def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, li
             return _restart(seen, command, now)
         case "scale":
             return _scale(seen, command, now)
+        case "dump":
+            request = DumpRequest(command.id, command.node)
+            return "asks for what its nodes know", [AskForDump(request, command.id)]
     return (
         f"does not know “{command.kind}”: it runs an older version of spotelastic than the one "
         "that sent it, and nodes that start after another `spotelastic up` have the newer one",

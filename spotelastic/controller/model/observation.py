@@ -7,6 +7,7 @@ from typing import Literal
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.model.command import LIFETIME, Answer, Command
+from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -316,6 +317,14 @@ class AskToEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class AskForDump:
+    """Have nodes write what they know of themselves to the bucket."""
+
+    request: DumpRequest
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EndJobAtOnce:
     """End the job at once."""
 
@@ -388,6 +397,7 @@ Action = (
     | SetSubnets
     | ResumeLaunches
     | AskToEnd
+    | AskForDump
     | EndJobAtOnce
     | Revive
     | Rescale

@@ -1,0 +1,95 @@
+"""Defines the command `dump`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotelastic.cli.options.common import Region, Where
+from spotelastic.errors import UsageError
+from spotelastic.wrapping import note, say
+
+EXAMPLES = """[bold]Examples[/]
+
+spotelastic dump --all
+
+spotelastic dump i-0a1b2c3d4e5f60718 --output report.tar.gz
+
+spotelastic dump --all --name demo --json | jq -r .file
+
+spotelastic dump --replay demo-dump-20260102-030405.tar.gz
+"""
+
+
+def dump(
+    node: Annotated[
+        str | None, typer.Argument(help="The node's name in `spotelastic status`.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All nodes of the cluster.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The archive to write.", show_default="named by the time"
+        ),
+    ] = None,
+    within: Annotated[
+        float, typer.Option(min=0, max=600, help="Seconds that nodes have to answer.")
+    ] = 20.0,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Show the decisions in an archive, or in the event log of an agent, and whether "
+            "this version makes the same ones.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
+    where: Where = None,
+    region: Region = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the file, and what is in it.")
+    ] = False,
+) -> None:
+    """Write what a node knows, or all nodes, to an archive for a bug report.
+
+    It has the state, events, event logs and logs of the nodes, versions, status,
+    report and the job. Secrets and the values of variables are left out. It also
+    works after the job has failed, and when its nodes are gone. Look through it
+    before you make it public.
+    """
+    if replay is not None:
+        _replay(replay, node, json=json)
+        return
+    if (node is not None) == all_:
+        raise UsageError("dump: name a node, or take --all")
+    from spotelastic.cli.render import tables
+    from spotelastic.client.dumps import collect, source
+
+    tell = note if json else say
+    made = collect.collect(
+        source.find(name, where, region, note), node, output, tell, within=within
+    )
+    if json:
+        typer.echo(tables.to_json(made))
+        return
+    for line in made.index.missing:
+        say(f"missing: {line}")
+    size = Path(made.file).stat().st_size
+    say(f"wrote {made.file} ({size / 1e6:.1f} MB): attach it to your report")
+
+
+def _replay(file: Path, node: str | None, *, json: bool) -> None:
+    """Show a replay. Exits with 1 where a decision differs."""
+    from spotelastic.cli.render import replayed as render
+    from spotelastic.cli.render import tables
+    from spotelastic.client.dumps.replayed import replays
+
+    found = replays(file, node)
+    if json:
+        typer.echo(tables.to_json(found))
+    else:
+        for each in found:
+            for line in render.lines(each):
+                typer.echo(line)
+    if any(each.difference for each in found):
+        raise typer.Exit(1)
