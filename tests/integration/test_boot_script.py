@@ -1,4 +1,4 @@
-"""infra/boot/boot.sh from its first to its last line, on an instance of the local cloud.
+"""boot.sh and install.sh of infra/boot from the first to the last line, on a local instance.
 
 It runs as the instance's user data, below a root of its own. Only what a container lacks is played:
 `systemctl` starts what the unit says, `aws` copies to and from S3 by boto3.
@@ -38,15 +38,19 @@ AWS = """
 import sys
 from pathlib import Path
 import boto3
+from botocore.exceptions import ClientError
 s3, words = boto3.client("s3"), [word for word in sys.argv[1:] if not word.startswith("--")]
 assert words[:2] == ["s3", "cp"], words
 source, target = words[2:]
 remote = source if source.startswith("s3://") else target
 bucket, _, key = remote.removeprefix("s3://").partition("/")
-if remote == source:
-    s3.download_file(bucket, key, target)
-else:
-    s3.upload_file(source, bucket, key)
+try:
+    if remote == source:
+        s3.download_file(bucket, key, target)
+    else:
+        s3.upload_file(source, bucket, key)
+except ClientError as error:
+    sys.exit(f"fatal error: {error}")
 """
 SYSTEMCTL = """
 import os, re, shlex, subprocess, sys
@@ -86,6 +90,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         "env",
         f"PATH={programs}:{os.environ['PATH']}",
         f"SPOTELASTIC_ROOT={tmp_path}/root",
+        "SPOTELASTIC_BOOT_PAUSES=0",
         # pip finds there what the wheel needs, and has nothing else to turn to.
         f"PYTHONPATH={tmp_path}/shadow:{dependencies}",
         "PIP_NO_INDEX=1",
@@ -104,7 +109,6 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop)
     objects = BucketObjects(Aws(laptop.info.region), BUCKET, CLUSTER)
     boot_artifacts.ship(objects, None, print)
-    current = (objects.get(boot_artifacts.CURRENT) or b"").decode()
     root = tmp_path / "root"
 
     has_torch_of_its_own(root)
@@ -118,9 +122,9 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
 
     a_worker_without_torch_installs_the_callers(laptop, objects, tmp_path)
 
-    # Another one installs what the first one kept: there is no wheel for it, nor a package index.
-    objects.delete(f"boot/{current}")
+    # Another one installs what the first one kept: of the wheel it reads its boot script alone.
     shutil.rmtree(root)
+    (tmp_path / "bin/python3.13").write_text("#!/bin/sh\nexit 1\n")
     assert "the bucket has no job for the cluster demo" in boot(laptop)
 
 
@@ -137,9 +141,9 @@ def the_unit_is_filled_in(root: Path, region: str) -> None:
 def a_worker_without_torch_installs_the_callers(
     laptop: Laptop, objects: BucketObjects, tmp_path: Path
 ) -> None:
-    shadow = tmp_path / "shadow/torch.py"
+    shadow = tmp_path / "shadow/sitecustomize.py"
     shadow.parent.mkdir()
-    shadow.write_text("raise ImportError")
+    shadow.write_text("import sys; sys.modules['torch'] = None")
     (name,) = (name for name in objects.names("boot/") if name.endswith("constraints.txt"))
     assert (objects.get(name) or b"").decode() == f"torch=={torch.__version__.partition('+')[0]}\n"
     # What `up` says later on changes nothing. There is no such version, here or anywhere.
@@ -161,7 +165,8 @@ def has_torch_of_its_own(root: Path) -> None:
 def where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop: Laptop) -> None:
     worker, control = boot(laptop, "worker"), boot(laptop, "control")
     for console in (worker, control):
-        assert "boot.sh failed: aws s3 cp" in console and "Power down" in console
+        assert "boot: download of current has failed (tries: 1," in console
+        assert "Power down" in console
 
 
 def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) -> None:

@@ -61,8 +61,7 @@ from spotelastic.aws.artifacts import wheel
 from spotelastic.aws.base.infra_files import infra
 for package in (spotelastic, spotelastic_checkpoints):
     assert (Path(package.__file__).parent / "py.typed").exists(), package
-names = "cluster.yaml", "deletion.json", "laptop.json", "boot/boot.sh", "boot/spotelastic.service"
-for name in names:
+for name in ("cluster.yaml", "deletion.json", "laptop.json", *wheel.BOOT_FILES):
     assert infra(name).is_relative_to(Path(spotelastic.__file__).parent), infra(name)
     assert infra(name).read_text(), name
 assert len(wheel.build().data) > 100_000
@@ -132,7 +131,8 @@ def check_files(wheel: Path, source: Path) -> None:
     with tarfile.open(source) as archive:
         kept = {name.partition("/")[2] for name in archive.getnames()}
     of_wheel = {f"{package}/py.typed" for package in ("spotelastic", "spotelastic_checkpoints")}
-    of_wheel |= {f"spotelastic/_infra/{name}" for name in ("cluster.yaml", "boot/boot.sh")}
+    infra = ("cluster.yaml", "boot/boot.sh", "boot/install.sh", "boot/spotelastic.service")
+    of_wheel |= {f"spotelastic/_infra/{name}" for name in infra}
     of_source = {
         "LICENSE",
         "README.md",

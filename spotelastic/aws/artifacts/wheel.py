@@ -21,6 +21,7 @@ from spotelastic.errors import EnvironmentFailure
 
 NAME = "spotelastic"
 PACKAGES = (NAME, "spotelastic_checkpoints")
+BOOT_FILES = ("boot/boot.sh", "boot/install.sh", "boot/spotelastic.service")
 _INFO = f"{NAME}-{__version__}.dist-info"
 _KIND = "Wheel-Version: 1.0\nGenerator: spotelastic\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
@@ -68,7 +69,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()
-    for name in ("cluster.yaml", "boot/boot.sh", "boot/spotelastic.service"):
+    for name in ("cluster.yaml", *BOOT_FILES):
         yield f"{NAME}/_infra/{name}", infra(name).read_bytes()
 
 

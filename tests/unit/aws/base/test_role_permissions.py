@@ -64,6 +64,7 @@ LOGS = (Resource(arn("logs", f"log-group:{ITS.log_group}:log-stream:i-1")),)
 BUCKET_ITSELF = (Resource(f"arn:aws:s3:::{BUCKET}"),)
 CHECKPOINT = f"{RUN}/checkpoints/1/step-1/0.distcp"
 ENVIRONMENT = f"{CLUSTER}/environments/1.tar"
+INSTALLED = f"{CLUSTER}/boot/d1935/worker-ami-1-x86_64.tar.gz"
 
 THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
     "ControlRole": {
@@ -114,7 +115,7 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         ),
         "s3:ListBucket": BUCKET_ITSELF,
         "s3:ListMultipartUploadParts": objects(CHECKPOINT),
-        "s3:PutObject": objects(CHECKPOINT, ENVIRONMENT),
+        "s3:PutObject": objects(CHECKPOINT, ENVIRONMENT, INSTALLED),
         "ssm:GetParameter": secrets(ITS.token, ITS.worker_certificate),
         "ssm:GetParameters": secrets(ITS.token, ITS.worker_certificate),
     },
