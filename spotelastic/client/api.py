@@ -50,6 +50,7 @@ def up(
     say = saying(on_update)
     answer = agreed if yes or config.yes else confirm
     target = targets.to_bring_up(local=config.local, region=config.region, say=say)
+    cluster = None
     try:
         known = bring_up.look(target, job, answer)
         prepared = bring_up.prepare(target, job, known)
@@ -60,8 +61,12 @@ def up(
             on_update(update)
             if isinstance(update, Status) and training(update):
                 break
-    except BaseException:
-        target.leave(say)
+    except BaseException as error:
+        if not target.leave(say) and cluster is not None:
+            error.add_note(
+                f"{job.name} stays up: spotelastic.client.find({job.name!r}) finds it again, and "
+                "its down() ends it"
+            )
         raise
     target.hold()
     return cluster

@@ -32,6 +32,7 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
     "integration/test_followed_logs.py": (COMMAND, {"EVERY", "LATE"}),
     "integration/test_up_asks.py": (COMMAND, {"ETCD", "EVERY"}),
     "integration/test_up_leaves.py": (COMMAND, {"ETCD", "EVERY"}),
+    "integration/test_up_from_python.py": (COMMAND, {"ETCD", "EVERY"}),
     "integration/test_member_detach.py": (THEIRS, {"_state"}),
     "unit/client/test_place.py": (COMMAND, {"_carry_through", "_used"}),
     "support/account.py": (THEIRS, {"_state"}),
