@@ -1,19 +1,19 @@
 """Clusters in virtual time under the controller's decisions, with scripted misfortune.
 
-The account below does what AWS does with a group: it launches up to the desired size, keeps a
-terminating instance at its hook, and tells of everything late, twice and in any order. Leaders
-come and go: a new one knows only what was recorded.
+Nodes come from the provider in memory, which tells of everything late, twice and in any order.
+Leaders come and go: a new one knows only what was recorded.
 """
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotelastic.cloud.events import CloudEvent, SpotWarning, StateChange
-from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
+from spotelastic.cloud.events import CloudEvent, SpotWarning
+from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.model import GroupNames, Instance, ZoneOffer
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
     Action,
@@ -47,15 +47,11 @@ POLICY = ControllerPolicy(boot_within=120.0, silent_for=30.0, strange_for=30.0)
 
 @dataclass
 class World:
-    """The account, the run's keys, and the time."""
+    """The cloud, the run's keys, and the time."""
 
     desired: int
     random: random.Random
     now: float = 1000.0
-    group: int = 0
-    launched: int = 0
-    machines: dict[str, Instance] = field(default_factory=dict)
-    members: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     left: dict[str, DepartedNode] = field(default_factory=dict)
     drains: dict[str, Drain] = field(default_factory=dict)
@@ -69,7 +65,30 @@ class World:
     most: int = 0
     """The most instances that were to stay at any time."""
 
-    # -- what AWS and the machines do ------------------------------------------------------------
+    def __post_init__(self) -> None:
+        hooks = MemoryHooks(
+            launched=lambda instance: self.at(BOOT, "register", instance.id),
+            drains=lambda name: self.at(DRAIN, "unregister", name),
+            ended=lambda name: self.at(LEASE, "unregister", name),
+            emit=self.tell,
+            lacks=lambda: None,
+        )
+        names, zones = GroupNames(GROUP, "on-demand"), (ZoneOffer("z", ("subnet",)),)
+        self.cloud = MemoryCapacity(lambda: self.now, hooks, names, zones)
+
+    @property
+    def machines(self) -> dict[str, Instance]:
+        return {each.id: each for each in self.cloud.instances()}
+
+    @property
+    def members(self) -> dict[str, str]:
+        return {each.instance: each.state for each in self.cloud.groups()[GROUP].members}
+
+    @property
+    def launched(self) -> int:
+        return len(self.machines)
+
+    # -- what the cloud and the machines do ------------------------------------------------------
 
     def at(self, delay: float, what: str, instance: str) -> None:
         self.due.append((self.now + delay, what, instance))
@@ -82,23 +101,12 @@ class World:
             self.queue.append((arrival, Message(receipt, event, arrival)))
 
     def launch_missing(self) -> None:
-        staying = [name for name, state in self.members.items() if state == "InService"]
-        for _ in range(self.group - len(staying)):
-            self.launched += 1
-            name = f"i-{self.launched}"
-            self.machines[name] = Instance(name, "worker", "running", "t", "z", "a", True, self.now)
-            self.members[name] = "InService"
-            self.at(BOOT, "register", name)
+        self.cloud.launch_missing()
         staying = [name for name, state in self.members.items() if state == "InService"]
         self.most = max(self.most, len(staying))
 
     def gone(self, name: str) -> None:
-        if self.machines[name].state == "terminated":
-            return
-        self.machines[name] = replace(self.machines[name], state="terminated")
-        self.tell(StateChange(f"gone-{name}", self.now, name, "terminated"))
-        self.members.pop(name, None)
-        self.at(LEASE, "unregister", name)
+        self.cloud.lose(name)
 
     def happen(self, what: str, name: str) -> None:
         alive = self.machines[name].state == "running"
@@ -132,10 +140,8 @@ class World:
             desired=self.desired,
             since=self.since,
             job=self.job,
-            group=WorkerGroup(
-                GROUP, self.group, tuple(GroupMember(n, s) for n, s in sorted(self.members.items()))
-            ),
-            machines=dict(self.machines),
+            group=self.cloud.groups()[GROUP],
+            machines=self.machines,
             nodes=dict(self.nodes),
             left=dict(self.left),
             drains=dict(self.drains),
@@ -150,14 +156,13 @@ class World:
                 self.drains.setdefault(drain.node, drain)
             case Replace(name):
                 assert self.members[name] == "InService"
-                self.members[name] = "Terminating:Wait"
-                self.at(DRAIN, "unregister", name)
-            case CompleteDrain(name):
-                self.gone(name)
+                self.cloud.replace(name)
+            case CompleteDrain(name, group):
+                self.cloud.complete_drain(group, name)
             case EndMachine(name):
-                self.gone(name)
-            case SetDesired(_, size):
-                self.group = size
+                self.cloud.end((name,))
+            case SetDesired(group, size):
+                self.cloud.set_desired(group, size)
             case Forget(node):
                 self.happen("unregister", node.id)
             case Tell(event):
