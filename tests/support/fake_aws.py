@@ -4,17 +4,14 @@
 as it is. Asking for another service fails the test.
 """
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.identity import ROLE, SUBNETS
+from spotelastic.aws.base.identity import SUBNETS
 from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
@@ -100,60 +97,6 @@ class CallLog:
 
 
 @dataclass
-class FakeMeta:
-    """What `Aws.s3` registers its own hook with."""
-
-    events: Hooks = field(default_factory=Hooks)
-
-
-@dataclass
-class FakeS3:
-    """Buckets in memory, by key alone."""
-
-    log: CallLog
-    objects: dict[str, bytes] = field(default_factory=dict)
-    meta: FakeMeta = field(default_factory=FakeMeta)
-    _versions: Iterator[int] = field(default_factory=count)
-    _etags: dict[str, str] = field(default_factory=dict)
-
-    def head_object(self, *, Bucket: str, Key: str, **_: Any) -> Answer:
-        self.log(f"head {Key}")
-        if Key not in self.objects:
-            raise refusal("404", "HeadObject")
-        return {}
-
-    def get_object(self, *, Bucket: str, Key: str, **_: Any) -> Answer:
-        self.log(f"get {Key}")
-        if Key not in self.objects:
-            raise refusal("NoSuchKey", "GetObject")
-        return {"Body": io.BytesIO(self.objects[Key]), "ETag": self._etags.get(Key, "")}
-
-    def put_object(
-        self, *, Bucket: str, Key: str, Body: Any, IfMatch: str | None = None, **_: Any
-    ) -> Answer:
-        self.log(f"put {Key}")
-        if IfMatch is not None and self._etags.get(Key, "") != IfMatch:
-            raise refusal("PreconditionFailed", "PutObject")
-        self.objects[Key] = Body if isinstance(Body, bytes) else Body.read()
-        self._etags[Key] = str(next(self._versions))
-        return {}
-
-    def delete_object(self, *, Bucket: str, Key: str, **_: Any) -> Answer:
-        self.log(f"delete {Key}")
-        self.objects.pop(Key, None)
-        return {}
-
-    def get_paginator(self, operation: str) -> Pages:
-        assert operation == "list_objects_v2"
-        return Pages(self._listed)
-
-    def _listed(self, *, Bucket: str, Prefix: str, **_: Any) -> Iterator[Answer]:
-        self.log(f"list {Prefix}")
-        found = sorted(key for key in self.objects if key.startswith(Prefix))
-        yield {"Contents": [{"Key": key, "Size": len(self.objects[key])} for key in found]}
-
-
-@dataclass
 class FakeSqs:
     """Queues from which messages are deleted."""
 
@@ -168,43 +111,8 @@ class FakeSqs:
 
 
 @dataclass
-class FakeEc2:
-    """Instances and subnets."""
-
-    log: CallLog
-    instances: Callable[[], Iterable[Answer]]
-    """The instances, each as EC2 describes it."""
-    zones: dict[str, str] = field(default_factory=dict)
-    """The zone that each subnet lies in."""
-
-    def get_paginator(self, operation: str) -> Pages:
-        asks = {
-            "describe_instances": self._described,
-            "describe_spot_price_history": self._priced,
-        }
-        return Pages(asks[operation])
-
-    def _described(self, **_: Any) -> Iterator[Answer]:
-        self.log("instances")
-        yield {"Reservations": [{"Instances": list(self.instances())}]}
-
-    def _priced(self, **_: Any) -> Iterator[Answer]:
-        self.log("prices")
-        yield {"SpotPriceHistory": []}
-
-    def get_console_output(self, *, InstanceId: str, **_: Any) -> Answer:
-        self.log(f"console {InstanceId}")
-        return {"Output": "no"}
-
-    def describe_subnets(self, *, SubnetIds: list[str], **_: Any) -> Answer:
-        self.log("zones")
-        subnets = [{"SubnetId": id, "AvailabilityZone": self.zones[id]} for id in SubnetIds]
-        return {"Subnets": subnets}
-
-
-@dataclass
 class FakeAutoScaling:
-    """One worker group, whose instances leave as they are told to."""
+    """One worker group."""
 
     log: CallLog
     group: str
@@ -234,39 +142,3 @@ class FakeAutoScaling:
             "Tags": [{"Key": SUBNETS, "Value": ",".join(self.subnets)}],
         }
         return {"AutoScalingGroups": [group]}
-
-    def terminate_instance_in_auto_scaling_group(self, *, InstanceId: str, **_: Any) -> Answer:
-        self.log(f"replace {InstanceId}")
-        self.leaving.add(InstanceId)
-        return {}
-
-    def complete_lifecycle_action(self, *, InstanceId: str, **_: Any) -> Answer:
-        self.log(f"complete {InstanceId}")
-        return {}
-
-    def put_scheduled_update_group_action(self, **_: Any) -> Answer:
-        """The dead man's switch."""
-        self.log("postpone")
-        return {}
-
-    def update_auto_scaling_group(self, *, VPCZoneIdentifier: str, **_: Any) -> Answer:
-        self.log(f"launch in {VPCZoneIdentifier}")
-        return {}
-
-    def set_desired_capacity(self, **_: Any) -> Answer:
-        self.log("size")
-        return {}
-
-
-def instance(
-    name: str, state: str = "running", launched_at: float = 0.0, zone: str = "z", kind: str = "t"
-) -> Answer:
-    """A worker on demand, as EC2 describes it."""
-    return {
-        "InstanceId": name,
-        "State": {"Name": state},
-        "InstanceType": kind,
-        "Placement": {"AvailabilityZone": zone},
-        "LaunchTime": datetime.fromtimestamp(launched_at, UTC),
-        "Tags": [{"Key": ROLE, "Value": "worker"}],
-    }

@@ -1,26 +1,17 @@
-"""Drives a leading controller over fake account, bucket and queues, in time that the test controls.
+"""Drives a leading controller over a cloud in memory, in time that the test controls.
 
 A test puts in what comes from outside (messages, commands, objects in the bucket, keys in etcd),
-lets the leader take turns, and reads the results: calls to AWS, published accounts, keys in etcd.
+lets the leader take turns, and reads the results: calls to the cloud, published accounts, keys in
+etcd.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
-from support.fake_aws import (
-    CallLog,
-    FakeAutoScaling,
-    FakeEc2,
-    FakeS3,
-    FakeSqs,
-    cloud_over,
-    fake_aws,
-    instance,
-)
+from support.recorded_cloud import CloudCalls, RecordedBucket, RecordedCapacity, RecordedCloud
 
-from spotelastic.aws.provider.capacity import AwsCapacity
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
@@ -57,9 +48,8 @@ SPEC = JobSpec(
 )
 CONFIG = ControllerConfig(SPEC, "i-control", "")
 PACE = LoopPace()
-GROUP = "spotelastic-demo-workers"
-STOPPING = f"head demo/{bucket.STOPPING}"
-JOB = f"get demo/{bucket.JOB}"
+STOPPING = f"has {bucket.STOPPING}"
+JOB = f"get {bucket.JOB}"
 
 T = TypeVar("T", Message, PendingCommand)
 
@@ -153,12 +143,9 @@ class Leader:
 
     def __init__(self) -> None:
         self.time = Time()
-        self.log = CallLog()
-        self.group = FakeAutoScaling(self.log, GROUP, list(NODES))
-        self.gone: dict[str, float] = {}
-        """Instances that EC2 still shows, and when they were launched."""
-        self.ec2 = FakeEc2(self.log, self._instances)
-        self.s3 = FakeS3(self.log)
+        self.log = CloudCalls()
+        self.capacity = RecordedCapacity(self.log, self.time.clock)
+        self.objects = RecordedBucket("demo", log=self.log)
         self._failed_at = 0.0
         self.pauses: list[float] = []
         """The longest that each pause could have been; it is as long as that."""
@@ -169,6 +156,7 @@ class Leader:
         self.store = MemoryStore(unbroken)
         self.store.put(KEYS.job, encode(Job("running", self.time.clock())))
         for name in NODES:
+            self.capacity.has(name, self.time.begun)
             self.joins(name)
         self.loop = self.elect()
 
@@ -183,17 +171,14 @@ class Leader:
         self.store.watch(KEYS.root, self.mirror)
         leadership = campaign(self.store, KEYS.leader, b"i-control", self.store.grant(1e6))
         assert leadership is not None
-        aws = fake_aws(autoscaling=self.group, ec2=self.ec2, s3=self.s3, sqs=FakeSqs(self.log))
-        cloud = cloud_over(aws, self.prices)
-        provider = AwsCapacity(aws, "demo", "bucket", clock=self.time.steady)
-        cloud = replace(cloud, provider=provider)
+        cloud = RecordedCloud(self.log, self.capacity, self.objects, self.prices).cloud
         reader = CloudReader(CONFIG, cloud, self.time.clock, self.time.steady)
         executor = ControllerExecutor(cloud, self.store, leadership, SPEC.run, lambda: True)
         collaborators = Collaborators(
             executor, self.events, self.commands, self.publisher, FakePublisher()
         )
         self.loop = LeaderLoop(
-            LeaderState.first(CONFIG, provider.names, self.time.clock()),
+            LeaderState.first(CONFIG, self.capacity.names, self.time.clock()),
             self.mirror,
             reader,
             collaborators,
@@ -229,16 +214,10 @@ class Leader:
 
     def wants(self, spec: JobSpec) -> None:
         """`up` has written another description of the job."""
-        self.s3.objects[f"demo/{bucket.JOB}"] = msgspec.json.encode(spec)
+        self.objects.objects[bucket.JOB] = msgspec.json.encode(spec)
 
     def asks(self, command: Command) -> None:
         self.commands.put(PendingCommand("o", command, self.time.clock()))
-
-    def _instances(self) -> Iterator[dict[str, object]]:
-        for name in self.group.nodes:
-            yield dict(instance(name, launched_at=self.time.begun))
-        for name, launched_at in self.gone.items():
-            yield dict(instance(name, "terminated", launched_at))
 
     # -- turns -----------------------------------------------------------------------------------
 
