@@ -48,7 +48,7 @@ def launch(config: JobConfig) -> int:
     with Signals() as signals:
         try:
             with ExitStack() as undo:
-                return _carry_through(job, undo, signals)
+                return carry_through(job, undo, signals)
         except KeyboardInterrupt:
             return signals.exit_code
         except SpotelasticError as error:
@@ -61,7 +61,7 @@ def launch(config: JobConfig) -> int:
 # -- from nothing to the report ------------------------------------------------------------------
 
 
-def _carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
+def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
     config = job.config
     with view() as shown:
         say = _to_stderr if config.json else shown.say

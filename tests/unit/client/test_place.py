@@ -71,7 +71,7 @@ def test_what_says_the_region_first_wins_in_every_command(
     asked = list[CloudTarget]()
     monkeypatch.setattr(AccountClusters, "listing", lambda place: asked.append(place) or ())
     monkeypatch.setattr(bring_up, "check", lambda config, _: config)
-    monkeypatch.setattr(bring_up, "_carry_through", _takes_place(asked))
+    monkeypatch.setattr(bring_up, "carry_through", _takes_place(asked))
     for command in (("ls", "--aws"), ("up",)):
         script = ("train.py",) if command == ("up",) else ()
         assert app([*command, *flag, *script], standalone_mode=False) in (None, 0)
