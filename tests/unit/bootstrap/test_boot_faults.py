@@ -97,7 +97,7 @@ esac
 
 
 @dataclass(frozen=True)
-class Fault:
+class CommandFault:
     """A command fails from its nth call on, so often, and says why."""
 
     command: str
@@ -107,7 +107,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Boot:
+class BootOutcome:
     """How a boot ended."""
 
     code: int
@@ -125,7 +125,7 @@ class Boot:
 
 
 @dataclass(frozen=True)
-class Machine:
+class BootingMachine:
     """An instance to be, and the bucket of its cluster."""
 
     folder: Path
@@ -142,7 +142,7 @@ class Machine:
     def played(self) -> Path:
         return self.folder / "played"
 
-    def calls(self, boot: Boot) -> list[str]:
+    def calls(self, boot: BootOutcome) -> list[str]:
         """What succeeded, alike for all machines."""
         return [call.replace(str(self.folder), "") for call in boot.done]
 
@@ -162,12 +162,12 @@ class Machine:
     def boots(
         self,
         role: str = "worker",
-        fault: Fault | None = None,
+        fault: CommandFault | None = None,
         *,
         with_torch: bool = False,
         seconds: int = 0,
         others: Mapping[str, str] = MappingProxyType({}),
-    ) -> Boot:
+    ) -> BootOutcome:
         """Boot a new instance, whose script has been running for so many seconds. `others` takes
         the place of the system's own commands.
         """
@@ -216,12 +216,14 @@ class Machine:
             timeout=PATIENT,
             check=False,
         )
-        return Boot(done.returncode, done.stdout, (self.played / "done").read_text().splitlines())
+        return BootOutcome(
+            done.returncode, done.stdout, (self.played / "done").read_text().splitlines()
+        )
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    machine = Machine(tmp_path)
+def machine(tmp_path: Path) -> BootingMachine:
+    machine = BootingMachine(tmp_path)
     machine.ship()
     return machine
 
@@ -229,25 +231,31 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture(scope="module")
 def without_faults(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The calls of a worker's boot without faults."""
-    machine = Machine(tmp_path_factory.mktemp("boot"))
+    machine = BootingMachine(tmp_path_factory.mktemp("boot"))
     machine.ship()
     return machine.calls(machine.boots())
 
 
 LOCKED = "can't create transaction lock on /var/lib/rpm/.rpm.lock"
 STEPS = [
-    (Fault("curl", 1, "curl: (7) Failed to connect"), "token of the metadata service"),
-    (Fault("curl", 3, "curl: (22) returned error: 404"), "metadata tags/instance/spotelastic:role"),
-    (Fault("curl", 6, "curl: (22) returned error: 503"), "metadata ami-id"),
-    (Fault("aws", 1, "fatal error: Unable to locate credentials"), "download of current"),
-    (Fault("aws", 2, "An error occurred (403) when calling HeadObject"), "download of #/"),
-    (Fault("aws", 4, "Could not connect to the endpoint URL"), "download of #/constraints.txt"),
-    (Fault("dnf", 1, LOCKED), "installation of Python by dnf"),
-    (Fault("python3.11", 1, "OSError: [Errno 5] Input/output error"), "environment"),
-    (Fault("python", 2, "ERROR: Could not install spotelastic"), "pip install"),
-    (Fault("python", 5, "ERROR: No matching distribution for torch"), "pip install"),
-    (Fault("systemctl", 1, "Failed to connect to bus"), "reload of systemd"),
-    (Fault("systemctl", 2, "Failed to enable unit"), "start of spotelastic"),
+    (CommandFault("curl", 1, "curl: (7) Failed to connect"), "token of the metadata service"),
+    (
+        CommandFault("curl", 3, "curl: (22) returned error: 404"),
+        "metadata tags/instance/spotelastic:role",
+    ),
+    (CommandFault("curl", 6, "curl: (22) returned error: 503"), "metadata ami-id"),
+    (CommandFault("aws", 1, "fatal error: Unable to locate credentials"), "download of current"),
+    (CommandFault("aws", 2, "An error occurred (403) when calling HeadObject"), "download of #/"),
+    (
+        CommandFault("aws", 4, "Could not connect to the endpoint URL"),
+        "download of #/constraints.txt",
+    ),
+    (CommandFault("dnf", 1, LOCKED), "installation of Python by dnf"),
+    (CommandFault("python3.11", 1, "OSError: [Errno 5] Input/output error"), "environment"),
+    (CommandFault("python", 2, "ERROR: Could not install spotelastic"), "pip install"),
+    (CommandFault("python", 5, "ERROR: No matching distribution for torch"), "pip install"),
+    (CommandFault("systemctl", 1, "Failed to connect to bus"), "reload of systemd"),
+    (CommandFault("systemctl", 2, "Failed to enable unit"), "start of spotelastic"),
 ]
 """Each step of a worker's boot: its command's call that fails first, and the name of the step."""
 
@@ -255,7 +263,7 @@ STEPS = [
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [fault for fault, _ in STEPS], ids=str)
 def test_a_step_that_fails_for_a_while_is_tried_again_and_no_other_is(
-    machine: Machine, without_faults: list[str], fault: Fault, times: int
+    machine: BootingMachine, without_faults: list[str], fault: CommandFault, times: int
 ) -> None:
     failed = machine.boots(fault=replace(fault, times=times))
     assert failed.runs
@@ -265,7 +273,7 @@ def test_a_step_that_fails_for_a_while_is_tried_again_and_no_other_is(
 
 @pytest.mark.parametrize(("fault", "step"), STEPS, ids=str)
 def test_a_step_that_fails_for_good_ends_the_instance_with_its_name_and_last_error(
-    machine: Machine, fault: Fault, step: str
+    machine: BootingMachine, fault: CommandFault, step: str
 ) -> None:
     # The same command has to work again when the instance is shut down.
     failed = machine.boots(fault=replace(fault, times=TRIES))
@@ -279,7 +287,7 @@ def test_a_step_that_fails_for_good_ends_the_instance_with_its_name_and_last_err
 
 @pytest.mark.parametrize("role", ["worker", "control"])
 def test_what_the_first_node_installed_is_all_that_the_next_one_needs(
-    machine: Machine, role: str
+    machine: BootingMachine, role: str
 ) -> None:
     first = machine.boots(role, with_torch=True)
     again = machine.boots(role, with_torch=True)
@@ -296,17 +304,19 @@ def test_what_the_first_node_installed_is_all_that_the_next_one_needs(
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("aws", 3, "Could not connect to the endpoint URL", 99),
-        Fault("aws", 4, "An error occurred (AccessDenied) when calling PutObject", 99),
-        Fault("mount", 1, "mount: /dev/shm: mount point is busy", 99),
+        CommandFault("aws", 3, "Could not connect to the endpoint URL", 99),
+        CommandFault("aws", 4, "An error occurred (AccessDenied) when calling PutObject", 99),
+        CommandFault("mount", 1, "mount: /dev/shm: mount point is busy", 99),
     ],
     ids=str,
 )
-def test_a_node_boots_without_what_it_can_do_without(machine: Machine, fault: Fault) -> None:
+def test_a_node_boots_without_what_it_can_do_without(
+    machine: BootingMachine, fault: CommandFault
+) -> None:
     assert machine.boots(fault=fault, with_torch=True).runs
 
 
-def test_a_wheel_that_is_not_the_one_of_its_name_is_not_installed(machine: Machine) -> None:
+def test_a_wheel_that_is_not_the_one_of_its_name_is_not_installed(machine: BootingMachine) -> None:
     (file,) = machine.bucket.glob("*/*.whl")
     file.write_bytes(file.read_bytes() + b"more")
     failed = machine.boots()
@@ -315,7 +325,7 @@ def test_a_wheel_that_is_not_the_one_of_its_name_is_not_installed(machine: Machi
     assert "pip" not in " ".join(failed.done)
 
 
-def test_a_bucket_without_a_spotelastic_is_not_asked_twice(machine: Machine) -> None:
+def test_a_bucket_without_a_spotelastic_is_not_asked_twice(machine: BootingMachine) -> None:
     (machine.bucket / "current").unlink()
     failed = machine.boots()
     assert not failed.runs
@@ -323,15 +333,17 @@ def test_a_bucket_without_a_spotelastic_is_not_asked_twice(machine: Machine) -> 
 
 
 def test_a_step_that_hangs_ends_before_the_controller_gives_the_instance_up(
-    machine: Machine,
+    machine: BootingMachine,
 ) -> None:
-    failed = machine.boots(fault=Fault("dnf", 1, "hang"), seconds=720)
+    failed = machine.boots(fault=CommandFault("dnf", 1, "hang"), seconds=720)
     assert not failed.runs
     message = "installation of Python by dnf has failed (tries: 1, exit code: 124)"
     assert said(failed.console) == message
 
 
-def test_the_phases_of_a_boot_are_on_the_console_and_kept_for_the_node(machine: Machine) -> None:
+def test_the_phases_of_a_boot_are_on_the_console_and_kept_for_the_node(
+    machine: BootingMachine,
+) -> None:
     booted = machine.boots()
     lines = [line.split() for line in booted.console.splitlines() if line.startswith("boot: ")]
     assert [(line[1], line[3]) for line in lines] == [
@@ -343,7 +355,7 @@ def test_the_phases_of_a_boot_are_on_the_console_and_kept_for_the_node(machine: 
     assert all(int(line.split()[1]) >= 0 for line in kept)
 
 
-def test_torch_is_read_ahead_where_the_image_has_it(machine: Machine) -> None:
+def test_torch_is_read_ahead_where_the_image_has_it(machine: BootingMachine) -> None:
     read = machine.folder / "read"
     noted = f'#!/bin/bash\ntr "\\0" "\\n" > {read}.part && mv {read}.part {read}\n'
     assert machine.boots(with_torch=True, others={"xargs": noted}).runs

@@ -25,7 +25,7 @@ def test_the_boot_script_fits_a_parameter_and_ends_in_a_unit_that_runs_spotelast
     script = boot_script()
     assert len(script) <= 4096
     text = base64.b64decode(script)
-    assert text.endswith(b'. "$infra/install.sh"\n')
+    assert text.splitlines()[-1].startswith(b". ") and text.endswith(b'/install.sh"\n')
     assert "systemctl enable --now spotelastic\n" in infra("boot/install.sh").read_text()
     assert "/bin/spotelastic boot\n" in infra("boot/spotelastic.service").read_text()
     subprocess.run(["bash", "-n"], input=text, check=True, timeout=10)
