@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spotelastic.client.commands import CommandResult as CommandResult
     from spotelastic.client.config.job_config import JobConfig as JobConfig
     from spotelastic.client.confirmation import ConfirmationRequest as ConfirmationRequest
+    from spotelastic.client.dumps.collect import Dump as Dump
     from spotelastic.client.interruptions.interrupt import CausedInterruption as CausedInterruption
     from spotelastic.client.logs import OutputLine as OutputLine
     from spotelastic.client.progress import FirstStep as FirstStep
@@ -54,6 +55,7 @@ _LAZY = {
     "Cluster": "spotelastic.client.cluster",
     "CommandResult": "spotelastic.client.commands",
     "ConfirmationRequest": "spotelastic.client.confirmation",
+    "Dump": "spotelastic.client.dumps.collect",
     "FirstStep": "spotelastic.client.progress",
     "JobConfig": "spotelastic.client.config.job_config",
     "OutputLine": "spotelastic.client.logs",

@@ -16,6 +16,8 @@ from spotelastic.client.confirmation import (
     ensure,
     nobody_asked,
 )
+from spotelastic.client.dumps.collect import Dump, collect
+from spotelastic.client.dumps.source import DumpSource
 from spotelastic.client.interruptions import choice
 from spotelastic.client.interruptions.interrupt import (
     CausedInterruption,
@@ -186,6 +188,24 @@ class Cluster:
                 log = failure_log.keep(self.record, outcome)
                 raise JobFailed(failure_log.describe(outcome, log))
         return status
+
+    def dump(
+        self,
+        node: str | None = None,
+        *,
+        file: str | Path | None = None,
+        within: float = 20.0,
+        on_update: OnUpdate = ignored,
+    ) -> Dump:
+        """Collect what a node knows, or all nodes, in an archive for a bug report, without secrets.
+
+        It is written to `file`, or to one in this folder that is named by cluster and time. Nodes
+        have `within` seconds to answer; the returned index names those that did not.
+        """
+        with self._asking():
+            it = DumpSource.of(self.target, self.record)
+            to = None if file is None else Path(file)
+            return collect(it, node, to, saying(on_update), within=within)
 
     # -- what can be done ------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ def run(name):
     (first,) = (each for each in told if isinstance(each, client.FirstStep))
     assert any("begins at" in line.text for line in cluster.logs(rank=0))
     assert cluster.cost().name == name
+    dump = cluster.dump(file=f"{name}.tar.gz")
+    assert (dump.file, dump.index.cluster) == (os.path.abspath(f"{name}.tar.gz"), name)
     cluster.down()
     print(name, "is over")
 

@@ -38,7 +38,9 @@ class Dump:
     """A dump that was written."""
 
     file: str
+    """Path of the archive."""
     index: DumpIndex
+    """What it has, and what is missing."""
 
 
 @dataclass(slots=True)

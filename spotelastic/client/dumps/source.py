@@ -14,6 +14,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.security import secrets
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets import local_data
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import JOB, STATUS
 from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud
@@ -61,6 +62,12 @@ class DumpSource:
     cluster: ClusterRecord | None
     """The cluster; None if only its stored objects are left."""
 
+    @classmethod
+    def of(cls, target: CloudTarget, record: ClusterRecord) -> "DumpSource":
+        """Return what a cluster has, or has left if it is gone."""
+        is_there = target.known(record.name) is not None
+        return cls(record.name, record.objects, record if is_there else None)
+
     def status(self) -> Status | None:
         """Return the published status; None if there is none that this version can read."""
         return _decoded(self.objects.get(STATUS), Status)
@@ -81,9 +88,7 @@ def find(
             folder = kept.bucket / kept_objects.path_of(kept.cluster)
             return DumpSource(name, FolderObjects(folder), None)
     target = targets.find(where, region, note)
-    cluster = target.cluster_or_gone(name, note)
-    is_there = target.known(cluster.name) is not None
-    return DumpSource(cluster.name, cluster.objects, cluster if is_there else None)
+    return DumpSource.of(target, target.cluster_or_gone(name, note))
 
 
 @dataclass(frozen=True, slots=True)
