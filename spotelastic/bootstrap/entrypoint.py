@@ -90,7 +90,7 @@ def _worker() -> int:
 
 def _scratch() -> Path:
     try:
-        return hardware.scratch(home())
+        return hardware.of_this_instance().scratch(home())
     except EnvironmentFailure as error:  # which may stay as it is: a script that needs it is slower
         logger.warning(f"{error}: scratch is on the root disk")
         return hardware.scratch_below(home())

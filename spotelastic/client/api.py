@@ -10,6 +10,7 @@ from spotelastic.client.config.validated_job import check
 from spotelastic.client.confirmation import Confirm, agreed, nobody_asked
 from spotelastic.client.progress import OnUpdate, ignored, saying, training
 from spotelastic.client.targets import find as targets
+from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import ClusterSummary, Status
@@ -49,7 +50,7 @@ def up(
     job = check(config, Path.cwd())
     say = saying(on_update)
     answer = agreed if yes or config.yes else confirm
-    target = targets.to_bring_up(local=config.local, region=config.region, say=say)
+    target = chosen(config).enter(config, say)
     cluster = None
     try:
         known = bring_up.look(target, job, answer)
@@ -78,10 +79,11 @@ def plan(config: JobConfig, *, on_update: OnUpdate = ignored) -> Planned:
     Without an AWS account the plan is made from list prices, and says what it cannot know.
     """
     job = check(config, Path.cwd())
-    if not config.local and not targets.aws_is_configured():
+    cloud = chosen(config)
+    if not cloud.has_account():
         return list_prices.planned(job)
     say = saying(on_update)
-    target = targets.to_bring_up(local=config.local, region=config.region, say=say)
+    target = cloud.enter(config, say)
     try:
         known = bring_up.look(target, job, agreed)
         return bring_up.prepare(target, job, known).plan()

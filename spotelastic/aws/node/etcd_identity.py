@@ -91,7 +91,7 @@ def take(
         ),
         lambda holder: aws.ec2.detach_network_interface(AttachmentId=holder.attachment, Force=True),
     )
-    hardware.configure(interface["MacAddress"], interface["PrivateIpAddress"])
+    hardware.of_this_instance().configure(interface["MacAddress"], interface["PrivateIpAddress"])
     volume = _volume(aws, cluster, member, me, say)
     _attach(
         f"volume {volume}",
@@ -103,7 +103,7 @@ def take(
             VolumeId=volume, InstanceId=holder.instance, Force=True
         ),
     )
-    return MemberIdentity(volume, hardware.mounted(volume))
+    return MemberIdentity(volume, hardware.of_this_instance().mounted(volume))
 
 
 def disks(aws: Aws, cluster: str) -> tuple[str, ...]:

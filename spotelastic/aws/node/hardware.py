@@ -1,15 +1,16 @@
 """Prepares this instance's disks and network interfaces after EC2 has attached them.
 
-In the local cloud a volume is a folder (`SPOTELASTIC_VOLUMES`), every address exists already, and
-there is no instance store.
+An instance of the local cloud has none of them: `of_this_instance` returns what stands for them.
 """
 
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Protocol
 
 from spotelastic.aws.base.imds import DEFAULT_URL, Imds
 from spotelastic.aws.base.waiting import until
@@ -31,19 +32,80 @@ _BLANK = 1 << 20
 """Bytes at a disk's start that are not all zero on any disk that was ever used."""
 
 
+class Hardware(Protocol):
+    """What an instance has beside its cores."""
+
+    def mounted(self, volume: str) -> Path:
+        """Return the mount point of an attached volume."""
+
+    def configure(self, mac: str, address: str) -> None:
+        """Route answers of the member's interface back through that interface."""
+
+    def scratch(self, home: Path) -> Path:
+        """Return a folder for data that may be lost with the node."""
+
+
+def of_this_instance() -> Hardware:
+    """Return the hardware of the instance that this process runs on."""
+    volumes = os.environ.get("SPOTELASTIC_VOLUMES")
+    return FolderHardware(Path(volumes)) if volumes else Ec2Hardware()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderHardware:
+    """An instance of the local cloud: volumes are folders, and every address exists already."""
+
+    volumes: Path
+
+    def mounted(self, volume: str) -> Path:
+        return self.volumes / volume
+
+    def configure(self, mac: str, address: str) -> None: ...
+
+    def scratch(self, home: Path) -> Path:
+        return scratch_below(home)
+
+
+class Ec2Hardware:
+    """An instance of EC2."""
+
+    def mounted(self, volume: str) -> Path:
+        """Return the mount point of an attached volume, formatting the disk only if it is blank.
+
+        The disk is found by its serial number, whatever name the kernel gave it.
+        """
+        disk = BY_ID / (EBS + volume.replace("-", ""))
+        until(lambda: disk.exists() or None, f"the disk {disk} does not appear", APPEARS_WITHIN)
+        return mount(disk, VOLUMES / volume)
+
+    def configure(self, mac: str, address: str) -> None:
+        """Route answers of the member's interface back through that interface.
+
+        Otherwise they would leave by the instance's first interface, and EC2 drops packets whose
+        source address belongs to another interface.
+        """
+        found = until(lambda: _device(mac), f"no interface with {mac} appears", APPEARS_WITHIN)
+        subnet = until(
+            lambda: _subnet(mac), f"the metadata of {mac} does not appear", APPEARS_WITHIN
+        )
+        for words in routes(found, address, subnet):
+            command(*words)
+
+    def scratch(self, home: Path) -> Path:
+        """Return a folder for data that may be lost with the node: on NVMe disks if any, else
+        below `home`."""
+        disks = instance_store(BY_ID)
+        if os.path.ismount(IMAGE_SCRATCH):
+            folder = IMAGE_SCRATCH / "spotelastic"
+        elif disks:
+            folder = mount(_joined(disks), SCRATCH)
+        else:
+            return scratch_below(home)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
 # -- a member's disk -----------------------------------------------------------------------------
-
-
-def mounted(volume: str) -> Path:
-    """Return the mount point of an attached volume, formatting the disk only if it is blank.
-
-    The disk is found by its serial number, whatever name the kernel gave it.
-    """
-    if local := os.environ.get("SPOTELASTIC_VOLUMES"):
-        return Path(local, volume)
-    disk = BY_ID / (EBS + volume.replace("-", ""))
-    until(lambda: disk.exists() or None, f"the disk {disk} does not appear", APPEARS_WITHIN)
-    return mount(disk, VOLUMES / volume)
 
 
 def mount(disk: Path, folder: Path) -> Path:
@@ -64,20 +126,6 @@ def format_blank(disk: Path) -> None:
 
 
 # -- a member's interface ------------------------------------------------------------------------
-
-
-def configure(mac: str, address: str) -> None:
-    """Route answers of the member's interface back through that interface.
-
-    Otherwise they would leave by the instance's first interface, and EC2 drops packets whose source
-    address belongs to another interface.
-    """
-    if os.environ.get("SPOTELASTIC_VOLUMES"):
-        return
-    found = until(lambda: _device(mac), f"no interface with {mac} appears", APPEARS_WITHIN)
-    subnet = until(lambda: _subnet(mac), f"the metadata of {mac} does not appear", APPEARS_WITHIN)
-    for words in routes(found, address, subnet):
-        command(*words)
 
 
 def routes(device: str, address: str, subnet: str) -> tuple[tuple[str, ...], ...]:
@@ -108,20 +156,6 @@ def _subnet(mac: str) -> str | None:
 
 
 # -- a worker's instance store -------------------------------------------------------------------
-
-
-def scratch(home: Path) -> Path:
-    """Return a folder for data that may be lost with the node: on NVMe disks if any, else below
-    `home`."""
-    disks = instance_store(BY_ID)
-    if os.path.ismount(IMAGE_SCRATCH):
-        folder = IMAGE_SCRATCH / "spotelastic"
-    elif disks and not os.environ.get("SPOTELASTIC_VOLUMES"):
-        folder = mount(_joined(disks), SCRATCH)
-    else:
-        return scratch_below(home)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def scratch_below(home: Path) -> Path:

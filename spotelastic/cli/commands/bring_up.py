@@ -28,7 +28,7 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.progress import Say, ended, training
-from spotelastic.client.targets import find as targets
+from spotelastic.client.targets.choice import chosen
 from spotelastic.client.watch import JobOutcome, outcome
 from spotelastic.errors import SpotelasticError
 from spotelastic.local.drill import Drill, DrillPlan
@@ -39,7 +39,7 @@ from spotelastic.signals import Signals
 def launch(config: JobConfig) -> int:
     """Run `up` and return the command's exit code."""
     job = check(config, Path.cwd())
-    if config.plan and not config.local and not targets.aws_is_configured():
+    if config.plan and not chosen(config).has_account():
         plan = list_prices.planned(job)
         lines = (tables.to_json(plan),) if config.json else render_list_prices.shown(plan)
         for line in lines:
@@ -65,7 +65,7 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
     config = job.config
     with view() as shown:
         say = _to_stderr if config.json else shown.say
-        target = targets.to_bring_up(local=config.local, region=config.region, say=say)
+        target = chosen(config).enter(config, say)
         last = _to_stderr if config.json else wrapping.say
         undo.callback(_undoing(signals, lambda: target.leave(last)))
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)

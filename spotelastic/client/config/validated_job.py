@@ -2,14 +2,13 @@
 turns it into the job that the cluster is to have."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive, requirements
-from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.base.names import Names
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.planning.type_selection import Requirement
@@ -22,16 +21,10 @@ from spotelastic.client.config.capacity_policy import (
 )
 from spotelastic.client.config.config_file import FILE
 from spotelastic.client.config.job_config import SCRIPT, JobConfig
+from spotelastic.client.targets.choice import chosen
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import ALLOW_UNCOMMITTED, Capacity, JobSpec, Settings
-
-SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
-"""Lease and detection time on the local cloud, in seconds.
-
-Local nodes share this machine's cores: a node that starts can hold up the others for longer than it
-would on an instance of its own.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +129,11 @@ def _script(config: JobConfig, folder: Path) -> Path:
 
 
 def _settings(config: JobConfig) -> Settings:
+    cloud = chosen(config)
     settings = Settings(
         min_nodes=config.min,
         max_nodes=config.most,
-        # 0: as many as the instance type has GPUs. A local node is a process without GPUs.
-        workers=config.nproc_per_node or (1 if config.local else 0),
+        workers=config.nproc_per_node or cloud.workers,
         max_restarts=config.max_restarts,
         gang=config.gang,
         stall_timeout=config.stall_timeout,
@@ -150,9 +143,7 @@ def _settings(config: JobConfig) -> Settings:
         keep_last=config.keep_last,
         keep_every=config.keep_every,
     )
-    if config.local:
-        return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
-    return settings
+    return cloud.fitted(settings)
 
 
 def _capacity(config: JobConfig) -> Capacity:
@@ -177,16 +168,11 @@ def _requirement(config: JobConfig) -> Requirement:
 
 
 def _check_machine(config: JobConfig) -> None:
-    """Check what this machine has to offer: files, packages, room for a local cloud."""
+    """Check what this machine has to offer: files, packages, and what the cloud needs of it."""
     validation.writable(report=config.report, curve=config.curve)
     if config.curve:
         validation.installed("matplotlib", "--curve needs matplotlib", "local")
-    if config.local:
-        validation.local_parts()
-        validation.local_types(config.instance_types)
-        validation.ports(CLIENT_PORT, PEER_PORT)
-        workers = config.nproc_per_node or 1
-        validation.room(config.most, workers, folder=Path(tempfile.gettempdir()))
+    chosen(config).check_machine(config)
 
 
 def _check_numbers(config: JobConfig) -> None:
@@ -202,21 +188,11 @@ def _check_numbers(config: JobConfig) -> None:
 def _check_combination(config: JobConfig) -> None:
     if config.json and not config.plan:
         raise UsageError("--json needs --plan; for a running job use `spotelastic status --json`")
-    if config.drill and not config.local:
-        raise UsageError("--drill interrupts nodes of the local cloud: add --local")
-    if config.image and config.local:
-        raise UsageError(
-            f"--image {config.image}: nodes of the local cloud are processes: remove --local"
-        )
+    chosen(config).check(config)
     if config.instance_types and (config.gpus or config.gpu_memory):
         raise UsageError(
             f"--instance-types {','.join(config.instance_types)}: name types, or let --gpus and "
             "--gpu-memory choose them: remove one of the two"
-        )
-    if config.keep_failed and config.local and not (config.detach or config.keep):
-        raise UsageError(
-            "--keep-failed: a local cluster ends with the command that made it: add --detach or "
-            "--keep"
         )
     if config.drill and config.most < 2:
         raise UsageError("--drill takes nodes away from a running job: give at least --max 2")

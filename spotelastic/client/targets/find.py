@@ -1,4 +1,4 @@
-"""Chooses between AWS and the local cloud."""
+"""Finds the account, AWS's or the local cloud's, in which a command looks for clusters."""
 
 import os
 
@@ -37,11 +37,6 @@ def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
             "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
         )
     return in_region(region)
-
-
-def to_bring_up(*, local: bool, region: str | None, say: Say) -> CloudTarget:
-    """Return where `up` makes its cluster. The local cloud is started if none runs."""
-    return LocalTarget.join(say) if local else in_region(region)
 
 
 def in_region(region: str | None) -> AwsTarget:

@@ -90,8 +90,8 @@ from spotelastic.aws.node import hardware
 there = Path(sys.argv[1])
 hardware.BY_ID, hardware.SCRATCH = there / "by-id", there / "mounted"
 hardware.IMAGE_SCRATCH, hardware.ARRAY = there / "image", there / "array"
-made = hardware.scratch(there / "home")
-assert hardware.scratch(there / "home") == made, "again"
+made = hardware.of_this_instance().scratch(there / "home")
+assert hardware.of_this_instance().scratch(there / "home") == made, "again"
 (made / "written").write_text("here")
 print(made.relative_to(there))
 """

@@ -1,0 +1,109 @@
+"""The cloud that a job names, before anything of it is used: what it checks, and how it is entered.
+
+It is the one place that asks whether a job is for the local cloud.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from spotelastic import validation
+from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.progress import Say
+from spotelastic.client.targets import find
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.local_target import LocalTarget
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Settings
+
+SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
+"""Lease and detection time on the local cloud, in seconds.
+
+Local nodes share this machine's cores: a node that starts can hold up the others for longer than it
+would on an instance of its own.
+"""
+
+
+class CloudChoice(Protocol):
+    """AWS or the local cloud, as the choice of a job."""
+
+    @property
+    def workers(self) -> int:
+        """Workers on each node, where the job names no number; 0: one per GPU."""
+
+    def check(self, config: JobConfig) -> None:
+        """Raise `UsageError` for what this cloud does not do."""
+
+    def check_machine(self, config: JobConfig) -> None:
+        """Raise an error if this machine lacks what the cloud needs."""
+
+    def fitted(self, settings: Settings) -> Settings:
+        """Return the settings as this cloud needs them."""
+
+    def has_account(self) -> bool:
+        """Whether there is an account, without which only list prices are known."""
+
+    def enter(self, config: JobConfig, say: Say) -> CloudTarget:
+        """Return the account in which the cluster is to be."""
+
+
+def chosen(config: JobConfig) -> CloudChoice:
+    """Return the cloud that the job is for."""
+    return LocalChoice() if config.local else AwsChoice()
+
+
+class AwsChoice:
+    """A job on AWS."""
+
+    workers = 0
+
+    def check(self, config: JobConfig) -> None:
+        if config.drill:
+            raise UsageError("--drill interrupts nodes of the local cloud: add --local")
+
+    def check_machine(self, config: JobConfig) -> None: ...
+
+    def fitted(self, settings: Settings) -> Settings:
+        return settings
+
+    def has_account(self) -> bool:
+        return find.aws_is_configured()
+
+    def enter(self, config: JobConfig, say: Say) -> CloudTarget:
+        return find.in_region(config.region)
+
+
+class LocalChoice:
+    """A job on this machine. Its nodes are processes without GPUs."""
+
+    workers = 1
+
+    def check(self, config: JobConfig) -> None:
+        if config.image:
+            raise UsageError(
+                f"--image {config.image}: nodes of the local cloud are processes: remove --local"
+            )
+        if config.keep_failed and not (config.detach or config.keep):
+            raise UsageError(
+                "--keep-failed: a local cluster ends with the command that made it: add --detach "
+                "or --keep"
+            )
+
+    def check_machine(self, config: JobConfig) -> None:
+        validation.local_parts()
+        validation.local_types(config.instance_types)
+        validation.ports(CLIENT_PORT, PEER_PORT)
+        workers = config.nproc_per_node or self.workers
+        validation.room(config.most, workers, folder=Path(tempfile.gettempdir()))
+
+    def fitted(self, settings: Settings) -> Settings:
+        return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
+
+    def has_account(self) -> bool:
+        return True
+
+    def enter(self, config: JobConfig, say: Say) -> CloudTarget:
+        """Use the running local cloud, or start one."""
+        return LocalTarget.join(say)
