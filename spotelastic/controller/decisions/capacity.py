@@ -298,7 +298,7 @@ def refused_until(failed: LaunchFailures, policy: ControllerPolicy) -> float:
 def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
     """Brings the groups to their sizes.
 
-    Departing instances are named, because a group that only shrinks ends whichever instance AWS
+    Departing instances are named, because a group that only shrinks ends whichever instance it
     chooses. At the end of the job, when all go, that makes no difference.
     """
     surplus: list[Remove] = []
@@ -321,13 +321,13 @@ def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Ite
 
 
 def _resume(group: WorkerGroup, now: float) -> Iterator[Action]:
-    """Resumes a group: AWS suspends one whose launches have all failed for a day, without a
+    """Resumes a group: the cloud suspends one whose launches have all failed for a day, without a
     message.
     """
     resumes = ResumeLaunches(group.name)
     yield resumes
     yield Tell(
-        Event(now, "resume", f"AWS had suspended the launches of {group.name}"), "", (resumes,)
+        Event(now, "resume", f"the launches of {group.name} had been suspended"), "", (resumes,)
     )
 
 

@@ -1,6 +1,6 @@
 """Decides what the leading controller does next (pure); `effects/executor.py` performs it.
 
-From one observation (the worker groups, EC2's states, etcd, the messages that AWS sent) follows a
+From one observation (worker groups, states of instances, etcd, the cloud's messages) follows a
 list of actions, each with the id of the message that caused it. Deciding again from the next
 observation is always right: nothing but observations is remembered between two decisions, so that
 another controller may take over at any point.
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-from spotelastic.cloud.model import ALIVE, GONE, Instance, WorkerGroup
+from spotelastic.cloud.model import ALIVE, DRAINING, GONE, IN_SERVICE, Instance, WorkerGroup
 from spotelastic.controller.decisions import capacity, commands, interruptions, limits, zone_packing
 from spotelastic.controller.model.observation import (
     Action,
@@ -93,7 +93,7 @@ def _rank(action: Action) -> int:
 def urgent(
     seen: Observation, nodes: Set[str], now: float, policy: ControllerPolicy
 ) -> tuple[Action, ...]:
-    """Decides about these nodes and messages before AWS has been looked at again."""
+    """Decides about these nodes and messages before the cloud has been looked at again."""
     causes = {message.event.id for message in seen.messages}
 
     def concerns(action: Action) -> bool:
@@ -104,7 +104,7 @@ def urgent(
 
 
 def ends(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Action, ...]:
-    """Returns what a limit asks for. It concerns etcd alone, and so needs no answer from AWS."""
+    """Returns what a limit asks for. It concerns etcd alone, and needs no answer of the cloud."""
     return tuple(_end(seen, now, policy)) if seen.groups else ()
 
 
@@ -183,11 +183,11 @@ def _drained(
 ) -> Iterator[CompleteDrain]:
     """Completes the termination of an instance.
 
-    That is due when the node's registration is gone, or when AWS should have taken the instance and
-    has not. It is replaced then, and counts no more.
+    That is due when the node's registration is gone, or when the cloud should have taken the
+    instance and has not. It is replaced then, and counts no more.
     """
     for member in group.members:
-        if member.state != "Terminating:Wait":
+        if member.state != DRAINING:
             continue
         machine = seen.machines.get(member.instance)
         gone = machine is None or machine.state in GONE
@@ -197,7 +197,7 @@ def _drained(
 
 
 def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> float:
-    """Returns when an instance under an AWS notice is gone; infinity for any other."""
+    """Returns when an instance whose end is announced is gone; infinity for any other."""
     drain = seen.drains.get(instance)
     notice = drain.notice if drain is not None else None
     if notice is None or notice.deadline is None or notice.kind.traits.is_asked_for:
@@ -239,7 +239,7 @@ def _wake_at(seen: Observation, now: float, policy: ControllerPolicy) -> float |
         _taken_by(seen, member.instance, policy)
         for group in seen.groups
         for member in group.members
-        if member.state == "Terminating:Wait"
+        if member.state == DRAINING
     ]
     if not seen.ended:
         moments += [*capacity.wakes(seen, policy), *limits.wakes(seen, now, policy)]
@@ -258,10 +258,10 @@ def _reason(seen: Observation, now: float, policy: ControllerPolicy) -> str:
 
 
 def settled(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
-    """Whether AWS has what it should have, and nothing is under way."""
+    """Whether the cloud has what it should have, and nothing is under way."""
     return all(
         size.group.desired == size.wanted == len(size.group.members)
-        and all(member.state == "InService" for member in size.group.members)
+        and all(member.state == IN_SERVICE for member in size.group.members)
         and all(seen.ended or member.instance in seen.nodes for member in size.group.members)
         for size in capacity.sizes(seen, now, policy)
     )

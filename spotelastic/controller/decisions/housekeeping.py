@@ -84,7 +84,7 @@ class Examine:
     machine: Instance
     why: str
     until: float
-    """Until when to wait for an empty console: AWS shows one some time after it was written."""
+    """Until when to wait for an empty console: it is shown some time after it was written."""
     cause: str = ""
 
 
@@ -150,8 +150,8 @@ def _abandoned(
 ) -> bool:
     """Whether only control nodes were ever created, and no `up` creates the rest.
 
-    A leader that has postponed a group's switch has seen that group, even if an answer from AWS
-    leaves it out.
+    A leader that has postponed a group's switch has seen that group, even if an answer leaves
+    it out.
     """
     begun = seen.job is not None or seen.groups or standing.joined or standing.switch_at
     return not begun and now >= max(seen.since, standing.asked_at) + policy.up_within

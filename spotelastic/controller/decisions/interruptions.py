@@ -1,4 +1,4 @@
-"""Decides what AWS's messages, and nodes that are gone, cause (pure).
+"""Decides what the cloud's messages, and nodes that are gone, cause (pure).
 
 Each message gets one fate. A message about this cluster causes actions, and is deleted after them.
 """
@@ -31,7 +31,7 @@ from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 
 TOLD_AGAIN_AFTER = 3600.0
-"""Seconds until a control node that cannot be launched is reported again. AWS keeps trying."""
+"""Seconds until a control node that cannot be launched is reported again: tries go on."""
 
 
 def read(seen: Observation, now: float) -> Iterator[Action]:
@@ -185,8 +185,8 @@ def _pool(seen: Observation, activity: GroupActivity) -> str:
 
 
 def _explained(seen: Observation, activity: GroupActivity) -> str:
-    """Returns what could not be launched, where, and which quota is in the way, then AWS's own
-    words.
+    """Returns what could not be launched, where, and which quota is in the way, then the cloud's
+    own words.
     """
     why = activity.message
     if activity.name != "launch":

@@ -62,7 +62,7 @@ def payable(
     trained.
 
     The first `asked` of them are asked for already. They are not called off while they launch,
-    because AWS would then choose which instance goes.
+    because the cloud would then choose which instance goes.
     """
     ends, boots = policy.ends_within / HOUR, policy.boots_in / HOUR
 

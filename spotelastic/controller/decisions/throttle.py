@@ -1,4 +1,4 @@
-"""Back-off for calls to AWS: it grows on repeated failure, but warned nodes are retried sooner.
+"""Back-off for calls to the cloud: it grows with failures, but warned nodes are retried sooner.
 
 Both are values, and each change returns another one. Times are seconds of a clock that is passed
 in, and `chance` is a random number from 0 to 1.
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from spotelastic_checkpoints.backoff import Backoff
 
 JITTER = (0.5, 1.0)
-"""Shares of a pause between which it is drawn, so that controllers that AWS has turned away
+"""Shares of a pause between which it is drawn, so that controllers that the cloud has turned away
 together do not ask again together.
 """
 LOOKING = 60.0
-"""Longest pause, in seconds, between looks at AWS that fail."""
+"""Longest pause, in seconds, between looks at the cloud that fail."""
 PRESSING = 2.0
 """Longest such pause, in seconds, while a node or a user waits for the outcome."""
 ANSWERING = 5.0
@@ -24,8 +24,8 @@ minutes.
 
 
 @dataclass(frozen=True, slots=True)
-class AwsThrottle:
-    """Tells how long to leave AWS alone after a look, or an action, has failed."""
+class CloudThrottle:
+    """Tells how long to leave the cloud alone after a look, or an action, has failed."""
 
     looks: Backoff
     acts: Backoff
@@ -35,31 +35,31 @@ class AwsThrottle:
     """Whether a look has failed, rather than an action that followed one."""
 
     @classmethod
-    def first(cls, pause: float, idle: float) -> "AwsThrottle":
+    def first(cls, pause: float, idle: float) -> "CloudThrottle":
         """Return the throttle without a failure.
 
         `pause` is the first pause and `idle` the longest one after failed actions, in seconds.
         """
         return cls(Backoff(pause, LOOKING, jitter=JITTER), Backoff(pause, idle, jitter=JITTER))
 
-    def look_failed(self, now: float, chance: float) -> "AwsThrottle":
+    def look_failed(self, now: float, chance: float) -> "CloudThrottle":
         looks = self.looks.failed()
         again = now + drawn(looks, chance)
         return replace(self, looks=looks, failed_at=now, resume_at=again, blind=True)
 
-    def looked(self) -> "AwsThrottle":
+    def looked(self) -> "CloudThrottle":
         return replace(self, looks=self.looks.succeeded(), blind=False)
 
-    def action_failed(self, now: float, chance: float) -> "AwsThrottle":
+    def action_failed(self, now: float, chance: float) -> "CloudThrottle":
         acts = self.acts.failed()
         again = now + drawn(acts, chance)
         return replace(self, acts=acts, failed_at=now, resume_at=again, blind=False)
 
-    def acted(self) -> "AwsThrottle":
+    def acted(self) -> "CloudThrottle":
         return replace(self, acts=self.acts.succeeded())
 
     def until(self, *, news: bool, pressing: bool) -> float:
-        """Return until when AWS is left alone.
+        """Return until when the cloud is left alone.
 
         `news` does not shorten the pause after a failed look, because etcd changes every second. It
         does after a failed action, because it may be what lets the action succeed.

@@ -1,6 +1,6 @@
-"""Decides what cannot wait for the next look at AWS: replacing a node under notice (pure).
+"""Decides what cannot wait for the next look at the cloud: replacing a node under notice (pure).
 
-Looking at AWS takes several calls, one after the other, and the node's two minutes are running.
+Looking at the cloud takes several calls, one after the other, and the node's time is running.
 What is known of it already is enough to replace it between those calls.
 """
 
@@ -15,7 +15,7 @@ from spotelastic.model.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The run's keys that matter when AWS's state changes."""
+    """The run's keys that matter when the cloud's state changes."""
 
     nodes: Set[str]
     drains: Set[str]
@@ -33,7 +33,7 @@ def warned(
     machines: Mapping[str, Instance],
 ) -> frozenset[str]:
     """Returns the nodes under notice that are to be replaced: those that ran in their groups at the
-    last look at AWS. Of others too little is known.
+    last look at the cloud. Of others too little is known.
     """
     members = [member for group in groups for member in group.members]
     stay = {member.instance for member in members if not member.leaving}
@@ -42,7 +42,7 @@ def warned(
 
 
 def acted(groups: Mapping[str, WorkerGroup], done: Iterable[object]) -> dict[str, WorkerGroup]:
-    """Returns the groups as these actions leave them, until the next look at AWS."""
+    """Returns the groups as these actions leave them, until the next look at the cloud."""
     left = dict(groups)
     for action in done:
         match action:

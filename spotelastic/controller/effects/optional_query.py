@@ -1,4 +1,4 @@
-"""Asks AWS questions whose answers the leader can do without."""
+"""Asks the cloud questions whose answers the leader can do without."""
 
 from collections.abc import Callable
 from typing import TypeVar

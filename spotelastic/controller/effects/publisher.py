@@ -57,7 +57,7 @@ class Account:
     prices_of: str = ""
     """Date of the on-demand prices."""
     fates: Mapping[Fate, int] = field(default_factory=dict)
-    """Number of AWS's messages that this leader has deleted, by what was done about them."""
+    """Number of the cloud's messages that this leader has deleted, by what was done about them."""
     short_since: float | None = None
 
 

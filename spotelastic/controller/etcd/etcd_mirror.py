@@ -25,7 +25,7 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
 
 SAME_TRY = 10.0
-"""Seconds within which failed launches count as one attempt. AWS waits longer before it tries
+"""Seconds within which failed launches count as one attempt. The cloud waits longer before it tries
 again.
 """
 

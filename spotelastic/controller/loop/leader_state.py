@@ -11,7 +11,7 @@ from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGr
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
-from spotelastic.controller.decisions.throttle import AwsThrottle, WarningRetry
+from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetry
 from spotelastic.controller.decisions.urgent import Membership, acted
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Records
@@ -81,7 +81,7 @@ class LeaderState:
     """When this leader began. It cannot miss what was gone before."""
     names: GroupNames
     view: CloudView
-    throttle: AwsThrottle
+    throttle: CloudThrottle
     warnings: WarningRetry
     looks: LookSchedule = LookSchedule()
     taken_over: bool = False
@@ -106,7 +106,7 @@ class LeaderState:
             since=now,
             names=names,
             view=CloudView(WantedJob.first(config, names.on_demand)),
-            throttle=AwsThrottle.first(pace.busy, pace.idle),
+            throttle=CloudThrottle.first(pace.busy, pace.idle),
             warnings=WarningRetry.first(pace.busy),
         )
 

@@ -9,14 +9,14 @@ from spotelastic.store.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class LoopPace:
-    """How often a leading controller looks at AWS and decides, in seconds."""
+    """How often a leading controller looks at the cloud and decides, in seconds."""
 
     idle: float = 20.0
-    """Time between two looks at AWS while nothing changes."""
+    """Time between two looks at the cloud while nothing changes."""
     busy: float = 1.0
-    """Time between two looks at AWS while instances come and go."""
+    """Time between two looks at the cloud while instances come and go."""
     soon: float = 0.25
-    """Time after an action until AWS is asked for its result."""
+    """Time after an action until the cloud is asked for its result."""
     turn: float = 0.05
     """Least time between two decisions, so that a burst of changes is looked at once."""
     long_poll: int = 20

@@ -92,9 +92,9 @@ class ControllerPolicy:
     silent_for: float = 60.0
     """Time that a registered node may be away while its instance runs."""
     taken_within: float = 10.0
-    """Time that AWS has to take an instance after the end that a notice names."""
+    """Time that the cloud has to take an instance after the end that a notice names."""
     strange_for: float = 60.0
-    """Time that a worker instance may be in no group: AWS's answers are not all of one moment."""
+    """Time that a worker instance may be in no group: answers are not all of one moment."""
     refused_after: int = 3
     """Failed launches in a row after which a group asks for no more than it has, for a while."""
     refused_for: float = 60.0
@@ -136,7 +136,7 @@ class Observation:
     wanted: Settings | None = None
     """The settings that the user wants by now."""
     group: WorkerGroup | None = None
-    """The group of spot instances; None if AWS knows no such group (any more)."""
+    """The group of spot instances; None if the cloud knows no such group (any more)."""
     on_demand: WorkerGroup | None = None
     least: int = 1
     """Number of nodes without which the job does not train."""
@@ -170,7 +170,7 @@ class Observation:
     """Events on record, each as `account` identifies it."""
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
-    """Ids of AWS's events that were dealt with before."""
+    """Ids of the cloud's events that were dealt with before."""
     orders: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were answered before."""
@@ -302,7 +302,7 @@ class SetSubnets:
 
 @dataclass(frozen=True, slots=True)
 class ResumeLaunches:
-    """Let a group that AWS has suspended launch again."""
+    """Let a group that the cloud has suspended launch again."""
 
     group: str
     cause: str = ""
@@ -409,8 +409,8 @@ Action = (
 
 
 def account(event: Event) -> tuple[str, str, str]:
-    """Returns what identifies the occurrence that an event reports: the id of AWS's event, if there
-    is one.
+    """Returns what identifies the occurrence that an event reports: the id of the cloud's event, if
+    there is one.
 
     A node is lost once, whichever source reports it first.
     """
