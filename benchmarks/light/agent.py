@@ -106,6 +106,8 @@ class LightProcesses:
             case actions.OpenStore(round_):
                 address = f"{self._node.address}:29500"
                 return [events.StoreOpened(RoundStore(round_.incarnation, "store", address))]
+            case actions.ServeStore():
+                return [events.StoreServes()]
             case actions.CloseStore():
                 return [events.StoreClosed()]
             case actions.ClaimStorage(round_):
@@ -126,6 +128,10 @@ class LightProcesses:
                 return [events.WorkersKilled()]
             case actions.EndRound():
                 return [events.RoundEnded(None)]
+            case actions.LookAtSteps():
+                return [events.StepsRead((self._page,))]
+            case actions.DumpStacks():
+                return [events.StacksRequested()]
             case actions.Listen():
                 return [events.StepsHeard((self._page,))]
             case actions.AskWhere():

@@ -6,6 +6,7 @@ In place of `agent/node_processes.py`. Each action tells what it did by the same
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, WorkerStep
 from support.virtual_training import Training
 
@@ -32,6 +33,10 @@ class VirtualProcesses:
         self.slots: list[Snapshot] = []
         self._training: Training | None = None
         """Of the workers that this node runs."""
+        self._store = ""
+        """Name of the round store that runs here."""
+        self._serves = False
+        """Whether the daemon lives."""
 
     def close(self) -> None:
         pass
@@ -45,9 +50,37 @@ class VirtualProcesses:
         )  # fmt: skip
         self.slots = [*self.slots, snapshot][-2:]
 
+    # -- what ends by itself ----------------------------------------------------------------------
+
+    def daemon_dies(self) -> None:
+        """Its slots stay in shared memory, where the next one finds them."""
+        if self._serves:
+            self._serves = False
+            self._node.post(events.DaemonGone())
+
+    def store_dies(self) -> None:
+        if self._store:
+            self._node.post(events.Exited(self._store, 1))
+            self._store = ""
+
+    def zygote_dies(self) -> None:
+        """All that it has started dies with it."""
+        self.store_dies()
+        workers = self._node.local.workers
+        for name in workers.alive if workers is not None else ():
+            self._world.trainings[workers.round].leave(self._node.name)
+            self._node.post(events.Exited(name, -9))
+        if self._node.local.membership.zygote:
+            self._node.post(events.ZygoteGone())
+
     # -- what the daemon answers ------------------------------------------------------------------
 
+    def _asked(self) -> None:
+        if not self._serves:
+            raise DaemonUnavailable("it is gone")
+
     def status(self) -> DaemonStatus:
+        self._asked()
         return DaemonStatus(
             f"{self._node.name}:1",
             tuple(self.slots),
@@ -59,6 +92,7 @@ class VirtualProcesses:
     def set_target(
         self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
     ) -> Sequence[WorkerStep]:
+        self._asked()
         training = self._world.trainings[round_]
         if schedule is not None:
             training.schedules[self._node.name] = schedule
@@ -86,6 +120,7 @@ class VirtualProcesses:
         return (page,)
 
     def round_end(self, workers: Workers) -> RoundEnd:
+        self._asked()
         training = self._world.trainings[workers.round]
         return RoundEnd(workers.round, training.first_at, training.step, training.last_at)
 
@@ -109,20 +144,27 @@ class VirtualProcesses:
                 self._world.after(WARM, lambda: self._node.post(warm))
                 return [events.ZygoteStarted()]
             case actions.StartDaemon():
+                self._serves = True
                 return [events.DaemonStarted(f"{self._node.name}:1")]
             case actions.UploadByDeadline(deadline):
+                self._asked()
                 self._world.hurried[self._node.name] = deadline
                 return [events.UploadHurried(deadline)]
             case actions.FlushUploads(round_):
+                self._asked()
                 self._node.post(events.Flushed(round_))
                 return [events.FlushStarted(round_)]
             case actions.ClaimStorage(round_):
+                self._asked()
                 self._world.after(0.05, lambda: self._claim(round_.incarnation))
                 return [events.ClaimStarted(round_.incarnation)]
             case actions.OpenStore(round_):
-                name = f"store/{round_.incarnation}"
-                return [events.StoreOpened(RoundStore(round_.incarnation, name, "s:1"))]
+                self._store = f"store/{round_.incarnation}"
+                return [events.StoreOpened(RoundStore(round_.incarnation, self._store, "s:1"))]
+            case actions.ServeStore():
+                return [events.StoreServes()]
             case actions.CloseStore():
+                self._store = ""
                 return [events.StoreClosed()]
         return self._workers(action, local)
 
@@ -130,8 +172,10 @@ class VirtualProcesses:
         workers = local.workers
         match action:
             case actions.StartWorkers(round_, member):
+                self._asked()
                 return self._start(round_, round_.first_rank(member.slot))
             case actions.AdoptEpoch(round_):
+                self._asked()
                 self._world.trainings[round_.incarnation].round = round_
                 return [events.EpochAdopted(round_.epoch)]
             case actions.KillWorkers():
@@ -140,11 +184,11 @@ class VirtualProcesses:
             case actions.EndRound():
                 assert workers is not None
                 self._training = None
-                return [events.RoundEnded(self.round_end(workers))]
+                return [events.RoundEnded(self.round_end(workers) if self._serves else None)]
             case actions.LookAtSteps():
-                return [events.StepsRead(self._steps())]
+                return [events.StepsRead(self.status().workers)]
             case actions.Listen():
-                return [events.StepsHeard(self._steps())]
+                return [events.StepsHeard(self.status().workers)]
             case actions.DumpStacks():
                 return [events.StacksRequested()]
             case actions.AskWhere():

@@ -1,0 +1,43 @@
+"""Random ends of a node's own processes, and of its lease, in virtual time: the job ends well."""
+
+import pytest
+from support.virtual import World
+from test_rounds_random_sim import check, interrupt
+
+from spotelastic.model.job import Settings
+
+SETTINGS = Settings(2, 4, max_restarts=100)
+
+
+def strike(world: World, kind: str, name: str) -> None:
+    node = world.nodes[name]
+    match kind:
+        case "daemon":
+            node.processes.daemon_dies()
+        case "zygote":
+            node.processes.zygote_dies()
+        case "store":
+            node.processes.store_dies()
+        case "lease":
+            world.store.revoke(node.lease)
+        case _:
+            interrupt(world, kind, name)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_ends_of_processes_always_end_in_success(seed: int) -> None:
+    world = World(SETTINGS, 500, seed)
+    for number in range(4):
+        world.add(f"n{number}", world.random.choice("abc"))
+    world.run(lambda: world.step() > 0, 30)
+    kinds = ("daemon", "daemon", "zygote", "store", "lease", "worker", "cut")
+    for _ in range(12):
+        goal = world.now + world.random.uniform(0.0, 4.0)
+        world.after(goal - world.now, lambda: None)
+        world.run(lambda goal=goal: world.now >= goal or world.done, 10)
+        if world.done:
+            break
+        strike(world, world.random.choice(kinds), world.random.choice(sorted(world.nodes)))
+    world.run(lambda: world.done, 400)
+    assert world.job.state == "succeeded"
+    check(world)
