@@ -23,6 +23,7 @@ from spotelastic.agent.state.events import (
     SaveSealed,
     SessionLost,
     Signalled,
+    WorkerFailing,
 )
 from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
@@ -112,6 +113,8 @@ class SimNode:
         """Of its failures."""
         self.hangs = False
         """Its workers never end by themselves."""
+        self.finalizes = 0.0
+        """Seconds from the report of a failure to the end of the worker that has failed."""
         self.exit_code: int | None = None
         self.session, self.processes = VirtualSession(self), VirtualProcesses(self)
         executor = _Executor(self, self._config())
@@ -193,7 +196,12 @@ class SimNode:
         training = self.world.trainings.get(round_)
         if training is not None and code != 0:
             training.leave(self.name)
-        self.post(Exited(f"{round_}/0", code))
+        worker = f"{round_}/0"
+        if code > 0 and self.finalizes:
+            self.post(WorkerFailing(worker, code))
+            self.world.after(self.finalizes, lambda: self.post(Exited(worker, code)))
+        else:
+            self.post(Exited(worker, code))
 
     def sealed(self, round_: Round, step: int, waiting: bool) -> None:
         self.processes.seal(round_, step)

@@ -12,6 +12,7 @@ from support.virtual_training import Training
 
 from spotelastic.agent import actions
 from spotelastic.agent.executor import Events, WorkerTrouble
+from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.model.node import Fingerprint
@@ -180,7 +181,7 @@ class VirtualProcesses:
                 return [events.EpochAdopted(round_.epoch)]
             case actions.KillWorkers():
                 assert workers is not None
-                return self._kill(workers)
+                return self._kill(workers, action.but_failing)
             case actions.EndRound():
                 assert workers is not None
                 self._training = None
@@ -212,11 +213,13 @@ class VirtualProcesses:
         if self._node.alive and current and not workers.killed:
             training.join(self._node)
 
-    def _kill(self, workers: Workers) -> Events:
-        for name in workers.alive:
+    def _kill(self, workers: Workers, but_failing: bool) -> Events:
+        spared = workers.failing & workers.alive if but_failing else frozenset()
+        for name in workers.alive - spared:
             self._world.trainings[workers.round].leave(self._node.name)
             self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
-        return [events.WorkersKilled()]
+        kill_at = self._node.now + FINALIZE_WITHIN if spared else None
+        return [events.WorkersKilled(spared, kill_at)]
 
     def _claim(self, round_: str) -> None:
         world, node = self._world, self._node
