@@ -34,6 +34,8 @@ from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import Cost, Status
 
 LOOK_EVERY = 0.25
+BEGINS_WITHIN = 20.0
+"""Seconds within which the status shows that a job was restarted."""
 ENDS_WITHIN = 200.0
 """Seconds that a job may take to save and end."""
 
@@ -92,7 +94,7 @@ def restart(
             "another --deadline or --max-cost, run `spotelastic up` again with it"
         )
     text = give(cluster, Command(uuid.uuid4().hex, "restart"))
-    return CommandResult(cluster.name, "restart", text, status_of(cluster).state)
+    return CommandResult(cluster.name, "restart", text, _begun(cluster).state)
 
 
 def scale(
@@ -153,6 +155,17 @@ def give(cluster: ClusterRecord, command: Command) -> str:
     if not answer.accepted:
         raise UsageError(f"{cluster.name} {answer.text}")
     return answer.text
+
+
+def _begun(cluster: ClusterRecord) -> Status:
+    """Return the status once it shows that the job goes on; it may be published a little later.
+
+    Who waits for the job's end right after a restart would else see the end before it.
+    """
+    give_up = steady() + BEGINS_WITHIN
+    while (status := status_of(cluster)).state in ENDED and steady() < give_up:
+        threading.Event().wait(LOOK_EVERY)
+    return status
 
 
 def _ended(cluster: ClusterRecord) -> Status:

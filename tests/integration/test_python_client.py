@@ -68,6 +68,18 @@ except client.UsageError as error:
     assert "no local cloud is running" in str(error)
 """
 )
+STOPS = (
+    CONFIG
+    + """
+with spotelastic.up(config("train")) as cluster:
+    stopped = cluster.stop()
+    assert (stopped.state, cluster.wait().state) == ("stopped", "stopped"), stopped
+    assert cluster.restart(same_code=True).state not in ("stopped", "succeeded")
+    assert cluster.scale(max=1).text
+    last = cluster.wait()
+    assert (last.state, last.step) == ("succeeded", 250), last
+"""
+)
 WAITS = (
     CONFIG
     + """
@@ -97,8 +109,8 @@ def program(folder: Path, text: str, *args: str) -> Iterator["subprocess.Popen[s
         process.kill()
 
 
-def whole(folder: Path, *names: str) -> None:
-    with program(folder, TWICE, *names) as process:
+def whole(folder: Path, text: str, *names: str) -> None:
+    with program(folder, text, *names) as process:
         told, complaint = process.communicate(timeout=200)
     assert process.returncode == 0, complaint
     assert told.splitlines() == [f"{name} is over" for name in names], "nothing else is printed"
@@ -114,12 +126,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_program_brings_up_interrupts_waits_reports_and_takes_down(folder: Path) -> None:
-    whole(folder, "quokka")
+    whole(folder, TWICE, "quokka")
 
 
 @pytest.mark.soak
 def test_a_program_does_so_twice(folder: Path) -> None:
-    whole(folder, "quokka", "wombat")
+    whole(folder, TWICE, "quokka", "wombat")
+
+
+@pytest.mark.soak
+def test_a_job_that_goes_on_after_a_stop_is_waited_for_to_its_new_end(folder: Path) -> None:
+    whole(folder, STOPS)
 
 
 @pytest.mark.soak

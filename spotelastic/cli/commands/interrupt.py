@@ -134,7 +134,7 @@ def down(
 
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
-    if delete_data and name is not None and where is not False and _delete_here(name, where):
+    if delete_data and name is not None and _delete_here(name, where):
         return
     target = find(where, region, note)
     if delete_data and name is not None:
@@ -147,12 +147,9 @@ def _delete_here(name: str, where: bool | None) -> bool:
     """Delete the data of a local cluster while no local cloud runs; return False if that is not
     meant."""
     from spotelastic.client.targets import local_data
-    from spotelastic.client.targets.find import aws_is_configured
-    from spotelastic.local import cloud
+    from spotelastic.client.targets.find import left_here
 
-    if cloud.find() is not None or (where is None and aws_is_configured()):
-        return False
-    found = local_data.find(name)
+    found = left_here(name, where)
     if found is None:
         return False
     _confirm(found.run, str(found.folder))

@@ -4,9 +4,11 @@ import os
 
 from spotelastic.aws.base.clients import Aws, has_credentials
 from spotelastic.client.progress import Say
+from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import configured
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.local_target import READ_TIMEOUT, LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
@@ -37,6 +39,16 @@ def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
             "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
         )
     return in_region(region)
+
+
+def left_here(name: str, where: bool | None) -> KeptCluster | None:
+    """Return what a local cluster has left on this machine, while no local cloud runs.
+
+    None if it left nothing, or if `where` means another place, as for `find`.
+    """
+    if where is False or cloud.find() is not None or (where is None and aws_is_configured()):
+        return None
+    return local_data.find(name)
 
 
 def in_region(region: str | None) -> AwsTarget:
