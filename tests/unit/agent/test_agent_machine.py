@@ -26,8 +26,11 @@ from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.ids import new_id
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.progress import Event
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
+from spotelastic.store.codec import decode
+from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
 from spotelastic.store.session import Session
 
@@ -162,3 +165,29 @@ def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path
             machine.do(opens, local, RunState(settings=config.settings))
     finally:
         machine.close()
+
+
+def test_the_first_node_tells_of_a_round_that_cannot_use_efa(
+    tmp_path: Path, said: list[str]
+) -> None:
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path, efa=True)
+    store = MemoryStore(unbroken)
+    session = Session(store, 2.0, lambda reason: None)
+    actor = AgentExecutor(config, store, session, processes(config, Gone, Idle()))
+    seen = RunState(settings=config.settings)
+    try:
+        for zones in ("aa", "ab"):
+            members = tuple(
+                replace(each, zone=zone) for each, zone in zip(MEMBERS, zones, strict=True)
+            )
+            for member in members:
+                start = actions.StartWorkers(replace(ROUND, members=members), member)
+                actor.perform(NEW, seen, start)
+        (line,) = [line for line in said if "zones" in line]
+        assert line.startswith("round 3 spans a and b, and EFA does not reach other zones")
+        keys = Keys(config.run)
+        (stored,), _ = store.range(keys.event())
+        assert decode(stored.data, Event).kind == "network"
+    finally:
+        actor.close()
+        session.close()
