@@ -27,6 +27,7 @@ from spotelastic.aws.node.log_shipper import LogShipper, stream
 from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import container, control_node, job_environment
+from spotelastic.bootstrap.caches import SCRATCH
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
@@ -47,7 +48,6 @@ NO_CONTAINER = 125
 """Docker's own exit code if it failed, not the container."""
 FAILED = 1
 """Exit code of an agent whose job has failed."""
-SCRATCH = "SPOTELASTIC_SCRATCH"
 PASSED_ON = (
     *(SCRATCH, "AWS_REGION", "AWS_DEFAULT_REGION", "PIP_RETRIES"),
     *("AWS_METADATA_SERVICE_TIMEOUT", "AWS_METADATA_SERVICE_NUM_ATTEMPTS"),

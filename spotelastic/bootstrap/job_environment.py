@@ -15,6 +15,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, Identity
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import secrets
+from spotelastic.bootstrap.caches import cache_folders
 from spotelastic.bootstrap.context import home
 from spotelastic.clock import wall
 from spotelastic.errors import Unavailable
@@ -112,7 +113,7 @@ def prepare(
     Raises `BuildFailed` if no other try can help, with the last lines of output.
     """
     hidden = secrets.get(aws, spec.cluster, spec.secrets) if spec.secrets else {}
-    env = {**spec.env, **hidden}
+    env = {**cache_folders(os.environ), **spec.env, **hidden}
     python = ""
     if spec.environment is not None:
         environments = Environments(objects, place / "environments", node, tell)

@@ -109,7 +109,7 @@ def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_t
     required = Requirement(8, int(40e9))
     laptop.faults.set_quota(G_SPOT, 191)
     found = survey(aws, wanted(), required)
-    assert [kind.name for kind in found.types] == ["p4d.24xlarge", "p4de.24xlarge"]
+    assert [kind.name for kind in found.types] == ["p4d.24xlarge"]
     assert {kind.gpus for option in found.options for kind in option.types} == {8}
     refused = {option.types[0].name: option.refusal for option in found.options if option.refusal}
     assert "quota allows 0 of 2 spot g6e.48xlarge" in refused["g6e.48xlarge"]

@@ -150,6 +150,7 @@ def _bring_up(
             subnets=_subnets(plan, outputs, plan.worker_zones),
             first=_subnets(plan, outputs, _first(request, plan)),
             interfaces=plan.interfaces,
+            disk=plan.disk,
             public=None if plan.spec.vpc else True,
             placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
             max_price=request.job.capacity.max_price,

@@ -15,7 +15,13 @@ DISK_GIB_MONTH = 0.08
 NAT = 0.045
 """US dollars an hour for a NAT gateway, and as much for each GB through it."""
 WORKER_DISK_GIB = 100
-"""Size of a worker's encrypted root volume; a Deep Learning image fills 50 of it."""
+"""Least size of a worker's encrypted root volume, unless `--disk` says another."""
+DISK_MIB_S = 250
+"""Throughput of a worker's root volume: a boot reads gigabytes of it."""
+MIB_S_INCLUDED = 125
+"""Throughput of gp3 that costs nothing more."""
+MIB_S_MONTH = 0.04
+"""US dollars a month for each further MiB/s of gp3."""
 CONTROL_DISKS_GIB = 8 + 8
 """Sizes of a control node's root volume and its etcd member's."""
 
@@ -60,12 +66,13 @@ def estimate(
     controls: int,
     nat_gateways: int,
     addresses: tuple[int, int],
+    disk_gib: int = WORKER_DISK_GIB,
 ) -> Estimate:
     """Return the estimate. `nodes` is (--min, --max); `addresses` the public ones at these."""
     low, high = nodes
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
-        Line(f"worker disk, {WORKER_DISK_GIB} GiB", low, high, _disk(WORKER_DISK_GIB)),
+        Line(f"worker disk, {disk_gib} GiB", low, high, _worker_disk(disk_gib)),
         Line(f"control node, {control}", controls, controls, control_usd, "on demand"),
         Line(
             f"control disks, {CONTROL_DISKS_GIB} GiB",
@@ -81,13 +88,18 @@ def estimate(
 
 def besides(role: str, *, public: bool) -> float:
     """Return US dollars an hour for a node's disks and public address."""
-    disks = CONTROL_DISKS_GIB if role == "control" else WORKER_DISK_GIB
-    return _disk(disks) + ADDRESS * public
+    control = role == "control"
+    disks = _disk(CONTROL_DISKS_GIB) if control else _worker_disk(WORKER_DISK_GIB)
+    return disks + ADDRESS * public
 
 
 def gateways(count: int) -> float:
     """Return US dollars an hour for NAT gateways, each with an address."""
     return count * (NAT + ADDRESS)
+
+
+def _worker_disk(gib: int) -> float:
+    return _disk(gib) + (DISK_MIB_S - MIB_S_INCLUDED) * MIB_S_MONTH / HOURS_A_MONTH
 
 
 def _disk(gib: int) -> float:

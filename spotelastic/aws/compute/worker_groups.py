@@ -24,7 +24,8 @@ from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.estimate import WORKER_DISK_GIB
+from spotelastic.aws.compute.estimate import DISK_MIB_S
+from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.compute.network_interfaces import ORDINARY, Interface
 from spotelastic.clock import wall
 from spotelastic.cloud.model import UNATTENDED
@@ -65,7 +66,7 @@ class WorkerGroups:
     """Initial size of a new group; None means `size`. Later the controller sizes it."""
     first: tuple[str, ...] = ()
     """Subnets in which a new group launches; empty means all. Later the controller chooses."""
-    root_device: str = "/dev/xvda"
+    disk: RootDisk = RootDisk()
     interfaces: tuple[Interface, ...] = ORDINARY
     public: bool | None = True
     """Whether a node gets a public address; None: as its subnet says."""
@@ -177,10 +178,11 @@ def launch_template(wanted: WorkerGroups) -> dict[str, Any]:
         "InstanceInitiatedShutdownBehavior": "terminate",
         "BlockDeviceMappings": [
             {
-                "DeviceName": wanted.root_device,
+                "DeviceName": wanted.disk.device,
                 "Ebs": {
-                    "VolumeSize": WORKER_DISK_GIB,
+                    "VolumeSize": wanted.disk.gib,
                     "VolumeType": "gp3",
+                    "Throughput": DISK_MIB_S,
                     "Encrypted": True,
                     "DeleteOnTermination": True,
                 },

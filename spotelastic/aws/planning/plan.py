@@ -6,30 +6,23 @@ from typing import Any, Literal
 
 from spotelastic.aws.artifacts.boot_artifacts import BootRelease
 from spotelastic.aws.base import account, names
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.compute import instance_types, offers, worker_groups
+from spotelastic.aws.compute.images import (
+    AMAZON_LINUX,
+    RootDisk,
+    find_root_disk,
+    first_image,
+    workers_images,
+)
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
-
-AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
-DEEP_LEARNING = tuple(
-    f"/aws/service/deeplearning/ami/x86_64/{flavour}-amazon-linux-2023/latest/ami-id"
-    for flavour in (
-        "oss-nvidia-driver-gpu-pytorch-2.13",
-        "oss-nvidia-driver-gpu-pytorch-2.10",
-        "base-oss-nvidia-driver-gpu",
-    )
-)
-"""Images for GPU workers; the first that the region has is used.
-
-The last one has drivers only: nodes then install torch when they boot.
-"""
 
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
@@ -65,6 +58,8 @@ class ClusterSpec:
     """Pool of addresses from which the cluster's own network is taken."""
     bucket: str = ""
     """The user's own bucket; by default the one that all clusters of the account share."""
+    disk: int | None = None
+    """Size of a worker's root disk in GiB; by default as its image needs."""
     etcd: BootRelease | None = None
     """The etcd that control nodes install; by default they have one."""
 
@@ -88,6 +83,7 @@ class LaunchPlan:
     worker_zones: tuple[str, ...]
     interfaces: tuple[Interface, ...]
     """Network interfaces of a worker."""
+    disk: RootDisk
 
 
 def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> LaunchPlan:
@@ -114,7 +110,8 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
     image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
-    image = image or first_image(aws, *(DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)))
+    image = image or first_image(aws, *workers_images(kind.gpus))
+    disk = find_root_disk(aws, image, request.disk)
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)
@@ -131,7 +128,9 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         "ControlType": names.CONTROL_TYPE,
         "BootScript": boot_script(),
     }
-    return LaunchPlan(bucket, bucket != shared, spec, parameters, image, worker_zones, interfaces)
+    return LaunchPlan(
+        bucket, bucket != shared, spec, parameters, image, worker_zones, interfaces, disk
+    )
 
 
 def _spec(
@@ -283,14 +282,3 @@ def _networks(aws: Aws) -> tuple[str, ...]:
     with calling("list the networks in use"):
         pages = aws.ec2.get_paginator("describe_vpcs").paginate()
         return tuple(vpc["CidrBlock"] for page in pages for vpc in page["Vpcs"])
-
-
-def first_image(aws: Aws, parameter: str, *others: str) -> str:
-    """Return the first of these images that exists."""
-    try:
-        with calling(f"find the machine image {parameter}"):
-            return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
-    except Rejected as error:
-        if error.code != "ParameterNotFound" or not others:
-            raise
-    return first_image(aws, *others)

@@ -11,6 +11,7 @@ from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
+from spotelastic.aws.compute.images import find_root_disk, first_image, workers_images
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import choose_interfaces
 from spotelastic.aws.compute.prices import PriceList
@@ -56,11 +57,12 @@ def survey(
     *,
     placed: bool = False,
     known: JobSpec | None = None,
+    disk: int | None = None,
 ) -> Survey:
     """Survey the region for a job, with the `known` one of its cluster if that is up.
 
     A job without instance types takes the cheapest in quota that meet the requirement. `placed`:
-    its workers are to be in a cluster placement group.
+    its workers are to be in a cluster placement group. `disk`: size of their root disk in GiB.
 
     Raises `UsageError` and `EnvironmentFailure` for what the region cannot offer.
     """
@@ -76,11 +78,13 @@ def survey(
     price = _price(aws, kinds[0].name, first, listed)
     addresses = _addresses(_nodes(job), interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
+    image = first_image(aws, *workers_images(kinds[0].gpus))
+    size = find_root_disk(aws, image, disk).gib
     return Survey(
         types=kinds,
         zones=for_workers,
         price=price,
-        estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses),
+        estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
         resources=cloudformation.summary(
             len(its_zones), private=interfaces > 1, given=network is not None, placed=placed
         ),
@@ -221,6 +225,7 @@ def _estimate(
     listed: PriceList,
     nat_gateways: int,
     addresses: tuple[int, int],
+    disk_gib: int,
 ) -> Estimate:
     usual = estimate(
         nodes=_nodes(job),
@@ -231,6 +236,7 @@ def _estimate(
         controls=len(MEMBERS),
         nat_gateways=nat_gateways,
         addresses=addresses,
+        disk_gib=disk_gib,
     )
     base = job.capacity.base
     return _with_base(usual, base, listed.on_demand(worker)) if base else usual

@@ -63,6 +63,7 @@ def prepare(target: CloudTarget, job: ValidatedJob, known: ClusterRecord | None)
         job.spec,
         job.requirement,
         placed=bool(job.config.placement),
+        disk=job.config.disk,
         known=None if known is None else known.spec,
     )
     plan.check_limits(job, found)

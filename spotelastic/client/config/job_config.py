@@ -319,6 +319,15 @@ class JobConfig:
         metavar="cluster",
         choices=("cluster",),
     )
+    disk: int | None = option(
+        None,
+        "Size of a worker's root disk in GiB.",
+        UP,
+        MACHINES,
+        metavar="GIB",
+        least=8,
+        shown_default="100, or its image's size + 50",
+    )
     vpc: str | None = option(
         None, "Use this existing VPC; needs --subnets.", CLUSTER, NETWORK, metavar="VPC"
     )

@@ -74,6 +74,7 @@ class ValidatedJob:
             zones=tuple(zone.name for zone in found.ranking),
             placement="cluster" if self.config.placement else "",
             bucket=self.config.bucket or "",
+            disk=self.config.disk,
         )
 
 

@@ -11,7 +11,8 @@ from support.asked import request
 from support.template import ACCOUNT
 
 from spotelastic.aws.base.clients import Aws, Rejected
-from spotelastic.aws.planning.plan import AMAZON_LINUX, DEEP_LEARNING, plan_of
+from spotelastic.aws.compute.images import AMAZON_LINUX, DEEP_LEARNING
+from spotelastic.aws.planning.plan import plan_of
 
 TYPE = "g5.xlarge"
 

@@ -1,0 +1,87 @@
+"""Finds the machine images of nodes, and sizes the root disk of workers for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.compute.estimate import WORKER_DISK_GIB
+from spotelastic.errors import UsageError
+
+AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+DEEP_LEARNING = tuple(
+    f"/aws/service/deeplearning/ami/x86_64/{flavour}-amazon-linux-2023/latest/ami-id"
+    for flavour in (
+        "oss-nvidia-driver-gpu-pytorch-2.13",
+        "oss-nvidia-driver-gpu-pytorch-2.10",
+        "base-oss-nvidia-driver-gpu",
+    )
+)
+"""Images for GPU workers; the first that the region has is used.
+
+The last one has drivers only: nodes then install torch when they boot.
+"""
+ROOM_GIB = 50
+"""Room on a root disk beside its image: for packages, a container, the script's own files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootDisk:
+    """The disk that a worker boots from."""
+
+    device: str = "/dev/xvda"
+    """Name of the device, as the image has it."""
+    gib: int = WORKER_DISK_GIB
+
+
+def first_image(aws: Aws, parameter: str, *others: str) -> str:
+    """Return the first of these images that exists."""
+    try:
+        with calling(f"find the machine image {parameter}"):
+            return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
+    except Rejected as error:
+        if error.code != "ParameterNotFound" or not others:
+            raise
+    return first_image(aws, *others)
+
+
+def workers_images(gpus: int) -> tuple[str, ...]:
+    """Return the parameters that name the images for workers with so many GPUs."""
+    return DEEP_LEARNING if gpus else (AMAZON_LINUX,)
+
+
+def find_root_disk(aws: Aws, image: str, wanted: int | None) -> RootDisk:
+    """Return the root disk of workers that boot the image, of the `wanted` size in GiB if any.
+
+    Raises `UsageError` where the image does not fit.
+    """
+    try:
+        with calling(f"look at the machine image {image}"):
+            found = aws.ec2.describe_images(ImageIds=[image])["Images"]
+    except Rejected as error:
+        # A cluster keeps its image, which may have been withdrawn. The first launch will tell.
+        if not error.code.startswith("InvalidAMIID"):
+            raise
+        found = []
+    return choose_root_disk(found[0] if found else {}, wanted)
+
+
+def choose_root_disk(image: Mapping[str, Any], wanted: int | None) -> RootDisk:
+    """Return the root disk for an image as EC2 describes it (pure)."""
+    device = str(image.get("RootDeviceName") or RootDisk().device)
+    needed = max(
+        (
+            mapping["Ebs"].get("VolumeSize", 0)
+            for mapping in image.get("BlockDeviceMappings", ())
+            if mapping.get("DeviceName") == device and "Ebs" in mapping
+        ),
+        default=0,
+    )
+    if wanted is None:
+        return RootDisk(device, max(WORKER_DISK_GIB, needed + ROOM_GIB))
+    if wanted < needed:
+        raise UsageError(
+            f"--disk {wanted}: the workers' machine image fills {needed} GiB: give at least "
+            f"{needed + ROOM_GIB}, or leave it out"
+        )
+    return RootDisk(device, wanted)
