@@ -100,10 +100,23 @@ def postpone(aws: Aws, group: str, until: float) -> None:
 
 def image(aws: Aws, its: Names) -> str:
     """Return the image of the cluster's nodes; "" if there is no launch template yet."""
+    return str(_data(aws, its).get("ImageId", ""))
+
+
+def root_disk(aws: Aws, its: Names) -> RootDisk | None:
+    """Return the root disk of the cluster's workers; None if there is no launch template yet."""
+    for mapping in _data(aws, its).get("BlockDeviceMappings", ()):
+        return RootDisk(mapping["DeviceName"], mapping["Ebs"]["VolumeSize"])
+    return None
+
+
+def _data(aws: Aws, its: Names) -> dict[str, Any]:
+    """Return the data of the cluster's launch template; nothing if there is none yet."""
     found = _template(aws, its.workers)
     if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
-        return ""
-    return str(_latest(aws, its.workers)["LaunchTemplateData"]["ImageId"])
+        return {}
+    data: dict[str, Any] = _latest(aws, its.workers)["LaunchTemplateData"]
+    return data
 
 
 def allow(aws: Aws, group: str, size: int) -> None:

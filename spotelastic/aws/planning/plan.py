@@ -111,7 +111,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
     # Running nodes keep their image: another Python or torch in the same job is refused.
     image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
     image = image or first_image(aws, *workers_images(kind.gpus))
-    disk = find_root_disk(aws, image, request.disk)
+    disk = _disk(aws, request, image, known)
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)
@@ -181,6 +181,19 @@ def _placed(
         raise UsageError(PLACED_AND_SPREAD)
     instance_types.check_placement(kinds, request.placement)
     return next(iter(packed(request, worker_zones)), "")
+
+
+def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] | None) -> RootDisk:
+    """Return the root disk of workers; that of an existing cluster stays."""
+    its = None if known is None else worker_groups.root_disk(aws, Names(request.name))
+    if its is None:
+        return find_root_disk(aws, image, request.disk)
+    if request.disk not in (None, its.gib):
+        raise UsageError(
+            f"--disk {request.disk}: {request.name} was made with disks of {its.gib} GiB: take it "
+            "down first, or choose another --name"
+        )
+    return its
 
 
 def _run(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:

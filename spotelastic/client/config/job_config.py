@@ -322,7 +322,7 @@ class JobConfig:
     disk: int | None = option(
         None,
         "Size of a worker's root disk in GiB.",
-        UP,
+        CLUSTER,
         MACHINES,
         metavar="GIB",
         least=8,

@@ -10,10 +10,11 @@ from support.asked import request
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning import plan as requests
 from spotelastic.aws.planning.plan import LaunchPlan, plan_of
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, UsageError
 
 NAME = "quokka"
 RUN = "wombat"
@@ -50,6 +51,12 @@ def test_nodes_that_come_later_boot_the_image_of_those_that_train(
     plan = planned(aws)
     assert plan.image == before
     assert plan.parameters["ControlImage"] == "ami-of-today"
+
+
+def test_nodes_that_come_later_have_the_disk_of_those_that_train(aws: Aws) -> None:
+    assert planned(aws).disk == planned(aws, disk=100).disk == RootDisk("/dev/xvda", 100)
+    with pytest.raises(UsageError, match=f"--disk 300: {NAME} was made with disks of 100 GiB"):
+        planned(aws, disk=300)
 
 
 def test_what_an_up_that_was_killed_has_left_is_named_where_the_next_one_fails(
