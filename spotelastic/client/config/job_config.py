@@ -325,7 +325,7 @@ class JobConfig:
         CLUSTER,
         MACHINES,
         metavar="GIB",
-        least=8,
+        least=1,
         shown_default="100, or its image's size + 50",
     )
     vpc: str | None = option(

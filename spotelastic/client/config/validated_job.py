@@ -178,6 +178,8 @@ def _check_machine(config: JobConfig) -> None:
 
 def _check_numbers(config: JobConfig) -> None:
     validation.at_least_one(keep_last=config.keep_last)
+    if config.disk is not None:
+        validation.at_least_one(disk=config.disk)
     validation.not_negative(
         keep_every=config.keep_every,
         max_restarts=config.max_restarts,
