@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.etcd import EtcdMember, wait_until
+from support.patience import PATIENT
 from support.ports import HOST, held_ports
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -73,7 +74,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         with EtcdMember(config, log=tmp_path / "log") as member:
             member.start()
             with pytest.raises(EnvironmentFailure, match=rf"{port}.*address already in use"):
-                member.wait(20)
+                member.wait(PATIENT)
 
 
 def test_a_member_without_its_cluster_is_unavailable_in_time(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_data_survives_a_restart_and_a_frozen_member_can_be_stopped(tmp_path: Pa
         member.stop()
         assert not member.running
         member.start()
-        member.wait(20)
+        member.wait(PATIENT)
         value = store.get("a")
         assert value is not None
         assert (value.data, value.modified) == (b"1", made)

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.etcd import EtcdMember
+from support.patience import PATIENT
 from support.ports import HOST, held_ports
 
 from spotelastic.cloud.memory.bucket import MemoryBucket
@@ -36,7 +37,7 @@ def test_what_was_saved_is_there_in_another_cluster(
     restore(snapshot, other, find_binary())
     with EtcdMember(other, log=tmp_path / "log") as member:
         member.start()
-        member.wait(20)
+        member.wait(PATIENT)
         with contextlib.closing(EtcdStore([member.endpoint], timeout=5.0)) as store:
             value = store.get(f"{prefix}kept")
     assert value is not None and value.data == b"1"

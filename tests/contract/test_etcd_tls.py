@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import certificates
+from support.patience import PATIENT
 from support.ports import HOST, held_ports
 from support.sinks import Recorder
 
@@ -29,7 +30,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
         config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
         with EtcdMember(config, log=folder / "log") as started:
             started.start()
-            started.wait(30)
+            started.wait(PATIENT)
             yield started
 
 
@@ -62,7 +63,7 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
         config = MemberConfig("m", tmp_path / "data", *at, fsync=False, tls=tls)
         member = ends.enter_context(EtcdMember(config, log=tmp_path / "log"))
         member.start()
-        member.wait(30)
+        member.wait(PATIENT)
         store = EtcdStore([member.endpoint], timeout=20.0, tls=ours)
         ends.callback(store.close)
         session = Session(store, 60.0, lambda _: lost.set())
@@ -74,7 +75,7 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
         member.stop()
         certificates(theirs)  # of another authority, so that nothing old is of any use
         member.start()
-        member.wait(30)
+        member.wait(PATIENT)
         with pytest.raises(Unavailable, match="did not answer"):
             store.refresh(session.lease, timeout=1.0)
 

@@ -33,6 +33,7 @@ from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
 from support.faulty_s3 import Fault, FaultyS3
 from support.gcs import Gcs, gcs_server, use_gcs
+from support.patience import PATIENT
 from support.plain import PlainFileSystem
 from support.s3 import use_s3
 
@@ -118,7 +119,7 @@ def race(attempts: int, attempt: Callable[[int], bool]) -> list[int]:
     barrier = threading.Barrier(attempts)
 
     def run(number: int) -> bool:
-        barrier.wait(20)
+        barrier.wait(PATIENT)
         return attempt(number)
 
     with ThreadPoolExecutor(attempts) as pool:

@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 import pytest
+from support.patience import PATIENT
 from support.sinks import Recorder
 
 from spotelastic.errors import LeaseLost, Unavailable
@@ -239,14 +240,14 @@ def test_one_of_many_campaigners_leads(store: Store, prefix: str) -> None:
     start = threading.Barrier(len(leases))
 
     def run(index: int) -> None:
-        start.wait(10)
+        start.wait(PATIENT)
         won.append(campaign(store, prefix + "leader", str(index).encode(), leases[index]))
 
     threads = [threading.Thread(target=run, args=(index,)) for index in range(len(leases))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENT)
     assert len(won) == len(leases)
     assert sum(leadership is not None for leadership in won) == 1
 

@@ -397,7 +397,7 @@ def complete(trial: Trial, told: str) -> None:
         assert found is not None, told
         return (found.desired, len(found.members)) == (2, 2)
 
-    until(filled, 5.0)
+    until(filled)
     living = [m for m in autoscaling.instances(aws, NAME) if m.state != "terminated"]
     roles = sorted(machine.role for machine in living)
     assert roles == ["control"] * 3 + ["worker"] * 2, told

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.agent.state.events import Exited, WorkerFailing
 from spotelastic.agent.workers.pool import (
@@ -91,7 +92,7 @@ class Workers:
         with out.open("wb") as stdout, err.open("wb") as stderr:
             self.zygote.start(order, stdout.fileno(), stderr.fileno())
         while True:
-            event = self._events.get(timeout=20)
+            event = self._events.get(timeout=PATIENT)
             if isinstance(event, WorkerFailing):
                 continue
             assert isinstance(event, Exited)

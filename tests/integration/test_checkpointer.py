@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from support.ckpt import ckpt
+from support.inside import slots_are_waited_for
 from support.small_model import make, make_seeded, one_step, weights
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -20,6 +21,12 @@ import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
 
 TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def each_save_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests name the steps that they go back to."""
+    slots_are_waited_for(monkeypatch)
 
 
 def train(folder: Path, *turns: str) -> list[dict[str, Any]]:

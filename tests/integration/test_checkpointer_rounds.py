@@ -10,6 +10,7 @@ from spotelastic_checkpoints.messages import DaemonEvent, Points, SaveFailed, Se
 from spotelastic_checkpoints.types import Branch, Resume, Schedule
 from support.checkpoints import cluster, under_agent
 from support.inside import client_of
+from support.patience import PATIENT
 from support.small_model import make, make_seeded, one_step, weights
 from support.stored import commits_of
 
@@ -164,11 +165,13 @@ def test_other_intervals_hold_from_the_step_that_all_wait_at(
             for step in range(1, 13):
                 checkpoint.step(step, loss=one_step(state))
                 if step == 1:
-                    assert client_of(checkpoint).ready.wait(30), "no save is left out for memory"
+                    assert client_of(checkpoint).ready.wait(PATIENT), (
+                        "no save is left out for memory"
+                    )
                 if step == 3:
                     node.agent.set_target("r1", "tune", 5)
-            assert last.wait(30)
-            assert checkpoint.wait(30)
+            assert last.wait(PATIENT)
+            assert checkpoint.wait(PATIENT)
             status = node.agent.status()
             assert status.commit is not None and status.commit.step == 12
         by_two, agreed, by_three = [2, 4], [5], [6, 9, 12]

@@ -125,7 +125,7 @@ def test_two_jobs_that_start_at_once_share_a_cloud_and_neither_ends_the_other(
         assert listed(tmp_path) == {"a", "b"}
         attached.kill()
         attached.communicate(timeout=60)
-    until(lambda: listed(tmp_path) == {"b"}, 60.0)
+    until(lambda: listed(tmp_path) == {"b"})
     assert command(tmp_path, "status", "b", "--json")["state"] == "running"
     with spotelastic(tmp_path, "down") as down:
         told, complaint = down.communicate(timeout=120)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.local_cloud import Laptop, environment, python, running_cloud, until
+from support.patience import PATIENT
 
 from spotelastic.cli.main import main
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -101,7 +102,7 @@ def starter(home: Path, how: str) -> tuple["subprocess.Popen[str]", CloudInfo]:
 
 
 def reap(process: "subprocess.Popen[str]") -> None:
-    process.wait(10)
+    process.wait(PATIENT)
     for pipe in (process.stdin, process.stdout):
         assert pipe
         pipe.close()

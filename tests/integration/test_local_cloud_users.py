@@ -78,10 +78,10 @@ def test_a_cluster_goes_with_the_last_command_that_works_on_it_and_the_cloud_wit
         told: list[str] = []
         assert first.leave(told.append) == beside.leave(told.append) == "nothing" and not told
         second.kill()
-    until(lambda: clusters.all_names(aws) == ("b",), 60.0)
+    until(lambda: clusters.all_names(aws) == ("b",))
     assert not ended(first.info)
     clusters.delete("b", aws=aws)  # as its leader does
-    until(lambda: ended(first.info), 30.0)
+    until(lambda: ended(first.info))
     assert joining.enter() is None
 
 

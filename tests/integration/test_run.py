@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints.addresses import is_free
 from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
+from support.patience import PATIENT
 
 from spotelastic.launcher.run_folders import PREFIX, SHARED_MEMORY
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
@@ -39,7 +40,7 @@ def test_a_run_goes_through_arrival_failure_departure_and_loss(
         assert restarted.resume.kind == "memory" and len(restarted.charged) == 1
 
         first.signal(signal.SIGTERM)
-        assert first.wait(30) == 128 + signal.SIGTERM
+        assert first.wait(PATIENT) == 128 + signal.SIGTERM
         left = run.trains("b", "c")
         assert run.record(left.number - 1).last_step == left.resume.step
         assert left.cause == "drain" and left.nodes == ("a",)
@@ -121,7 +122,7 @@ def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
         assert run.nodes["b"].wait(60) == 0
         assert "leaves them to it" in run.nodes["b"].output
         go.touch()
-        assert run.nodes["a"].wait(30) == 0
+        assert run.nodes["a"].wait(PATIENT) == 0
         job = run.wait(lambda seen: seen.job, "the job's end").job
         assert job is not None and job.state == "succeeded"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import certificates
+from support.patience import PATIENT
 from support.ports import held_ports
 
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
@@ -124,7 +125,7 @@ def tls_member(folder: Path, ports: tuple[int, int], tls: TlsFiles) -> Iterator[
     config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
     with EtcdMember(config, log=folder / "log") as member:
         member.start()
-        member.wait(30)
+        member.wait(PATIENT)
         yield member
 
 

@@ -81,7 +81,7 @@ class Torchruns:
             )
 
         try:
-            wait_until(so, f"{nodes} train", 60)
+            wait_until(so, f"{nodes} train")
         except AssertionError as error:
             told = "\n".join(f"--- {n}: {self.lives(n)}\n{self.output(n)}" for n in self.agents)
             raise AssertionError(f"{error}\n{told}") from None
@@ -89,7 +89,7 @@ class Torchruns:
 
     def until_live(self, *names: str) -> None:
         keys = Keys(self.run)
-        wait_until(lambda: all(self._get(keys.live(n)) for n in names), f"{names} are there", 60)
+        wait_until(lambda: all(self._get(keys.live(n)) for n in names), f"{names} are there")
 
     def job(self) -> Job:
         value = self._get(Keys(self.run).job)
@@ -176,7 +176,7 @@ def test_training_goes_on_while_the_store_is_frozen(tmp_path: Path) -> None:
 
             os.kill(member.pid, signal.SIGSTOP)
             for name in ("a", "b"):
-                wait_until(lambda name=name: "is lost" in nodes.output(name), f"{name}'s lease", 30)
+                wait_until(lambda name=name: "is lost" in nodes.output(name), f"{name}'s lease")
             os.kill(member.pid, signal.SIGCONT)
             nodes.until_live("a", "b")
             (tmp_path / "stop").touch()

@@ -17,6 +17,7 @@ import numpy as np
 import support.forked
 import torch
 import torch.distributed as dist
+from support.inside import wait_for_slots
 from torch import nn
 
 import spotelastic as se
@@ -109,6 +110,7 @@ def tell(file: Path) -> None:
 
 
 def main() -> None:
+    wait_for_slots()
     folder = Path(sys.argv[1])
     if sys.argv[2] == "layout":
         support.forked.run(2, wake_up, folder)

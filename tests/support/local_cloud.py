@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import boto3
+from support.patience import PATIENT
 
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
@@ -48,7 +49,7 @@ def environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def until(probe: Callable[[], T], timeout: float = 20.0) -> T:
+def until(probe: Callable[[], T], timeout: float = PATIENT) -> T:
     """The first true answer. Fails after `timeout` seconds with the last one."""
     deadline = time.monotonic() + timeout
     while not (answer := probe()):

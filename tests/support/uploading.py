@@ -13,6 +13,7 @@ from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
 from spotelastic_checkpoints.types import Commit
+from support.patience import PATIENT
 
 ROWS = 1000
 
@@ -71,7 +72,7 @@ def run(
             running = asyncio.create_task(pipeline.run())
             work(pipeline)
             while pipeline.busy():
-                await asyncio.wait_for(moved.wait(), 20.0)
+                await asyncio.wait_for(moved.wait(), PATIENT)
                 moved.clear()
                 moved_on(pipeline)
             running.cancel()

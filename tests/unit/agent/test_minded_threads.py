@@ -12,6 +12,7 @@ import pytest
 from spotelastic_checkpoints.threads import minded
 from support.fake_aws import CallLog, FakeSqs, cloud_over, fake_aws
 from support.leading import CONFIG
+from support.patience import PATIENT
 
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.cloud.port import Delivery
@@ -121,7 +122,7 @@ def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(
 ) -> None:
     sqs, arrived = Odd(), threading.Event()
     inbox = Inbox(sqs, lambda delivery, now: Item(delivery.receipt), arrived.set)
-    assert arrived.wait(30)
+    assert arrived.wait(PATIENT)
     assert inbox.messages == (Item("r"),)
     inbox.close()
     sqs.closed.set()
@@ -134,8 +135,8 @@ def test_lines_of_which_some_cannot_be_sent_go_on_with_others(
     logs = Odd()
     shipper = LogShipper(fake_aws(logs=logs), "group")
     shipper.write("n/rank-0", "lost")
-    assert logs.called.wait(30)
+    assert logs.called.wait(PATIENT)
     shipper.write("n/rank-0", "sent")
     shipper.close(30)
-    assert [each["message"] for each in logs.sent.get(timeout=30)] == ["sent"]
+    assert [each["message"] for each in logs.sent.get(timeout=PATIENT)] == ["sent"]
     assert said == ["logs: TypeError: odd: 1 lines of n/rank-0 are not sent"]

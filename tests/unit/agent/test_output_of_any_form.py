@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.agent.workers.logs import LONGEST, STUCK_AFTER, LineSink, Logs
 from spotelastic.agent.workers.output import Output
@@ -67,7 +68,7 @@ def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
     seen = threading.Event()
     with worker(tmp_path, lambda _rank, _local, line: seen.set()) as stream:
         os.write(stream, b"\r10%\r")
-        assert seen.wait(10.0)
+        assert seen.wait(PATIENT)
 
 
 @pytest.mark.parametrize(("written", "told"), [(b"a\n(Pdb) ", "(Pdb) "), (b"\r10%\r20%", "20%\r")])
@@ -78,10 +79,10 @@ def test_where_somebody_may_answer_a_prompt_appears_without_its_end(
     sink: LineSink = lambda _rank, _local, line: lines.put(line)  # noqa: E731
     with worker(tmp_path, sink, prompts=True) as stream:
         os.write(stream, written)
-        while lines.get(timeout=10.0) != told:
+        while lines.get(timeout=PATIENT) != told:
             pass
         os.write(stream, b"42\n")
-        assert lines.get(timeout=10.0) == "42", "it is told once"
+        assert lines.get(timeout=PATIENT) == "42", "it is told once"
 
 
 def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(

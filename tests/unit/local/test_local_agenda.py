@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.local.base.agenda import Agenda
 
@@ -25,7 +26,7 @@ def test_tasks_run_in_order_of_time_and_then_of_asking(agenda: Agenda) -> None:
     agenda.at(now + 0.1, lambda: done.append("third"))
     agenda.at(now - 1, lambda: done.append("first"))
     agenda.at(now - 1, lambda: done.append("second"))
-    assert over.wait(10)
+    assert over.wait(PATIENT)
     assert done == ["first", "second", "third"]
 
 
@@ -39,7 +40,7 @@ def test_a_task_that_fails_does_not_stop_the_others(
 
     agenda.soon(fail)
     agenda.soon(over.set)
-    assert over.wait(10)
+    assert over.wait(PATIENT)
     assert "broken group" in caplog.text
 
 
@@ -51,7 +52,7 @@ def test_tasks_wait_for_the_lock() -> None:
     with lock:
         agenda.soon(over.set)
         assert not over.wait(0.05)
-    assert over.wait(10)
+    assert over.wait(PATIENT)
     agenda.close()
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.local.base import processes
 
@@ -32,7 +33,7 @@ def instance() -> Iterator["subprocess.Popen[str]"]:
     leader.stdout.readline()
     yield leader
     processes.end(lambda: found() if leader.poll() is None else [])
-    leader.wait(10)
+    leader.wait(PATIENT)
     leader.stdout.close()
 
 
@@ -50,12 +51,12 @@ def test_an_instance_has_its_leader_and_all_below(instance: "subprocess.Popen[st
 def test_ending_leaves_none(instance: "subprocess.Popen[str]") -> None:
     before = found()
     processes.end(found)
-    assert instance.wait(10) == -9
+    assert instance.wait(PATIENT) == -9
     assert not any(processes.started_at(process.pid) for process in before)
 
 
 def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
     assert processes.started_at(os.getpid()) == processes.started_at(os.getpid()) > 0
     ended = subprocess.Popen(["true"])
-    ended.wait(10)
+    ended.wait(PATIENT)
     assert processes.started_at(ended.pid) == 0

@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 import pytest
 from support.local_cloud import until
+from support.patience import PATIENT
 
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.aws.base.identity import CLUSTER, from_imds
@@ -146,7 +147,7 @@ def test_a_notice_is_seen_after_any_trouble_with_the_service_and_told_once(
             '{"action": "terminate", "time": "2037-09-18T08:22:00Z"}'
         )
         service.status = 0
-        notice = told.get(timeout=10)
+        notice = told.get(timeout=PATIENT)
         answered = len(service.answered)
         until(lambda: len(service.answered) > answered + 3)
     finally:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import PATIENT
 
 from spotelastic.aws.node.log_shipper import BATCH_BYTES, BATCH_LINES, OVERHEAD, LogShipper, batches
 from spotelastic.errors import Unavailable
@@ -63,7 +64,7 @@ def test_what_could_not_be_sent_is_sent_later_and_first() -> None:
     service = Service(failures=1)
     shipper = LogShipper(service, "group")  # type: ignore[arg-type]
     shipper.write("n/rank-0", "before")
-    assert service.failed.wait(10)
+    assert service.failed.wait(PATIENT)
     shipper.write("n/rank-0", "after")
     shipper.close()
     assert service.streams == {"n/rank-0": ["before", "after"]}

@@ -42,7 +42,7 @@ class FirstFails:
             self._tries += 1
             self.story.append(f"try {self._tries}")
             if self._tries == 1:
-                self._second_began.wait(10.0)
+                self._second_began.wait(PATIENT)
                 raise StorageUnavailable("away")
             self._tried_again.set()
         if number == 1 and not self._second_began.is_set():
@@ -186,7 +186,7 @@ class Slow(Claimed):
     def put_shard(self, commit: Commit, name: str, data: memoryview, progress: Any) -> None:
         self.names.append(name)
         self.begun.set()
-        self.may_end.wait(10.0)
+        self.may_end.wait(PATIENT)
 
 
 def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(save: Save) -> None:
@@ -406,7 +406,7 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
             pipeline.want(save)
             assert pipeline.pinned == save.paths
             while pipeline.pinned:
-                await asyncio.wait_for(moved.wait(), 20.0)
+                await asyncio.wait_for(moved.wait(), PATIENT)
                 moved.clear()
             assert pipeline.busy()
             running.cancel()

@@ -18,6 +18,7 @@ from spotelastic_checkpoints.restore.fetch_queue import LATE, FetchQueue
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation, FetchUnit
 from spotelastic_checkpoints.types import Item
 from support.items import item
+from support.patience import PATIENT
 
 
 def requests(*who: Iterable[int]) -> list[fetch_units.FetchRequest]:
@@ -208,5 +209,5 @@ def test_a_source_waits_for_what_another_may_lose() -> None:
     waiting = Thread(target=lambda: taken.append(work.take(1)))
     waiting.start()
     work.lost(0, RestoreFailed("gone"))
-    waiting.join(10)
+    waiting.join(PATIENT)
     assert taken == [first]

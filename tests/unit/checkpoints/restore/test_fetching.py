@@ -21,7 +21,7 @@ from spotelastic_checkpoints.restore.fetch_units import CopyLocation
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
 from spotelastic_checkpoints.types import Moved, Range
 from support.items import item
-from support.patience import eventually
+from support.patience import PATIENT, eventually
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ class Late(Whole):
 
     def read(self, file: object, offset: int, target: memoryview) -> None:
         self.begun.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(PATIENT)
         target[:] = bytes(len(target))
 
 
@@ -222,7 +222,7 @@ class Second(Whole):
         self._first = first
 
     def read(self, file: object, offset: int, target: memoryview) -> None:
-        assert self._first.begun.wait(30)
+        assert self._first.begun.wait(PATIENT)
         super().read(file, offset, target)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.begun import begun
+from support.patience import PATIENT
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.port import Delivery
@@ -63,7 +64,7 @@ def test_what_is_received_stays_until_it_is_dealt_with(
     inbox: EventInbox, sqs: Queue, arrived: threading.Event
 ) -> None:
     sqs.bring("r1", "r2")
-    assert arrived.wait(30)
+    assert arrived.wait(PATIENT)
     assert [each.receipt for each in inbox.messages] == ["r1", "r2"]
     assert sqs.handed_back.empty()
 
@@ -73,11 +74,11 @@ def test_what_is_delivered_again_is_there_once_with_its_new_receipt(
 ) -> None:
     """While AWS is away nothing is dealt with, and everything comes again every few seconds."""
     sqs.bring("m/r1", "other")
-    assert arrived.wait(30)
+    assert arrived.wait(PATIENT)
     first, other = inbox.messages
     arrived.clear()
     sqs.bring("m/r2")
-    assert arrived.wait(30)
+    assert arrived.wait(PATIENT)
     assert inbox.messages == (replace(first, receipt="m/r2"), other), "seen when it came first"
     inbox.settle([Discard(first, "handled")])
     assert len(inbox.messages) == 2, "the receipt that is known does not delete it any more"
@@ -89,12 +90,12 @@ def test_who_leads_no_more_hands_back_what_he_has_and_what_he_still_gets(
     inbox: EventInbox, sqs: Queue, arrived: threading.Event
 ) -> None:
     sqs.bring("r1")
-    assert arrived.wait(30)
+    assert arrived.wait(PATIENT)
     arrived.clear()
     inbox.close()
-    assert sqs.handed_back.get(timeout=30) == "r1"
+    assert sqs.handed_back.get(timeout=PATIENT) == "r1"
     sqs.bring("r2")
-    assert sqs.handed_back.get(timeout=30) == "r2"
+    assert sqs.handed_back.get(timeout=PATIENT) == "r2"
     assert (inbox.messages, arrived.is_set()) == ((), False)
 
 
@@ -130,10 +131,10 @@ def test_a_queue_that_throttles_is_asked_ever_more_rarely_until_it_answers(
 ) -> None:
     sqs = Throttled(7)
     inbox, thread = begun(lambda: Inbox(sqs, message, arrived.set, draw=sqs.draw))
-    assert sqs.paused.wait(30)
+    assert sqs.paused.wait(PATIENT)
     assert arrived.is_set()
     assert sqs.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 1.0]
     assert sum("the cloud is busy" in line for line in said) == 1
     inbox.close()
-    thread.join(30)
+    thread.join(PATIENT)
     assert not thread.is_alive(), "no pause is waited for then"
