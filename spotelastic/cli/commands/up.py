@@ -81,10 +81,11 @@ def init(
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
     if script != Path(SCRIPT) and not script.is_file():
         raise UsageError(f"there is no script {script}")
-    config, schema = JobConfig(instance_types=types or ()), line(Path.cwd())
+    named = JobConfig(instance_types=types or ()).instance_types
     try:
+        text = template(script.as_posix(), minimum, maximum, named, line(Path.cwd()))
         with Path(FILE).open("x") as file:
-            file.write(template(script.as_posix(), minimum, maximum, config.instance_types, schema))
+            file.write(text)
     except FileExistsError:
         raise UsageError(f"{FILE} already exists: edit it, or remove it first") from None
     except OSError as error:
