@@ -146,7 +146,9 @@ class MessageQueue(Protocol[T_co]):
         """
 
     def hand_back(self, receipt: str) -> None:
-        """Make a message visible again at once, for another controller."""
+        """Make a message visible again at once, for another controller. One that is deleted or
+        visible already is no error.
+        """
 
 
 class EventSource(MessageQueue[CloudEvent], Protocol):

@@ -141,6 +141,23 @@ def test_a_removed_instance_makes_its_group_smaller_and_the_others_stay(
     assert its.staying() == before - {victim}
 
 
+def test_a_smaller_group_lets_as_many_go_as_it_has_too_many(its: ProvidedCloud) -> None:
+    provider, before = its.cloud.provider, its.sized(3)
+    name = its.group().name
+    provider.set_desired(name, 1)
+    provider.set_desired(name, 1)
+    until(lambda: len(its.staying()) == 1, PATIENT)
+    (left,) = its.staying()
+    assert left in before
+    assert {each.instance for each in its.group().members if each.leaving} == before - {left}
+    provider.complete_drain(name, left)
+    assert its.staying() == {left}, "it has nothing to complete"
+    for gone in before - {left}:
+        provider.end((gone,))
+        until(lambda gone=gone: is_gone(its, gone), PATIENT)
+    assert (its.group().desired, its.staying()) == (1, {left})
+
+
 def test_an_instance_that_is_ended_is_gone_at_once_and_its_group_launches_another(
     its: ProvidedCloud,
 ) -> None:
@@ -243,6 +260,7 @@ def test_a_warning_comes_until_it_is_deleted(its: ProvidedCloud) -> None:
     assert last.id == first.id
     events.delete(last.receipt)
     events.delete(last.receipt)
+    events.hand_back(last.receipt)
     its.warn("i-other")
     other = received(events, lambda each: isinstance(each.content, SpotWarning))
     assert warns("i-other")(other), "the first one does not come again"

@@ -14,6 +14,16 @@ T = TypeVar("T")
 
 LONGEST_POLL = 20
 """Seconds that SQS lets one request wait for messages."""
+_STALE = "ReceiptHandleIsInvalid"
+_NOT_HELD = frozenset(
+    {
+        _STALE,
+        "InvalidParameterValue",  # for a message that is deleted
+        "MessageNotInflight",
+        "AWS.SimpleQueueService.MessageNotInflight",
+    }
+)
+"""SQS's answers about a message that this receipt does not hold any more."""
 AT_ONCE = 10
 """Messages that one request returns at most."""
 
@@ -58,15 +68,19 @@ class SqsQueue(Generic[T]):
             with calling("delete a message"):
                 self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)
         except Rejected as error:
-            if error.code != "ReceiptHandleIsInvalid":
+            if error.code != _STALE:
                 raise
 
     def hand_back(self, receipt: str) -> None:
-        """Make a message visible again at once."""
-        with calling("hand a message back"):
-            self._sqs.change_message_visibility(
-                QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=0
-            )
+        """Make a message visible again at once, unless it is so already or is deleted."""
+        try:
+            with calling("hand a message back"):
+                self._sqs.change_message_visibility(
+                    QueueUrl=self._url, ReceiptHandle=receipt, VisibilityTimeout=0
+                )
+        except Rejected as error:
+            if error.code not in _NOT_HELD:
+                raise
 
 
 def events(aws: Aws, name: str) -> SqsQueue[CloudEvent]:
