@@ -94,13 +94,10 @@ def storage(url: str) -> Iterator["Storage"]:
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
 
     from spotelastic.client.storage import explained, retried
-    from spotelastic.local import cloud
 
     url, is_local = _address_of(url)
-    running = cloud.find() if is_local else None
-    if running is not None:
-        # Also for the processes that list and abort uploads.
-        os.environ.update(cloud.environment(running))
+    if is_local:
+        _use_local_cloud()
     if folder_of(url) is None:
         tell = partial(typer.echo, err=True)
         with retried(lambda: open_storage(url), tell, PATIENCE) as there:
@@ -108,6 +105,15 @@ def storage(url: str) -> Iterator["Storage"]:
         return
     with explained(), closing(open_storage(url)) as there:
         yield there
+
+
+def _use_local_cloud() -> None:
+    """Let this process, and those that list and abort uploads, use the local cloud if one runs."""
+    from spotelastic.local import cloud
+
+    running = cloud.find()
+    if running is not None:
+        os.environ.update(cloud.environment(running))
 
 
 def _address_of(url: str) -> tuple[str, bool]:
@@ -149,7 +155,9 @@ def _storage_of(cluster: str) -> str:
         why = ", and no cluster of that name has left checkpoints on this machine"
         target = find(None, None, note)
         why = ", and {}"
-        return target.cluster_or_gone(cluster, lambda _: None).spec.storage
+        url = target.cluster_or_gone(cluster, lambda _: None).spec.storage
+        _use_local_cloud()  # where `find` has found it, if one runs, whatever its bucket is
+        return url
     except UsageError as error:
         found = local_data.find(cluster)
         if found is not None and found.folder.is_dir():

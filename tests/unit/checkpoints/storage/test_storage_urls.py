@@ -1,5 +1,6 @@
 """Names of storages: what cannot be one is told in a line before anything is started."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,15 @@ from spotelastic_checkpoints.storage.room import check_room
 from spotelastic_checkpoints.types import Resume, RoundInfo
 from support.small_disk import fill, make_read_only, small_disk
 
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.cli.commands.ckpt_target import opened
+from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.launcher.storage_probe import probe
+from spotelastic.local import cloud
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.model.job import JobSpec, Settings
 
 URLS = {
     "s3://bucket/../run": "has no folder ..",
@@ -81,3 +88,20 @@ def test_a_run_that_begins_where_no_checkpoint_fits_is_refused(tmp_path: Path) -
     check_room(str(tmp_path), goes_on, too_much)
     check_room(str(tmp_path), begins, 1)
     check_room("s3://bucket/run", begins, too_much)
+
+
+def test_a_bucket_of_the_users_own_is_the_local_clouds_if_its_cluster_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an AWS account is configured, in which a bucket may have that name."""
+    info = CloudInfo("http://127.0.0.1:9", 1, str(tmp_path), "127.77.0.0/16", "us-east-1", (), 1)
+    for name in cloud.environment(info):
+        monkeypatch.setenv(name, "of before")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setattr(cloud, "find", lambda: info)
+    spec = JobSpec("demo", "demo", "a.py", (), "", Settings(1, 1), "s3://ours/demo/checkpoints", ())
+    record = ClusterRecord(Aws(), spec, "ours")
+    monkeypatch.setattr(LocalTarget, "cluster_or_gone", lambda *_: record)
+    with opened("demo") as named:
+        assert named.url == "s3://ours/demo/checkpoints"
+        assert os.environ["AWS_ENDPOINT_URL"] == info.endpoint
