@@ -155,9 +155,10 @@ def family(name: str) -> Family | None:
     return next((each for each in FAMILIES if re.match(each.pattern, name)), None)
 
 
-def link(region: str, code: str) -> str:
+def link(region: str, code: str, service: str = "ec2") -> str:
     """Return the page where a quota can be raised."""
-    return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
+    quotas = f"https://{region}.console.aws.amazon.com/servicequotas/home/services"
+    return f"{quotas}/{service}/quotas/{code}"
 
 
 def named(types: Iterable[str], region: str, *, spot: bool) -> str:

@@ -137,14 +137,33 @@ def check_kept(cluster: str, its: Sequence[str], wanted: Sequence[str]) -> None:
         )
 
 
-def warnings(
-    network: Network, chosen: Sequence[str], interfaces: int, needed: int
-) -> Iterator[str]:
+def shortages(subnets: Sequence[Subnet], nodes: int, *, packed: bool) -> Iterator[str]:
+    """Yield where addresses are too few for so many workers and the control nodes (pure).
+
+    Each node takes one address, whatever its network cards: interfaces that are only for EFA take
+    none. A member of etcd takes another. If workers are `packed`, all of them may be in any of the
+    subnets.
+    """
+    control = 2 * len(MEMBERS)
+    if not packed:
+        free = sum(subnet.free for subnet in subnets)
+        if free < nodes + control:
+            yield f"the subnets have {free} free addresses, and nodes take up to {nodes + control}"
+        return
+    for index, subnet in enumerate(subnets):
+        needed = nodes + 2 * (index < len(MEMBERS))
+        if subnet.free < needed:
+            yield (
+                f"{subnet.id} has {subnet.free} free addresses, and nodes take up to {needed} "
+                f"while all workers are in {subnet.zone}: name a larger subnet, or --zones spread"
+            )
+
+
+def warnings(network: Network, chosen: Sequence[str], interfaces: int) -> Iterator[str]:
     """Yield what would keep nodes in the `chosen` zones from working, or make them expensive
     (pure).
 
-    `interfaces` is the number of network interfaces of a worker, `needed` the number of addresses
-    that will be taken.
+    `interfaces` is the number of network interfaces of a worker.
     """
     if not network.resolves:
         yield f"{network.vpc} has its DNS support off: nodes will not find AWS's services"
@@ -178,9 +197,6 @@ def warnings(
             f"{network.vpc} has no gateway endpoint for S3 in the routes of {_names(dear)}: "
             "checkpoints go through the NAT gateway, at 0.045 USD a GB"
         )
-    free = sum(subnet.free for subnet in subnets)
-    if free < needed:
-        yield f"the subnets have {free} free addresses, and nodes take up to {needed}"
 
 
 def member_addresses(aws: Aws, subnets: Sequence[Subnet]) -> tuple[str, ...]:

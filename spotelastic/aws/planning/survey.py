@@ -19,7 +19,7 @@ from spotelastic.aws.compute.quotas import NodeDemand, Quotas
 from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.aws.network.existing_vpc import Network
-from spotelastic.aws.planning import type_selection
+from spotelastic.aws.planning import network_quotas, type_selection
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -78,6 +78,8 @@ def survey(
     price = _price(aws, kinds[0].name, first, listed)
     addresses = _addresses(_nodes(job), interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
+    if network is None and known is None:
+        network_quotas.check_room(aws, nat_gateways)
     image = first_image(aws, *workers_images(kinds[0].gpus))
     size = find_root_disk(aws, image, disk).gib
     return Survey(
@@ -214,8 +216,10 @@ def _of_network(
 ) -> Iterator[str]:
     """Yield the warnings about a network of the user."""
     if network is not None:
-        needed = job.settings.max_nodes + 2 * len(MEMBERS) if known is None else 0
-        yield from existing_vpc.warnings(network, its_zones, interfaces, needed)
+        yield from existing_vpc.warnings(network, its_zones, interfaces)
+        if known is None:
+            packed, nodes = job.capacity.zones == "pack", job.settings.max_nodes
+            yield from existing_vpc.shortages(network.of(its_zones), nodes, packed=packed)
 
 
 def _estimate(

@@ -4,9 +4,22 @@ from collections.abc import Mapping, Sequence
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.errors import UsageError
 
 AT_ONCE = 10
 """Parameters that one call reads."""
+LARGEST = 4096
+"""Bytes of a value that the Parameter Store takes in its free tier."""
+
+
+def check_sizes(values: Mapping[str, str]) -> None:
+    """Raise `UsageError` for a secret that the Parameter Store would refuse."""
+    for name, value in sorted(values.items()):
+        if (size := len(value.encode())) > LARGEST:
+            raise UsageError(
+                f"--secret {name}: it has {size} bytes, and the Parameter Store takes {LARGEST}: "
+                "put it into an object that the script reads (--read), or split it"
+            )
 
 
 def path(cluster: str) -> str:

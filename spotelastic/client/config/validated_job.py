@@ -12,6 +12,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.planning.type_selection import Requirement
+from spotelastic.aws.security.secrets import check_sizes
 from spotelastic.client.config import variables
 from spotelastic.client.config.capacity_policy import (
     capacity,
@@ -91,6 +92,7 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
     _check_machine(config)
     settings, bought = _settings(config), _capacity(config)
     env, secrets = variables.variables(config.env, config.env_file, config.secret, os.environ)
+    check_sizes(secrets)
     if config.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
     archive = code_archive.pack(folder)

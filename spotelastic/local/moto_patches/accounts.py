@@ -34,14 +34,16 @@ def install(patches: Patches, market: SpotMarket) -> None:
         except EntityAlreadyExists as error:
             raise InvalidInput("Service role name has been taken in this account") from error
 
-    @patches.method(ServiceQuotasBackend, "get_service_quota", "moto has no quotas of EC2")
+    @patches.method(
+        ServiceQuotasBackend, "get_service_quota", "moto has no quotas of EC2, and few VPCs"
+    )
     def get_service_quota(
         original: Callable[..., Any], backend: Any, service_code: str, quota_code: str
     ) -> Any:
-        if service_code != "ec2":
+        if service_code not in ("ec2", "vpc"):
             return original(backend, service_code, quota_code)
         return {
-            "ServiceCode": "ec2",
+            "ServiceCode": service_code,
             "QuotaCode": quota_code,
             "Value": float(market.quota(quota_code)),
             "Unit": "None",

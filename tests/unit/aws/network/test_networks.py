@@ -10,6 +10,7 @@ from spotelastic.aws.network.existing_vpc import (
     Subnet,
     check_kept,
     highest_free,
+    shortages,
     warnings,
     within,
 )
@@ -22,10 +23,10 @@ PUBLIC = tuple(
 NETWORK = Network("vpc-1", PUBLIC, frozenset(), resolves=True)
 
 
-def told(subnet: Subnet, network: Network = NETWORK, cards: int = 1, needed: int = 8) -> list[str]:
+def told(subnet: Subnet, network: Network = NETWORK, cards: int = 1) -> list[str]:
     """The warnings of a network whose first subnet is this one."""
     its = replace(network, subnets=(subnet, *network.subnets[1:]))
-    return list(warnings(its, "abc", cards, needed))
+    return list(warnings(its, "abc", cards))
 
 
 def test_public_subnets_with_an_endpoint_for_s3_are_well() -> None:
@@ -56,9 +57,17 @@ def test_checkpoints_through_a_nat_gateway_are_dear() -> None:
     assert "0.045 USD a GB" in line and "subnet-a" in line
 
 
-def test_too_few_addresses_and_no_names_are_told() -> None:
-    (line,) = told(PUBLIC[0], needed=601)
-    assert line == "the subnets have 600 free addresses, and nodes take up to 601"
+def test_addresses_are_counted_in_the_zone_that_all_workers_may_be_in() -> None:
+    small = (replace(PUBLIC[0], free=30), *PUBLIC[1:])
+    assert list(shortages(small, 28, packed=True)) == []
+    (line,) = shortages(small, 29, packed=True)
+    assert line.startswith("subnet-a has 30 free addresses, and nodes take up to 31 while all")
+    assert list(shortages(small, 424, packed=False)) == []
+    (line,) = shortages(small, 425, packed=False)
+    assert line == "the subnets have 430 free addresses, and nodes take up to 431"
+
+
+def test_a_network_without_names_is_told() -> None:
     (line,) = told(PUBLIC[0], replace(NETWORK, resolves=False))
     assert "DNS support off" in line
 

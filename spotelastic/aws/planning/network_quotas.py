@@ -1,0 +1,74 @@
+"""Checks the account's quotas of networks and elastic addresses before a network is made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.compute.quotas import link
+from spotelastic.errors import EnvironmentFailure
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkQuota:
+    """A quota of what a cluster's network is made of."""
+
+    what: str
+    service: str
+    code: str
+    way_out: str
+    """What to do besides asking for more."""
+
+
+VPCS = NetworkQuota(
+    "networks (VPCs)",
+    "vpc",
+    "L-F678F1CE",
+    "delete one that is not used, or put the cluster into one with --vpc and --subnets",
+)
+ADDRESSES = NetworkQuota(
+    "elastic addresses",
+    "ec2",
+    "L-0263D0A3",
+    "release one that is not used, or choose types with one network card",
+)
+
+
+def check_room(aws: Aws, nat_gateways: int) -> None:
+    """Raise `EnvironmentFailure` where another network, or its NAT gateways, are beyond a quota."""
+    _check(aws, VPCS, 1, _vpcs)
+    if nat_gateways:
+        _check(aws, ADDRESSES, nat_gateways, _addresses)
+
+
+def shortage(quota: NetworkQuota, region: str, allowed: int, used: int, needed: int) -> str:
+    """Return why so many more cannot be had; "" if they can (pure)."""
+    if used + needed <= allowed:
+        return ""
+    return (
+        f"the account may have {allowed} {quota.what} in {region}, and has {used}: "
+        f"{quota.way_out}; ask for more at {link(region, quota.code, quota.service)}"
+    )
+
+
+def _check(aws: Aws, quota: NetworkQuota, needed: int, used: Callable[[Aws], int]) -> None:
+    try:
+        with calling(f"look up the quota {quota.code}"):
+            answer = aws.quotas.get_service_quota(ServiceCode=quota.service, QuotaCode=quota.code)
+    except Rejected as error:
+        if error.code not in {*DENIED, "NoSuchResourceException"}:
+            raise
+        return  # what is not known forbids nothing
+    allowed = int(answer["Quota"]["Value"])
+    if why := shortage(quota, aws.region, allowed, used(aws), needed):
+        raise EnvironmentFailure(why)
+
+
+def _vpcs(aws: Aws) -> int:
+    with calling("count the networks"):
+        pages = aws.ec2.get_paginator("describe_vpcs").paginate()
+        return sum(len(page["Vpcs"]) for page in pages)
+
+
+def _addresses(aws: Aws) -> int:
+    with calling("count the elastic addresses"):
+        return len(aws.ec2.describe_addresses()["Addresses"])

@@ -1,0 +1,59 @@
+"""Quotas of networks and elastic addresses, looked at before a network is made."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.fake_aws import Pages, fake_aws, refusal
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.planning.network_quotas import ADDRESSES, VPCS, check_room
+from spotelastic.errors import EnvironmentFailure
+
+
+class Quotas:
+    """Answers with these quotas; a text is the code of a refusal."""
+
+    def __init__(self, values: Mapping[str, float | str]) -> None:
+        self.values = values
+
+    def get_service_quota(self, ServiceCode: str, QuotaCode: str) -> dict[str, Any]:
+        value = self.values[f"{ServiceCode}/{QuotaCode}"]
+        if isinstance(value, str):
+            raise refusal(value, "GetServiceQuota")
+        return {"Quota": {"Value": value}}
+
+
+class Ec2:
+    """Has five VPCs on two pages, and five addresses."""
+
+    def get_paginator(self, _: str) -> Pages:
+        return Pages(lambda **_: [{"Vpcs": [{}] * 3}, {"Vpcs": [{}] * 2}])
+
+    def describe_addresses(self) -> dict[str, Any]:
+        return {"Addresses": [{}] * 5}
+
+
+def account(vpcs: float | str, addresses: float | str = 5.0) -> Aws:
+    values = {f"vpc/{VPCS.code}": vpcs, f"ec2/{ADDRESSES.code}": addresses}
+    return fake_aws("eu-x-1", ec2=Ec2(), **{"service-quotas": Quotas(values)})
+
+
+def test_a_sixth_network_is_refused_with_what_to_do() -> None:
+    with pytest.raises(EnvironmentFailure) as refused:
+        check_room(account(5.0), 0)
+    line = str(refused.value)
+    assert line.startswith("the account may have 5 networks (VPCs) in eu-x-1, and has 5: delete")
+    assert "--vpc and --subnets" in line and f"services/vpc/quotas/{VPCS.code}" in line
+    check_room(account(6.0), 0)
+
+
+def test_a_nat_gateway_needs_an_elastic_address() -> None:
+    with pytest.raises(EnvironmentFailure, match="5 elastic addresses in eu-x-1, and has 5"):
+        check_room(account(6.0), 1)
+    check_room(account(6.0, 6.0), 1)
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "NoSuchResourceException"])
+def test_a_quota_that_is_not_known_forbids_nothing(code: str) -> None:
+    check_room(account(code, code), 1)
