@@ -8,6 +8,7 @@ made from that list.
 
 import dataclasses
 import math
+import operator
 import os
 import re
 import shlex
@@ -192,12 +193,12 @@ def _switch(_: ConfigField, value: Any) -> bool:
 
 
 def _whole(_: ConfigField, value: Any) -> int:
-    whole = isinstance(value, float) and value.is_integer()
-    if isinstance(value, bool) or not (whole or isinstance(value, int | str)):
-        raise ValueError("needs a whole number")
+    is_whole = isinstance(value, str) or (isinstance(value, float) and value.is_integer())
     try:
-        return int(value)
-    except ValueError:
+        if isinstance(value, bool):
+            raise TypeError
+        return int(value) if is_whole else operator.index(value)
+    except (TypeError, ValueError):
         raise ValueError("needs a whole number") from None
 
 
@@ -226,7 +227,7 @@ def _list(field: ConfigField, value: Any) -> tuple[str, ...]:
         return tuple(f"{name}={_entry(each)}" for name, each in value.items())
     if isinstance(value, str):
         value = _words(field, value)
-    if not isinstance(value, Sequence):
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
         raise ValueError("needs a list of texts")
     found = [_text(field, each) for each in value]
     if not field.commas:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy
 import pytest
 import typer
 
@@ -36,6 +37,7 @@ def test_a_job_is_described_by_keywords_that_are_the_flags() -> None:
         script=Path("train.py"), min=2, max=8, env=["EPOCHS=3"], snapshot_every="20"
     )
     assert hash(config) != hash(replace(config, max=9))
+    assert se.JobConfig(min=numpy.int64(2), max=8.0) == se.JobConfig(min=2, max=8)  # type: ignore[arg-type]
     with pytest.raises(FrozenInstanceError):
         config.min = 3  # type: ignore[misc]
 
@@ -69,6 +71,8 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"subnets": " , "}, "--subnets  , : name at least one"),
     ({"args": "'"}, "args ': no closing quotation"),
     ({"script": 1.5j}, "script 1.5j: needs a text"),
+    ({"min": 2.5}, "--min 2.5: needs a whole number"),
+    ({"args": b"ab"}, "needs a list of texts"),
 )
 
 
