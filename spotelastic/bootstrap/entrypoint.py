@@ -26,13 +26,16 @@ from spotelastic.aws.node import hardware
 from spotelastic.aws.node.log_shipper import LogShipper, stream
 from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.aws.security.certificates import WORKER_NAME
-from spotelastic.bootstrap import container, control_node, job_environment
+from spotelastic.bootstrap import container, control_node, image_pull, job_environment
 from spotelastic.bootstrap.caches import SCRATCH
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
+from spotelastic.bootstrap.phases import PHASES, BootPhases
+from spotelastic.bootstrap.reports import AGAIN, repeated, reporting
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec
+from spotelastic.store.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ NO_CONTAINER = 125
 FAILED = 1
 """Exit code of an agent whose job has failed."""
 PASSED_ON = (
-    *(SCRATCH, "AWS_REGION", "AWS_DEFAULT_REGION", "PIP_RETRIES"),
+    *(SCRATCH, PHASES, "AWS_REGION", "AWS_DEFAULT_REGION", "PIP_RETRIES"),
     *("AWS_METADATA_SERVICE_TIMEOUT", "AWS_METADATA_SERVICE_NUM_ATTEMPTS"),
 )
 """Variables of the node that hold in a container, too."""
@@ -84,7 +87,10 @@ def boot() -> int:
 
 
 def _worker() -> int:
-    os.environ[SCRATCH] = str(_scratch())
+    phases = BootPhases.of_script(Path(sys.prefix).parent / "phases")
+    with phases.phase("disks"):
+        os.environ[SCRATCH] = str(_scratch())
+    phases.hand_on()
     return supervise((SupervisedProcess("agent", partial(start, "agent"), ends=_is_final),))
 
 
@@ -109,11 +115,15 @@ def _agent() -> int:
 
     log_as("boot")
     try:
-        me = from_imds(imds())
-        log_as("boot", me.instance)
-        aws = Aws(me.region, account=me.account)
-        spec = job(aws, me)
-        log_as("boot", me.instance, spec.env)
+        phases = BootPhases.of_variables(os.environ)
+        with phases.phase("job"):
+            me = from_imds(imds())
+            log_as("boot", me.instance)
+            aws = Aws(me.region, account=me.account)
+            spec = job(aws, me)
+            log_as("boot", me.instance, spec.env)
+            parameter = Names(spec.cluster).worker_certificate
+            tls = certificate(aws, parameter)
         if spec.container and CONTAINED not in os.environ:
             if not container.possible():
                 logger.error(
@@ -121,11 +131,13 @@ def _agent() -> int:
                     "whose machine image brings it, or no --image"
                 )
                 return SHUT_DOWN
+            if not _pulled(spec, me, tls, phases):
+                return SHUT_DOWN
+            phases.hand_on()
             _enter_container(spec.container)
-        workdir = _code(aws, me, spec)
-        parameter = Names(spec.cluster).worker_certificate
-        tls = certificate(aws, parameter)
-        found = job_environment.make(aws, spec, me, workdir, tls)
+        with phases.phase("job"):
+            workdir = _code(aws, me, spec)
+        found = job_environment.make(aws, spec, me, workdir, tls, phases)
         if found is None:
             return SHUT_DOWN
         blot = redactor(found.secrets)
@@ -169,6 +181,18 @@ def _agent() -> int:
     except (Unavailable, EnvironmentFailure, UsageError) as error:
         logger.error(str(error))
         return TRY_AGAIN
+
+
+def _pulled(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> bool:
+    """Whether the job's image is on this instance now. The run is told while it is pulled."""
+    with reporting(spec, me.instance, tls) as reports, repeated(reports.tell, AGAIN) as tell:
+        try:
+            with phases.phase("image"):
+                image_pull.pull(spec.container, tell)
+        except EnvironmentFailure as error:
+            logger.error(str(error))
+            return False
+    return True
 
 
 def _enter_container(image: str) -> None:

@@ -4,9 +4,7 @@ import hashlib
 import logging
 import os
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,24 +15,16 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import secrets
 from spotelastic.bootstrap.caches import cache_folders
 from spotelastic.bootstrap.context import home
-from spotelastic.clock import wall
-from spotelastic.errors import Unavailable
+from spotelastic.bootstrap.phases import BootPhases
+from spotelastic.bootstrap.reports import AGAIN, Say, repeated, reporting
 from spotelastic.model.job import JobSpec
-from spotelastic.model.progress import Event
 from spotelastic.redaction import redactor
 from spotelastic.store.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
-RECORD_TIMEOUT = 10.0
 SETUP_WITHIN = 1800.0
-AGAIN = 240.0
-"""Seconds after which a node reports again that it is preparing. The controller gives up a node
-that has reported nothing for `ControllerPolicy.boot_within`.
-"""
 TOLD_LINES = 20
-
-Say = Callable[[str], None]
 
 
 class SetUpFailed(BuildFailed):
@@ -50,59 +40,26 @@ class World:
     """Values in `env` that must stay secret."""
 
 
-def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles) -> World | None:
+def make(
+    aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles, phases: BootPhases
+) -> World | None:
     """Prepares this instance for the script in `code`, and reports its progress to the run.
 
     Returns None if that is impossible. Wrong packages would be so on every node: the job has failed
     then, unless it had begun before.
     """
-    from spotelastic.rendezvous.membership import fail, record
-    from spotelastic.store.etcd import EtcdStore
-    from spotelastic.store.keys import Keys
-
-    keys = Keys(spec.run)
     objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
-    store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
-
-    def tell(line: str) -> None:
-        logger.info(line)
-        with suppress(Unavailable):
-            record(store, keys, Event(wall(), "prepare", f"{me.instance}: {line}", me.instance))
-
-    try:
-        with repeated(tell, AGAIN) as told:
-            return prepare(aws, objects, spec, me.instance, code, home(), told)
-    except BuildFailed as error:
-        logger.error(str(error))
-        if not isinstance(error, SetUpFailed):
-            fail(store, keys, f"on {me.instance}: {error}", wall())
-        return None
-    finally:
-        store.close()
-
-
-@contextmanager
-def repeated(tell: Say, every: float) -> Iterator[Say]:
-    """Yields a `tell` that keeps repeating its last message every so many seconds."""
-    over, last = threading.Event(), list[str]()
-
-    def told(line: str) -> None:
-        last[:] = [line]
-        tell(line)
-
-    def repeat() -> None:
-        while not over.wait(every):
-            for line in last:
-                with suppress(Exception):  # it is only told once more
-                    tell(f"still {line}")
-
-    thread = threading.Thread(target=repeat, name="preparing", daemon=True)
-    thread.start()
-    try:
-        yield told
-    finally:
-        over.set()
-        thread.join()
+    with reporting(spec, me.instance, tls) as reports:
+        try:
+            with repeated(reports.tell, AGAIN) as told, phases.phase("environment"):
+                world = prepare(aws, objects, spec, me.instance, code, home(), told)
+        except BuildFailed as error:
+            logger.error(str(error))
+            if not isinstance(error, SetUpFailed):
+                reports.fail(str(error))
+            return None
+        phases.tell_once(reports, home() / "phases-told")
+        return world
 
 
 def prepare(

@@ -226,6 +226,20 @@ def test_the_cost_of_a_job_that_runs_is_told_against_on_demand(terminal: Termina
     assert "control nodes" in shown and "saved" in shown
 
 
+def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: Terminal) -> None:
+    assert within(30, lambda: bool(terminal.training()))
+    node = min(terminal.training())
+
+    def phases() -> list[Any]:
+        told = [event for event in terminal.json("events") if event["node"] == node]
+        return [event for event in told if "phases" in event["data"]]
+
+    assert within(30, lambda: bool(phases()))
+    (booted,) = phases()
+    assert booted["data"]["phases"].keys() == {"disks", "job", "environment"}
+    assert booted["message"].startswith(f"{node}: boot: disks ")
+
+
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
     assert within(30, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"

@@ -162,6 +162,10 @@ class Aws:
         return self._client("ec2")
 
     @cached_property
+    def ecr(self) -> Any:
+        return self._client("ecr")
+
+    @cached_property
     def fis(self) -> Any:
         return self._client("fis")
 

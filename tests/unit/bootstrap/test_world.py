@@ -4,7 +4,7 @@ from threading import Semaphore
 
 from support.patience import PATIENT
 
-from spotelastic.bootstrap.job_environment import repeated
+from spotelastic.bootstrap.reports import repeated
 
 
 def test_a_node_that_prepares_for_long_says_so_again_and_again() -> None:

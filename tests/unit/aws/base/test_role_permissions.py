@@ -38,9 +38,15 @@ OF_ALL = {
         "pricing:GetProducts",
         "ssm:DescribeParameters",
     },
-    "WorkerRole": SESSIONS | {"s3:ListBucketMultipartUploads"},
+    "WorkerRole": SESSIONS
+    | {
+        *("ecr:BatchGetImage", "ecr:GetAuthorizationToken", "ecr:GetDownloadUrlForLayer"),
+        "s3:ListBucketMultipartUploads",
+    },
 }
-"""What AWS permits for everything or for nothing; it shows names, and no more."""
+"""What AWS permits for everything or for nothing; it shows names, and no more. Of images it gives
+what any of them contains, to read.
+"""
 
 
 def ec2(*kinds: str) -> tuple[Resource, ...]:
