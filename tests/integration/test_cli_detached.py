@@ -156,7 +156,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -
     flags = ("--min", "1", "--max", "4", "--linger", "2h", "--name", "demo")
     other = ("--max-cost", "5", "--on-demand", "base=1", "--read", "s3://data/train", "--gang")
     other += ("--max-price", "0.001")
-    told = terminal("up", "--local", "--plan", *flags, *other)
+    told = terminal("up", "--local", "--plan", *flags, *other, *SECRETS, "train.py", *SCRIPT_ARGS)
     assert told.returncode == 0, told.stderr
     assert (
         "would change the cluster demo: max 2 -> 4; gang no -> yes; read none -> data/train; "

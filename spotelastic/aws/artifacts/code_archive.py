@@ -28,6 +28,7 @@ import pathspec
 
 from spotelastic.aws.artifacts.left_out import LeftOut, measure
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.dump import is_dump
 
 LIMIT = 256 * 2**20
 """Most bytes of a working folder. More than that is data, and belongs in a bucket."""
@@ -136,7 +137,7 @@ def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterat
         entries = list(found)
     for entry in entries:
         path = Path(entry.path)
-        if entry.name in NEVER:
+        if entry.name in NEVER or is_dump(entry.name):
             continue
         inside = entry.is_dir(follow_symlinks=False)
         if _ignored(path, rules, folder=inside):

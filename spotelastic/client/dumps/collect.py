@@ -7,7 +7,6 @@ or not in time, is named in the index, and the rest is kept: a bug report is oft
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from spotelastic.agent.event_log.versions import versions
@@ -19,7 +18,7 @@ from spotelastic.client.dumps.worker_output import newest_lines
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, REPORT, STATUS, USAGE
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.model.dump import LAST, folder, object_name
+from spotelastic.model.dump import LAST, file_name, folder, object_name
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeStatus, Status
 
@@ -90,14 +89,9 @@ def collect(
         archive.listing(),
         tuple(archive.missing),
     )
-    file = output or Path(_file_name(source.name, node, at))
+    file = output or Path(file_name(source.name, node, at))
     archive.write(file, index)
     return Dump(str(file.absolute()), index)
-
-
-def _file_name(cluster: str, node: str | None, at: float) -> str:
-    when = datetime.fromtimestamp(at, UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{'-'.join(filter(None, (cluster, node)))}-dump-{when}.tar.gz"
 
 
 def _meant(source: DumpSource, status: Status | None, node: str | None) -> Sequence[NodeStatus]:

@@ -15,6 +15,7 @@ import pytest
 from spotelastic.aws.artifacts.code_archive import pack, unpack
 from spotelastic.client.config import config_file
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.dump import file_name
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -282,6 +283,8 @@ def test_what_runs_have_written_is_no_code(tmp_path: Path) -> None:
             "runs/default/1/step-00000001/__0_0.distcp": "data",
             "elsewhere/spotelastic-run.json": "{}",
             ".spotelastic/local/x": "data",
+            file_name("demo", None, 1e9): "what `spotelastic dump` has written",
+            file_name("demo", "i-0a", 1e9): "the same of one node",
         },
     )
     assert pack(tmp_path).sha256 == before
