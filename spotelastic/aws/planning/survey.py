@@ -19,7 +19,7 @@ from spotelastic.aws.compute.quotas import NodeDemand, Quotas
 from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.aws.network.existing_vpc import Network
-from spotelastic.aws.planning import network_quotas, type_selection
+from spotelastic.aws.planning import disk_key, network_quotas, type_selection
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -90,7 +90,11 @@ def survey(
         resources=cloudformation.summary(
             len(its_zones), private=interfaces > 1, given=network is not None, placed=placed
         ),
-        warnings=(*short, *_of_network(job, network, its_zones, interfaces, known)),
+        warnings=(
+            *short,
+            *_of_network(job, network, its_zones, interfaces, known),
+            *disk_key.warnings(aws),
+        ),
         options=options,
         ranking=ranking,
         prices_of=listed.date,

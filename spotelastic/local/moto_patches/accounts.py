@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from moto.core.responses import ActionResult
+from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 from moto.ec2.responses.vpcs import VPCs
 from moto.iam import models as iam
 from moto.iam.exceptions import EntityAlreadyExists, InvalidInput
@@ -19,6 +21,10 @@ def install(patches: Patches, market: SpotMarket) -> None:
     def create_vpc(original: Callable[..., Any], response: Any) -> Any:
         response.error_on_dryrun()
         return original(response)
+
+    @patches.addition(ElasticBlockStore, "get_ebs_default_kms_key_id", "moto answers 500")
+    def default_key(response: Any) -> ActionResult:
+        return ActionResult({"KmsKeyId": "alias/aws/ebs"})
 
     names = {**iam.SERVICE_NAME_CONVERSION, "spot": "EC2Spot"}
     patches.addition(
