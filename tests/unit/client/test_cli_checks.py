@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fake_aws import fake_aws
 
 from spotelastic import validation
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.client import commands
 from spotelastic.client.config.capacity_policy import keep_deadline, with_deadline
@@ -279,7 +281,7 @@ def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
     monkeypatch.setattr(commands, "cost_of", lambda _: Cost("demo", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     before = with_deadline(Capacity(), 60.0, 990.0)
     spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 2), "", (), capacity=before)
-    cluster: Any = SimpleNamespace(name="demo", spec=spec)
+    cluster = ClusterRecord(fake_aws(), spec, "bucket")
     anew = commands.changed_limits(cluster, "8h", None)(spec).capacity
     assert (anew.deadline, keep_deadline(with_deadline(before, 8 * 3600.0, 5000.0), anew)) == (
         29_800.0,

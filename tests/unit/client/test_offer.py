@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from support.asked import job
+from support.fake_aws import fake_aws
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.artifacts.left_out import LeftOut
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute.estimate import Estimate, Line
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.planning.type_selection import Requirement
@@ -19,7 +21,7 @@ from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Capacity, Settings
+from spotelastic.model.job import Capacity, JobSpec, Settings
 
 
 def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0) -> list[str]:
@@ -68,8 +70,9 @@ def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_ta
     control = Usage("c", "t3.small", False, 0.0, None, 2.0, 2.0, "control")
     cost = usage.cost("demo", {"c": control}, None, HOUR, None)
     monkeypatch.setattr(preflight, "cost_of", lambda _: cost)
-    spec = SimpleNamespace(capacity=Capacity(max_cost=1.5))
-    known: Any = SimpleNamespace(name="demo", spec=spec)
+    capacity = Capacity(max_cost=1.5)
+    spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 1), "", (), capacity=capacity)
+    known = ClusterRecord(fake_aws(), spec, "bucket")
     for limit in (1.0, 2.0, 2.09):
         with pytest.raises(
             UsageError, match=rf"--max-cost {limit:g}: demo has cost \$2.00 already"

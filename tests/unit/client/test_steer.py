@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fake_aws import fake_aws
 
 from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.main import main
@@ -24,7 +26,7 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, JobSpec, Settings
 
 SPEC = JobSpec("demo", "run", "train.py", (), "", Settings(1, 4), "", ())
-CLUSTER: Any = SimpleNamespace(name="demo", aws=None, spec=SPEC)
+CLUSTER = ClusterRecord(fake_aws(), SPEC, "bucket")
 INFO = CloudInfo("http://127.0.0.1:1", 1, "/tmp", "127.77.0.0/16", "us-east-1", ("us-east-1a",), 1)
 AWS: CloudTarget = AwsTarget(Aws("us-east-1"))
 LOCAL: CloudTarget = LocalTarget(INFO)
@@ -203,7 +205,7 @@ def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
     monkeypatch.setattr(commands, "give", lambda *_: "is to have more nodes")
     monkeypatch.setattr(commands.worker_groups, "allow", lambda *_: None)
     spec = replace(SPEC, capacity=Capacity(base=base))
-    cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec)
+    cluster = ClusterRecord(fake_aws(), spec, "bucket")
     if not refused:
         assert commands.scale(AWS, cluster, None, high, say=print).state == "running"
         return

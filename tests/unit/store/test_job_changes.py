@@ -4,12 +4,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from support.account import account
+from support.asked import request
 from support.fake_aws import cloud_over
 
 from spotelastic.aws.base.clients import Aws
@@ -126,10 +126,10 @@ def test_up_again_keeps_when_the_cluster_was_made(
     monkeypatch.setattr(clusters, "ensure_token", lambda *_: None)
     monkeypatch.setattr(clusters.certificates, "ensure", lambda *_: Validity())
     monkeypatch.setattr(clusters.user_secrets, "put", lambda *_: {})
-    request: Any = SimpleNamespace(secrets={}, archive=b"")
+    wanted = request("demo")
     for at, new, born_at in ((100.0, True, 100.0), (200.0, False, 100.0), (300.0, True, 300.0)):
         up = ClusterRecord(objects.aws, replace(SPEC, created_at=at), "bucket")
-        clusters.ship(up, request, new=new)
+        clusters.ship(up, wanted, new=new)
         assert (read(objects).created_at, read(objects).born_at) == (at, born_at)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fake_aws import fake_aws
 from support.patience import PATIENT
 
 from spotelastic.aws.node.log_shipper import BATCH_BYTES, BATCH_LINES, OVERHEAD, LogShipper, batches
@@ -28,10 +29,6 @@ class Service:
         self.streams: dict[str, list[str]] = {}
         self.failed = Event()
 
-    @property
-    def logs(self) -> "Service":
-        return self
-
     def create_log_stream(self, *, logGroupName: str, logStreamName: str) -> None:
         assert logStreamName not in self.streams
         self.streams[logStreamName] = []
@@ -48,7 +45,7 @@ class Service:
 
 def test_lines_arrive_by_stream_and_in_order() -> None:
     service = Service()
-    shipper = LogShipper(service, "group")  # type: ignore[arg-type]
+    shipper = LogShipper(fake_aws(logs=service), "group")
     for number in range(5):
         shipper.write("n/rank-0", f"line {number}")
     shipper.write("n/rank-1", "other")
@@ -62,7 +59,7 @@ def test_lines_arrive_by_stream_and_in_order() -> None:
 
 def test_what_could_not_be_sent_is_sent_later_and_first() -> None:
     service = Service(failures=1)
-    shipper = LogShipper(service, "group")  # type: ignore[arg-type]
+    shipper = LogShipper(fake_aws(logs=service), "group")
     shipper.write("n/rank-0", "before")
     assert service.failed.wait(PATIENT)
     shipper.write("n/rank-0", "after")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fake_aws import fake_aws
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.security import sessions
@@ -27,9 +28,7 @@ class Manager:
 
 @pytest.fixture
 def aws() -> Aws:
-    aws = Aws("eu-west-1")
-    aws.__dict__["ssm"] = Manager()
-    return aws
+    return fake_aws("eu-west-1", ssm=Manager())
 
 
 @pytest.fixture

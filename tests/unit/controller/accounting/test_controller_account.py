@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.fake_aws import fake_aws
 
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import estimate
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.client import commands, published
@@ -18,7 +20,7 @@ from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER, PriceC
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import ControllerPolicy, DepartedNode, Observation
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.job import Capacity, Job, Settings
+from spotelastic.model.job import Capacity, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event, Point, Progress, Status
 from spotelastic.store.codec import encode
@@ -213,8 +215,8 @@ def test_a_restart_is_held_to_what_the_cluster_has_cost_in_all(
     control = Usage("c", "t3.small", False, 0.0, HOUR, 2.0, 2.0, "control")
     spent = usage.cost("demo", {"c": control}, None, HOUR, None)
     monkeypatch.setattr(commands, "cost_of", lambda _: spent)
-    spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
-    cluster: Any = SimpleNamespace(name="demo", spec=spec)
+    spec = JobSpec("demo", "run", "train.py", (), "", Settings(2, 4), "", ())
+    cluster = ClusterRecord(fake_aws(), spec, "bucket")
     with pytest.raises(UsageError, match=r"--max-cost 2: demo has cost \$2.00 already"):
         commands.changed_limits(cluster, None, 2.0)
     commands.changed_limits(cluster, None, 2.01)
@@ -227,8 +229,8 @@ def test_a_restart_is_refused_that_would_be_stopped_before_it_trains(
     bill = {"a": Usage("a", "g5.xlarge", True, 0.0, HOUR, 6.0, 9.0)}
     spent = usage.cost("demo", bill, None, HOUR, None)
     monkeypatch.setattr(commands, "cost_of", lambda _: spent)
-    spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
-    cluster: Any = SimpleNamespace(name="demo", spec=spec)
+    spec = JobSpec("demo", "run", "train.py", (), "", Settings(2, 4), "", ())
+    cluster = ClusterRecord(fake_aws(), spec, "bucket")
     with pytest.raises(UsageError, match=r"before it trains.*above \$7.00"):
         commands.changed_limits(cluster, None, 7.0)
     commands.changed_limits(cluster, None, 7.01)

@@ -2,8 +2,6 @@
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -107,11 +105,16 @@ def test_a_member_that_serves_looks_rarely_for_a_newer_generation_and_lists_only
     monkeypatch.setattr(member_lifecycle, "steady", lambda: now)
     monkeypatch.setattr(member_lifecycle, "serves", lambda *_: serves)
     monkeypatch.setattr(member_lifecycle, "find_binary", lambda: "etcd")
-    objects: Any = SimpleNamespace(names=lambda prefix: listed.append(prefix) or ())
+
+    class Listed(MemoryBucket):
+        def names(self, prefix: str) -> tuple[str, ...]:
+            listed.append(prefix)
+            return super().names(prefix)
+
     member = MemberConfig("a", tmp_path, "a:2379", "a:2380")
     follows = member_lifecycle.MemberLifecycle(
         member_lifecycle.MemberLifecycleConfig(member, tmp_path, {}, tmp_path / "log"),
-        objects,
+        Listed("demo"),
         pause=wait,
     )
     with pytest.raises(Over):
@@ -121,7 +124,7 @@ def test_a_member_that_serves_looks_rarely_for_a_newer_generation_and_lists_only
 
 def test_the_newest_generation_is_told_by_its_name_alone() -> None:
     names = (f"{GENERATIONS}000001.json", f"{GENERATIONS}000012.json")
-    objects: Any = SimpleNamespace(names=lambda _: names)
+    objects = MemoryBucket("demo", dict.fromkeys(names, b"not read"))
     assert Generations(objects).number() == 12
     assert Generations(MemoryBucket("demo")).number() == 0
 
