@@ -41,6 +41,8 @@ def test_what_agents_decided_when_a_worker_and_a_node_were_lost_is_decided_again
         run.nodes["a"].wait()
     written = tmp_path / "logs"
     assert list(differences(written)) == []
+    kinds = {each.kind for files in logs(written).values() for one in files for each in one.records}
+    assert log.EVENT in kinds and log.STATE not in kinds, "each change has its event"
     told = decisions(written)
     assert told["a"][-1].closed == "" and told["b"][-1].closed is None
     assert any(any("code=-9" in line for line in each.because) for each in told["b"])

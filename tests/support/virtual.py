@@ -5,8 +5,8 @@ Workers, daemons and clouds are simulated. Nothing here sleeps or starts a threa
 
 Simulated: a zygote that takes `WARM` seconds; workers that restore, step in lockstep once all of a
 round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed steps; an
-object store that commits a while later; agents that hardly get to run (`SimNode.lag`). Real:
-`agent.decide`, `agent.observe`, `agent.watches`, `rendezvous.*`, and `store.memory`.
+object store that commits a while later; agents that hardly get to run (`SimNode.lag`). Real: the
+agent's core with its executor (`agent.core`), `rendezvous.*`, and `store.memory`.
 """
 
 import heapq
