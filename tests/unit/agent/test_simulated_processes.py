@@ -28,8 +28,8 @@ ALL = {kind.__name__ for kind in get_args(actions.Action)}
 
 
 def test_each_action_is_performed_by_the_executor_or_by_the_processes() -> None:
-    """The claim of the storage is on both sides: etcd is asked first."""
-    assert {"ClaimStorage"} == REAL & ON_ETCD
+    """Two are on both sides: etcd is asked before a claim, and may be told of a start."""
+    assert {"ClaimStorage", "StartWorkers"} == REAL & ON_ETCD
     assert ALL - {"Exit"} == REAL | ON_ETCD
 
 
