@@ -74,6 +74,14 @@ def test_no_document_or_message_names_a_file_that_is_not_there() -> None:
     assert missing == []
 
 
+def test_every_decision_has_a_number_of_its_own() -> None:
+    files = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    told = [int(file.read_text().removeprefix("# ").partition(".")[0]) for file in files]
+    assert (
+        told == [int(file.name.partition("-")[0]) for file in files] == [*range(1, len(files) + 1)]
+    )
+
+
 def test_code_that_a_document_names_in_short_is_there() -> None:
     known = [str(path.relative_to(ROOT)) for path in tracked("*.py")]
     missing = [
