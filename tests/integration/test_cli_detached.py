@@ -284,8 +284,7 @@ def test_a_dump_has_what_every_node_knows_and_no_secret(terminal: Terminal) -> N
     assert job["args"] == ["--api-key", "***", "--name", "***"]
     assert (job["env"], job["secrets"]) == (["PLANTED"], ["API"])
     for node, row in rows.items():
-        if row["role"] == "control":
-            assert b"control of demo" in files[f"nodes/{node}/console.log"]
+        assert f"{row['role']} of demo".encode() in files[f"nodes/{node}/console.log"]
     for node in workers:
         assert json.loads(files[f"nodes/{node}/state.json"])["membership"]["registered"]
         assert b"told by mistake" in b"".join(

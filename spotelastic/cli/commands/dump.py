@@ -7,6 +7,7 @@ import typer
 
 from spotelastic.cli.options.common import Region, Where
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import size
 from spotelastic.wrapping import note, say
 
 EXAMPLES = """[bold]Examples[/]
@@ -74,8 +75,7 @@ def dump(
         return
     for line in made.index.missing:
         say(f"missing: {line}")
-    size = Path(made.file).stat().st_size
-    say(f"wrote {made.file} ({size / 1e6:.1f} MB): attach it to your report")
+    say(f"wrote {made.file} ({size(Path(made.file).stat().st_size)}): attach it to your report")
 
 
 def _replay(file: Path, node: str | None, *, json: bool) -> None:

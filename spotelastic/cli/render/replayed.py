@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from spotelastic.client.dumps.replayed import NodeReplay
+from spotelastic.model.counting import counted
 
 BECAUSE = 4
 """Most events that are shown for one decision: the last ones."""
@@ -17,7 +18,7 @@ def lines(told: NodeReplay) -> Iterator[str]:
         when = datetime.fromtimestamp(each.at).strftime("%H:%M:%S.%f")[:-3]
         if each.actions or each.difference or each.closed is not None:
             more = len(each.because) - BECAUSE
-            before = [f"{more} other events"] if more > 0 else []
+            before = [counted(more, "other event")] if more > 0 else []
             reason = "; ".join([*before, *each.because[-BECAUSE:]]) or "the time has come"
             yield f"{when}  {reason}"
         for action in each.actions:

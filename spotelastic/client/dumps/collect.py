@@ -6,6 +6,7 @@ or not in time, is named in the index, and the rest is kept: a bug report is oft
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from spotelastic.client.dumps.worker_output import newest_lines
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, REPORT, STATUS, USAGE
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.model.counting import size
 from spotelastic.model.dump import LAST, file_name, folder, object_name
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeStatus, Status
@@ -25,6 +27,8 @@ from spotelastic.model.progress import NodeStatus, Status
 LOOK_EVERY = 0.25
 WITHIN = 20.0
 """Seconds that nodes have to answer."""
+AT_ONCE = 8
+"""Consoles that are read at once."""
 ENDED_NODES = 32
 """Most archives of nodes that have ended."""
 PUBLISHED = (STATUS, REPORT, EVENTS, CURVE, USAGE)
@@ -80,6 +84,7 @@ def collect(
         archive.json("cluster/job.json", job_without_secrets(job, known=secrets.complete))
     _published(collection)
     _nodes(collection, its, status, node, within)
+    _consoles(collection, its)
     _ended_nodes(collection, node)
     index = DumpIndex(
         source.name,
@@ -185,25 +190,44 @@ def _add_node(collection: _Collection, node: str, name: str) -> None:
     data = collection.source.objects.get(name)
     if data is not None:
         collection.archive.node(node, data)
-        collection.say(f"{node}: {len(data) / 1e3:.0f} kB")
+        collection.say(f"{node}: {size(len(data))}")
 
 
 def _without_answer(collection: _Collection, row: NodeStatus) -> str:
-    """Add what others know of a node: its console, and the output of its workers."""
+    """Add the output of a node's workers, as the log group has it. Returns why it is needed."""
     cluster, archive = collection.source.cluster, collection.archive
     if cluster is None:
         return "the cluster is gone"
     why = "it has not answered in time" if row.role == "worker" else "control nodes are not asked"
-    try:
-        archive.text(f"nodes/{row.id}/console.log", autoscaling.console(cluster.aws, row.id))
-    except SpotelasticError as error:
-        archive.lack(f"the console of {row.id}", error)
     if row.role == "worker":
         try:
             archive.text(f"nodes/{row.id}/output.log", newest_lines(cluster, row.id))
         except SpotelasticError as error:
             archive.lack(f"the output of {row.id}", error)
     return why
+
+
+def _consoles(collection: _Collection, rows: Sequence[NodeStatus]) -> None:
+    """Add what each node has written to its console: the lines of its agent, or controller."""
+    cluster = collection.source.cluster
+    if cluster is None or not rows:
+        return
+
+    def read(node: str) -> str | SpotelasticError:
+        try:
+            return autoscaling.console(cluster.aws, node)
+        except SpotelasticError as error:
+            return error
+
+    first, *others = [row.id for row in rows]
+    found = {first: read(first)}  # which makes boto3's client: not on several threads at once
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found |= zip(others, pool.map(read, others), strict=True)
+    for node, told in found.items():
+        if isinstance(told, SpotelasticError):
+            collection.archive.lack(f"the console of {node}", told)
+        else:
+            collection.archive.text(f"nodes/{node}/console.log", told)
 
 
 def _ended_nodes(collection: _Collection, node: str | None) -> None:
