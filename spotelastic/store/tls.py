@@ -37,9 +37,13 @@ class TlsFiles:
         return ",".join(["protocol=https", *(f"{name}={file}" for name, file in named if file)])
 
     def read(self) -> Pem:
-        """Return what the files contain now. Raises `OSError`."""
+        """Return what the files contain now.
+
+        Raises `OSError`, also for a file that is just being written: gRPC ends its process where a
+        certificate or a key is empty.
+        """
         authority, key, certificate = (
-            file.read_bytes() if file else None for file in (self.cacert, self.key, self.cert)
+            _whole(file) if file else None for file in (self.cacert, self.key, self.cert)
         )
         return authority, key, certificate
 
@@ -120,6 +124,13 @@ def daemon_tls_of(conf: Mapping[str, str], tls: TlsFiles | None) -> TlsFiles | N
             f"clients: {_reason(error)}"
         ) from error
     return tls
+
+
+def _whole(file: Path) -> bytes:
+    data = file.read_bytes()
+    if b"-----END " not in data:
+        raise OSError(f"{file} is not a whole PEM file")
+    return data
 
 
 def _reason(error: OSError) -> str:

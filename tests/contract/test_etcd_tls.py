@@ -17,8 +17,9 @@ from spotelastic.errors import Unavailable, UsageError
 from spotelastic.store.diagnose import diagnose, read
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, status
+from spotelastic.store.members import MemberChannel
 from spotelastic.store.session import Session
-from spotelastic.store.tls import TlsFiles, tls_of
+from spotelastic.store.tls import FILES, TlsFiles, tls_of
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,24 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
         store.put("/tls/b", b"2", session.lease)
         seen.wait(lambda seen: seen.state().keys() == {"/tls/a", "/tls/b"})
         assert session.alive and not lost.is_set()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("left", [0, 40])
+def test_certificates_that_are_just_being_written_are_left_alone(
+    name: str, left: int, tmp_path: Path
+) -> None:
+    """gRPC ended the process where a file was empty."""
+    ours = certificates(tmp_path)
+    channel = MemberChannel("127.0.0.1:1", ours)
+    file = getattr(ours, name)
+    old = file.read_bytes()
+    file.write_bytes(old[:left])
+    assert channel.renewed() is channel
+    with pytest.raises(OSError, match="not a whole PEM file"):
+        MemberChannel("127.0.0.1:1", ours)
+    file.write_bytes(old + old)
+    assert channel.renewed() is not channel
 
 
 def test_what_is_wrong_with_certificates_is_said(
