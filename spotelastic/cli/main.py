@@ -23,8 +23,14 @@ of memory.
 """
 
 
+LOCAL_TARGET = "spotelastic.client.targets.local_target"
+"""A module that is asked only if a command has imported it."""
+
+
 def main() -> None:
     """Entry point of the `spotelastic` command."""
+    if (local := sys.modules.get(LOCAL_TARGET)) is not None:
+        local.forget_used()  # by what ran in this process before
     try:
         sys.exit(run_command(sys.argv[1:] or ["--help"]))
     except SpotelasticError as error:
@@ -121,7 +127,7 @@ def _told_by_aws(error: Exception) -> str | None:
 
 def _told_by_the_local_cloud(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code if the local cloud has ended under this command; else None."""
-    local = sys.modules.get("spotelastic.client.targets.local_target")
+    local = sys.modules.get(LOCAL_TARGET)
     exceptions = sys.modules.get("botocore.exceptions")
     if local is None or exceptions is None:
         return None

@@ -9,6 +9,9 @@ import torch
 from support.ckpt import ckpt, fine, refused
 from support.small_disk import make_read_only, small_disk
 
+from spotelastic.client.targets.local_target import LocalTarget, has_gone
+from spotelastic.local.cloud import CloudInfo
+
 KIB = 256
 STATE = {"model": {str(i): torch.rand(16 * 1024) for i in range(8)}}
 """Twice as much as the disk holds."""
@@ -98,6 +101,14 @@ def test_an_import_to_where_one_may_not_write_says_so(tmp_path: Path, disk: Path
     done = ckpt("import", tmp_path / "in.pt", disk / "run")
     assert done.code and not done.out
     assert done.err == f"spotelastic: {disk / 'run'}: Read-only file system\n"
+
+
+def test_a_local_cloud_that_has_ended_is_not_to_blame_unless_the_command_used_it(
+    tmp_path: Path, disk: Path
+) -> None:
+    LocalTarget(CloudInfo("http://127.0.0.1:1", 1, "/tmp", "127.77.0.0/16", "us-east-1", (), 1))
+    assert has_gone()
+    test_an_import_to_where_one_may_not_write_says_so(tmp_path, disk)
 
 
 def test_a_file_that_cannot_be_read_is_not_called_unsafe(tmp_path: Path) -> None:

@@ -206,6 +206,12 @@ def _leave_all() -> None:
                 _log.warning("%s", error)
 
 
+def forget_used() -> None:
+    """Begin a command for which `has_gone` counts only the cloud that it uses itself."""
+    global _used
+    _used = None
+
+
 def has_gone() -> bool:
     """Whether this process used a local cloud that no longer answers.
 
