@@ -55,7 +55,7 @@ $(STAMP): pyproject.toml constraints.txt spotelastic/version.py
 	@touch $@
 
 demo: install
-	$(VENV)/bin/spotelastic up --local --fresh --min 2 --max 4 --drill \
+	$(VENV)/bin/spotelastic up --local --name demo --fresh --yes --min 2 --max 4 --drill \
 	  --report build/demo-report.json --curve build/demo-loss.png \
 	  examples/train_gpt.py --steps 400
 

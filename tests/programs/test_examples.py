@@ -71,7 +71,11 @@ def run(command: str, folder: Path) -> None:
     done = subprocess.run(
         shlex.split(command),
         cwd=folder,
-        env={**os.environ, "PATH": f"{first}{os.pathsep}{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "PATH": f"{first}{os.pathsep}{os.environ['PATH']}",
+            "SPOTELASTIC_HOME": str(folder / "home"),  # the user's own keeps no bucket of a test
+        },
         capture_output=True,
         text=True,
         check=False,
