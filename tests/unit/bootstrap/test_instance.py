@@ -12,15 +12,23 @@ from spotelastic.bootstrap import context
 from spotelastic.errors import Unavailable
 
 
+def pem(word: str) -> str:
+    return f"-----BEGIN {word}-----\n-----END {word}-----\n"
+
+
+def held(*words: str) -> tuple[bytes, ...]:
+    return tuple(pem(word).encode() for word in words)
+
+
 def test_a_certificate_that_up_renews_replaces_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    stored = Certificate("authority", "old", "old key")
+    stored = Certificate(*map(pem, ("authority", "old", "old key")))
     failures = [Unavailable("no answer")]
 
     def fetch(_aws: Aws, parameter: str) -> Certificate:
         assert parameter == "/its/own"
-        if stored.certificate == "new" and failures:
+        if stored.certificate == pem("new") and failures:
             raise failures.pop()
         return stored
 
@@ -28,11 +36,11 @@ def test_a_certificate_that_up_renews_replaces_the_files(
     monkeypatch.setattr(certificates, "fetch", fetch)
     aws = Aws("us-east-1")
     files = context.certificate(aws, "/its/own")
-    assert files.read() == (b"authority", b"old key", b"old")
+    assert files.read() == held("authority", "old key", "old")
     over = context.keep_fresh(aws, "/its/own", every=0.01)
     try:
-        stored = Certificate("authority", "new", "new key")
-        until(lambda: files.read() == (b"authority", b"new key", b"new"))
+        stored = Certificate(*map(pem, ("authority", "new", "new key")))
+        until(lambda: files.read() == held("authority", "new key", "new"))
     finally:
         over.set()
     assert said == ["no answer"]
