@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.aws.base.clients import Aws, calling
@@ -125,16 +126,7 @@ def _agent() -> int:
             parameter = Names(spec.cluster).worker_certificate
             tls = certificate(aws, parameter)
         if spec.container and CONTAINED not in os.environ:
-            if not container.possible():
-                logger.error(
-                    f"--image {spec.container}: this machine has no docker: take types with GPUs, "
-                    "whose machine image brings it, or no --image"
-                )
-                return SHUT_DOWN
-            if not _pulled(spec, me, tls, phases):
-                return SHUT_DOWN
-            phases.hand_on()
-            _enter_container(spec.container)
+            return _continue_in_image(spec, me, tls, phases)
         with phases.phase("job"):
             workdir = _code(aws, me, spec)
         found = job_environment.make(aws, spec, me, workdir, tls, phases)
@@ -183,6 +175,23 @@ def _agent() -> int:
         return TRY_AGAIN
 
 
+def _continue_in_image(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> int:
+    """Start this boot again inside of the job's image, in place of this process.
+
+    Returns an exit code only where the image cannot be used.
+    """
+    if not container.possible():
+        logger.error(
+            f"--image {spec.container}: this machine has no docker: take types with GPUs, "
+            "whose machine image brings it, or no --image"
+        )
+        return SHUT_DOWN
+    if not _pulled(spec, me, tls, phases):
+        return SHUT_DOWN
+    phases.hand_on()
+    return _enter_container(spec.container)
+
+
 def _pulled(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> bool:
     """Whether the job's image is on this instance now. The run is told while it is pulled."""
     with reporting(spec, me.instance, tls) as reports, repeated(reports.tell, AGAIN) as tell:
@@ -195,7 +204,7 @@ def _pulled(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> b
     return True
 
 
-def _enter_container(image: str) -> None:
+def _enter_container(image: str) -> NoReturn:
     """Replaces this process by the client of a container that runs the agent. Never returns."""
     installed = Path(sys.prefix).parent
     environ = {CONTAINED: "1", "HOME": str(Path.home())}

@@ -115,6 +115,8 @@ Request = (
 
 @dataclass(frozen=True, slots=True)
 class JobRead:
+    """Answers `LookAtJob`: what the bucket says of the job."""
+
     stopping: bool
     """Whether the cluster is to be taken down."""
     spec: JobSpec | None
@@ -125,6 +127,8 @@ class JobRead:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
+    """Answers `TakeOver`: the job, and what the leader before had published."""
+
     job: JobRead
     bill: Bill
     billed_at: float
@@ -134,11 +138,15 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class GroupsSeen:
+    """Answers `LookAtGroups`: the worker groups, by name."""
+
     groups: Mapping[str, WorkerGroup]
 
 
 @dataclass(frozen=True, slots=True)
 class InstancesSeen:
+    """Answers `LookAtInstances`: the instances, by id, and the bill as of now."""
+
     instances: Mapping[str, Instance]
     bill: Bill
     prices_of: str
@@ -147,6 +155,8 @@ class InstancesSeen:
 
 @dataclass(frozen=True, slots=True)
 class ZonesFound:
+    """Answers `NameZones` and `OfferZones`."""
+
     zones: tuple[ZoneOffer, ...]
 
 
@@ -160,12 +170,16 @@ class NodePrices:
 
 @dataclass(frozen=True, slots=True)
 class Performed:
+    """Answers `Perform`."""
+
     done: tuple[AnyAction, ...]
     """The actions that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
+    """Answers `Publish`."""
+
     entries: tuple[Event, ...]
     """Interruptions of the newest report, to be put on record."""
 
