@@ -91,6 +91,17 @@ def linger(text: str) -> float | None:
     return seconds
 
 
+def time(flag: str, text: str) -> float:
+    """Parse a time such as 90s, 10m or 2h into seconds."""
+    try:
+        seconds = Interval.parse(text).seconds
+    except ValueError:
+        seconds = None
+    if seconds is None:
+        raise UsageError(f"{flag} {text}: expected a time, such as 90s, 10m or 2h")
+    return seconds
+
+
 def size(flag: str, text: str) -> float:
     """Parse a size such as 20GB, 500 MB, 1.5TB or 10GiB into bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)

@@ -22,9 +22,11 @@ from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
 from spotelastic.aws.base.names import Names
+from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.aws.messaging.log_group import LogStream
 from spotelastic.aws.node import hardware
-from spotelastic.aws.node.log_shipper import LogShipper, stream
+from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import container, control_node, image_pull, job_environment
@@ -135,7 +137,7 @@ def _agent() -> int:
         blot = redactor(found.secrets)
         token = _token(aws, spec)
         keep_fresh(aws, parameter)
-        logs = LogShipper(aws, spec.log_group)
+        logs, born = LogShipper(aws, spec.log_group), log_group.born(spec.born_at)
         config = AgentConfig(
             run=spec.run,
             endpoints=spec.etcd,
@@ -161,7 +163,9 @@ def _agent() -> int:
             secrets=found.secrets,
             keep_daemon=True,
             put=BucketObjects(aws, me.tag(BUCKET), spec.cluster).put,
-            line=lambda rank, _local_rank, text: logs.write(stream(me.instance, rank), blot(text)),
+            line=lambda rank, _local_rank, text: logs.write(
+                str(LogStream(born, me.instance, rank)), blot(text)
+            ),
         )
         try:
             code = run(config).code

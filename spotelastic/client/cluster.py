@@ -107,16 +107,23 @@ class Cluster:
         *,
         rank: int | None = None,
         node: str | None = None,
+        since: float = 0.0,
+        previous: int = 0,
         follow: bool = False,
         note: Say | None = None,
     ) -> Iterator[OutputLine]:
         """Yield the lines that workers have written, in the order of their time.
 
-        `rank` and `node` select. With `follow`, it goes on until the job has ended. `note` is
-        called if there is nothing to show yet; with it, an unknown node or rank raises
+        `rank`, `node` and `since` (seconds since the epoch) select. With `follow`, it goes on until
+        the job has ended. `previous`: those of the cluster of this name that many before it.
+        `note` is called if there is nothing to show yet; with it, an unknown node or rank raises
         `UsageError`.
+
+        Lines are kept for 14 days, also when the cluster is gone: use
+        `spotelastic.client.find(name, gone=True)`.
         """
-        return logs.tail(self.record, Wanted(rank, node), follow=follow, note=note)
+        wanted = Wanted(rank, node, since)
+        return logs.tail(self.record, wanted, previous=previous, follow=follow, note=note)
 
     def report(self) -> Report:
         """Return the cost of every interruption, the goodput and the bill.

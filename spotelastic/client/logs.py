@@ -1,34 +1,46 @@
-"""Reads the output of workers from the cluster's log group, for `spotelastic logs`."""
+"""Reads the output of workers, for `spotelastic logs`.
+
+It is in the cluster's log group. Of a local cluster it is in a folder, too, which stays when the
+local cloud has ended.
+"""
 
 import math
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
-from spotelastic.aws.base.clients import Rejected, calling
 from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.messaging import log_group
+from spotelastic.aws.messaging.log_group import GroupLine, LogStream
 from spotelastic.client.published import status_of
 from spotelastic.clock import steady
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED
 
-EVERY = 1.0
-"""Seconds between two looks for new lines."""
-LATE = 5000
-"""Milliseconds by which lines may arrive after younger lines of another node, or after the job's
-end."""
-STREAM = re.compile(r"(?P<node>[^/]+)/rank-(?P<rank>\d+)")
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often what is followed is looked at, in seconds."""
+
+    every: float = 1.0
+    """Between two looks for new lines."""
+    late: float = 5.0
+    """Lines may arrive so much later than younger lines of another node, or than the job's end."""
+    quiet: float = 15.0
+    """Without a line for so long, it is asked whether the cluster is still there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Selects lines by rank, by node, by both or by neither."""
+    """Selects lines by rank, node and time, each of them or none."""
 
     rank: int | None = None
     node: str | None = None
+    since: float = 0.0
+    """No lines that were written before; seconds since the epoch."""
 
     def takes(self, node: str, rank: int) -> bool:
         """Whether a worker's lines are selected."""
@@ -54,85 +66,178 @@ class OutputLine:
         return f"{self.node} rank {self.rank}: {self.text}"
 
 
-ALL = Wanted()
+class OutputSource(Protocol):
+    """The kept output of all clusters of one name."""
+
+    def streams(self) -> list[LogStream]:
+        """Return the streams of all workers."""
+
+    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
+        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutput:
+    """The output in a cluster's log group."""
+
+    cluster: ClusterRecord
+
+    def streams(self) -> list[LogStream]:
+        """Return the streams of all workers."""
+        return log_group.streams(self.cluster.aws, self.cluster.spec.log_group)
+
+    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
+        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
+        return log_group.lines(self.cluster.aws, self.cluster.spec.log_group, begin, since)
+
+
+ALL, PACE = Wanted(), Pace()
 
 
 def tail(
     cluster: ClusterRecord,
     wanted: Wanted = ALL,
     *,
+    previous: int = 0,
     follow: bool = False,
     note: Callable[[str], None] | None = None,
+    pace: Pace = PACE,
 ) -> Iterator[OutputLine]:
-    """Yield lines in the order they were written.
+    """Yield the lines of a cluster's workers in the order they were written.
 
     With `follow`, until the job has ended or the cluster was taken down. `note` is called if there
-    is nothing to show; with `note`, an unknown node or rank raises `UsageError`.
+    is nothing to show; with `note`, an unknown node or rank raises `UsageError`. `previous`: of the
+    cluster of this name that many before it.
     """
-    seen: set[str] = set()
-    wrote: set[tuple[str, int]] = set()
-    looked = False
-    since = 0
-    runs = False
-    until = math.inf if follow else steady()
+    output, its = GroupOutput(cluster), log_group.born(cluster.spec.born_at)
+    if previous:
+        yield from earlier(output, cluster.name, its, previous, wanted)
+        return
+    begin = log_group.prefix(its, wanted.node or "")
+    seen: dict[str, int] = {}
+    since = int(wanted.since * 1000)
+    looked = any_shown = runs = False
+    heard, until = steady(), math.inf if follow else steady()
     while True:
         # The status is read first, so that lines written before the end are still read.
         if until == math.inf:
             ended = status_of(cluster).state in ENDED
-            until = steady() + (LATE / 1000 if runs else 0.0) if ended else math.inf
+            if ended:
+                until = steady() + (pace.late if runs else 0.0)
+            elif not looked or steady() > heard + pace.quiet:
+                heard = steady()
+                # The last status of one that was taken down may still say "running".
+                if lifecycle.find(cluster.name, cluster.aws) is None:
+                    until = steady()
             runs = not ended
-        try:
-            for event in _events(cluster, since):
-                if event["eventId"] in seen:
-                    continue
-                seen.add(event["eventId"])
-                since = max(since, event["timestamp"] - LATE)
-                if where := STREAM.fullmatch(event["logStreamName"]):
-                    writer = where["node"], int(where["rank"])
-                    wrote.add(writer)
-                    if wanted.takes(*writer):
-                        at = event["timestamp"] / 1000
-                        yield OutputLine(*writer, at, event["message"].rstrip())
-        except Rejected as error:
-            if error.code != "ResourceNotFoundException":
-                raise
-            # The log group comes and goes with the stack; the last status may still say "running".
-            if follow and lifecycle.find(cluster.name, cluster.aws) is None:
-                return
-        if note is not None and not looked:
-            looked = True
-            _check(cluster, wanted, wrote, follow=follow, note=note)
+        for line in output.lines(begin, since):
+            if line.id in seen:
+                continue
+            seen[line.id] = line.at
+            since, heard = max(since, line.at - int(pace.late * 1000)), steady()
+            if line.stream.born == its and wanted.takes(line.stream.node, line.stream.rank):
+                any_shown = True
+                yield _shown(line)
+        seen = {id: at for id, at in seen.items() if at >= since}
+        if note is not None and not looked and not any_shown:
+            _check(cluster, wanted, _writers(output, its), follow=follow, note=note)
+        looked = True
         if steady() >= until:
             return
-        threading.Event().wait(EVERY)
+        threading.Event().wait(pace.every)
+
+
+def earlier(
+    output: OutputSource, name: str, its: str, previous: int, wanted: Wanted = ALL
+) -> Iterator[OutputLine]:
+    """Yield the lines of the cluster that many before the one that was created at `its`.
+
+    Raises `UsageError` if there are no lines of that many.
+    """
+    found = sorted({stream.born for stream in output.streams()} - {its}, reverse=True)
+    if previous > len(found):
+        times = ", ".join(each or "unknown time" for each in found)
+        raise UsageError(
+            f"--previous {previous}: there are logs of {counted(len(found), 'earlier cluster')} "
+            f"named {name}" + (f", created {times} (UTC), the newest first" if found else "")
+        )
+    yield from kept(output, name, found[previous - 1], wanted)
+
+
+def left(
+    output: OutputSource, name: str, previous: int = 0, wanted: Wanted = ALL
+) -> Iterator[OutputLine]:
+    """Yield the lines that the newest cluster has left, or the one that many before it."""
+    newest = max(stream.born for stream in output.streams())
+    if previous:
+        yield from earlier(output, name, newest, previous, wanted)
+    else:
+        yield from kept(output, name, newest, wanted)
+
+
+def kept(output: OutputSource, name: str, born: str, wanted: Wanted = ALL) -> Iterator[OutputLine]:
+    """Yield the lines of the cluster that was created then, and writes no more.
+
+    Raises `UsageError` if it had no such node or rank.
+    """
+    begin, any_shown = log_group.prefix(born, wanted.node or ""), False
+    for line in output.lines(begin, int(wanted.since * 1000)):
+        if line.stream.born == born and wanted.takes(line.stream.node, line.stream.rank):
+            any_shown = True
+            yield _shown(line)
+    if not any_shown:
+        writers = _writers(output, born)
+        nodes, ranks = {each.node for each in writers}, {each.rank for each in writers}
+        _refuse_unknown(name, wanted, nodes, ranks)
+
+
+def _shown(line: GroupLine) -> OutputLine:
+    return OutputLine(line.stream.node, line.stream.rank, line.at / 1000, line.text)
+
+
+def _writers(output: OutputSource, born: str) -> list[LogStream]:
+    return [stream for stream in output.streams() if stream.born == born]
 
 
 def _check(
     cluster: ClusterRecord,
     wanted: Wanted,
-    wrote: Collection[tuple[str, int]],
+    writers: Sequence[LogStream],
     *,
     follow: bool,
     note: Callable[[str], None],
 ) -> None:
-    """After the first look, explain why the selection has no lines, if it has none."""
-    if any(wanted.takes(*writer) for writer in wrote):
-        return
-    rows = status_of(cluster).nodes
-    nodes = sorted({node for node, _ in wrote} | {row.id for row in rows if row.role == "worker"})
-    ranks = sorted({rank for _, rank in wrote} | {rank for row in rows for rank in row.ranks})
+    """After the first look, explain why the selection has no lines."""
+    status = status_of(cluster)
+    workers = [row for row in status.nodes if row.role == "worker"]
+    control = {row.id for row in status.nodes} - {row.id for row in workers}
+    nodes = {stream.node for stream in writers} | {row.id for row in workers}
+    ranks = {stream.rank for stream in writers} | {rank for row in workers for rank in row.ranks}
+    _refuse_unknown(cluster.name, wanted, nodes, set() if follow else ranks, control)
+    if status.state not in ENDED:
+        note(f"{wanted}: no output yet")
+    else:
+        note(f"{wanted}: no output; lines are deleted {log_group.KEPT_DAYS} days after they came")
+
+
+def _refuse_unknown(
+    name: str,
+    wanted: Wanted,
+    nodes: Collection[str],
+    ranks: Collection[int],
+    control: Collection[str] = (),
+) -> None:
+    """Raise `UsageError` if the wanted node or rank is none of these. Without ranks any may be."""
     if wanted.node is not None and wanted.node not in nodes:
-        control = any(row.id == wanted.node for row in rows)
-        what = "is a control node, without workers," if control else "is not a node"
+        what = "is a control node, without workers," if wanted.node in control else "is not a node"
         raise UsageError(
-            f"--node {wanted.node} {what} of {cluster.name}; the nodes are: "
-            f"{', '.join(nodes) or 'none'}"
+            f"--node {wanted.node} {what} of {name}; the nodes are: "
+            f"{', '.join(sorted(nodes)) or 'none'}"
         )
-    if wanted.rank is not None and ranks and wanted.rank not in ranks and not follow:
+    if wanted.rank is not None and ranks and wanted.rank not in ranks:
         raise UsageError(
-            f"--rank {wanted.rank}: {cluster.name} has no such rank; the ranks are: {_span(ranks)}"
+            f"--rank {wanted.rank}: {name} has no such rank; the ranks are: {_span(sorted(ranks))}"
         )
-    note(f"{wanted}: no output yet")
 
 
 def _span(ranks: Sequence[int]) -> str:
@@ -140,12 +245,3 @@ def _span(ranks: Sequence[int]) -> str:
     if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"{ranks[0]} to {ranks[-1]}"
     return ", ".join(map(str, ranks))
-
-
-def _events(cluster: ClusterRecord, since: int) -> Iterator[dict[str, Any]]:
-    with calling("read the logs"):
-        pages = cluster.aws.logs.get_paginator("filter_log_events").paginate(
-            logGroupName=cluster.spec.log_group, startTime=since, interleaved=True
-        )
-        for page in pages:
-            yield from page["events"]

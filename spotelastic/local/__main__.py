@@ -65,6 +65,7 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         region=settings["region"],
         imds_port=_imds_port(net),
         buckets=Path(settings["buckets"]),
+        logs=Path(settings["logs"]),
         boot_command=tuple(settings["boot_command"]),
         capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
     )

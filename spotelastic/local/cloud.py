@@ -92,6 +92,7 @@ def start(
             "nets": [net] if net else _NETS,
             "region": region,
             "buckets": str(buckets()),
+            "logs": str(logs()),
             "boot_command": list(boot_command),
             "capacity": [[type, zone, n] for (type, zone), n in (capacity or {}).items()],
         }
@@ -213,6 +214,11 @@ def home() -> Path:
 def buckets() -> Path:
     """Return where the objects of its buckets are stored, also while no cloud runs."""
     return home() / "s3"
+
+
+def logs() -> Path:
+    """Return where the output of its workers is stored, also while no cloud runs."""
+    return home() / "output"
 
 
 def _record() -> Path:

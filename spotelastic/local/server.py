@@ -40,6 +40,8 @@ class Config:
     imds_port: int
     buckets: Path
     """Folder in which S3's objects are stored."""
+    logs: Path
+    """Folder in which the lines of log groups are stored."""
     boot_command: tuple[str, ...]
     capacity: tuple[tuple[str, str, int], ...] = ()
     """(instance type, zone, count); pairs that are not listed are unlimited."""
@@ -95,6 +97,7 @@ class Server:
             account=ACCOUNT,
             region=config.region,
             buckets_folder=config.buckets,
+            logs_folder=config.logs,
             stack_deleted=self._look,
         )
         self._desk = fault_client.Desk(

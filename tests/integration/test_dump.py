@@ -18,7 +18,8 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.messaging import command_queue, log_group
+from spotelastic.aws.messaging.log_group import LogStream
 from spotelastic.client.dumps import collect, source
 from spotelastic.client.dumps.archive import DumpArchive
 from spotelastic.client.dumps.collect import Dump
@@ -97,12 +98,11 @@ def test_nodes_that_do_not_answer_are_named_and_the_rest_is_there(
     cluster: ClusterRecord, tmp_path: Path
 ) -> None:
     cluster.objects.put(object_name(LAST, "i-0"), left("i-0"))
-    cluster.aws.logs.create_log_stream(
-        logGroupName=cluster.spec.log_group, logStreamName="i-1/rank-0"
-    )
+    stream = str(LogStream(log_group.born(cluster.spec.born_at), "i-1", 0))
+    cluster.aws.logs.create_log_stream(logGroupName=cluster.spec.log_group, logStreamName=stream)
     event = {"timestamp": int(wall() * 1000), "message": f"uses {PLANTED}"}
     cluster.aws.logs.put_log_events(
-        logGroupName=cluster.spec.log_group, logStreamName="i-1/rank-0", logEvents=[event]
+        logGroupName=cluster.spec.log_group, logStreamName=stream, logEvents=[event]
     )
     controller = answering(cluster)
     made = dump(source.find(NAME, False, REGION, said.append), tmp_path, within=0.1)

@@ -74,6 +74,11 @@ def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
         out, err = capsys.readouterr()
         assert err == f"{NAME} is gone: this is its last report\n"
         assert look != "status" or "step 7" in out
+    assert command(monkeypatch, "logs", NAME) == 0
+    assert capsys.readouterr().err == (
+        f"{NAME} is gone: these are its last logs\n"
+        "the workers: no output; lines are deleted 14 days after they came\n"
+    )
     assert command(monkeypatch, "report", NAME) == 2
     assert f"{NAME} has no report yet" in capsys.readouterr().err
     assert AwsTarget(aws).data(NAME).url == f"s3://{BUCKET}/{NAME}/checkpoints/"

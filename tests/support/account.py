@@ -107,6 +107,7 @@ def account(folder: Path) -> Iterator[Authority]:
             account=DEFAULT_ACCOUNT_ID,
             region=REGION,
             buckets_folder=folder / "buckets",
+            logs_folder=folder / "output",
             stack_deleted=lambda: None,
         )
         agenda.start()

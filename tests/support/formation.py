@@ -39,7 +39,6 @@ NOT_OURS = {
     "ec2:ModifyVolumeAttribute": "no AutoEnableIO",
     "ec2:ReplaceRouteTableAssociation": "new subnets, which have no table of their own yet",
     "elasticloadbalancing:*": "there is none",
-    "firehose:*": "logs are delivered nowhere",
     "iam:*GroupPolicy": "roles only",
     "iam:*PermissionsBoundary": "there is none",
     "iam:*UserPolicy": "roles only",
@@ -47,14 +46,7 @@ NOT_OURS = {
     "iam:UpdateAssumeRolePolicy": "what takes a role stays",
     "iam:UpdateRole*": "of roles the policies change alone",
     "kms:*": "EBS's own key, which all of the account may use through EBS",
-    "logs:*BearerTokenAuthentication": "not asked for",
-    "logs:DeleteDataProtectionPolicy": "not asked for",
-    "logs:PutDataProtectionPolicy": "not asked for",
-    "logs:*IndexPolicy": "not asked for",
-    "logs:*LogDelivery": "logs are delivered nowhere",
-    "logs:*ResourcePolicy": "not asked for",
     "managed-fleets:*": "a group of one's own",
-    "s3:*": "logs are delivered nowhere",
     "ssm:*": "an image by its id",
     "vpc-lattice:*": "no lattice",
     "vpce:*": "a service of the same region",
@@ -100,8 +92,6 @@ WHOLE = (
     "autoscaling:Describe*",
     "ec2:Describe*",
     "ec2:RunInstances",
-    "logs:DescribeLogGroups",
-    "logs:DescribeResourcePolicies",
 )
 """Calls that are permitted for all resources or for none, or are about many."""
 
@@ -179,8 +169,6 @@ def of(logical: str) -> tuple[Resource, ...]:
             return (Resource(its, {TAG: CLUSTER}),)
         case "Events", _:
             return (Resource(arn("events", f"rule/{properties['Name']}")),)
-        case "Logs", _:
-            return (Resource(arn("logs", f"log-group:{properties['LogGroupName']}")),)
         case "SQS", _:
             return (Resource(arn("sqs", properties["QueueName"])),)
     raise AssertionError(f"no ARN for {kind}")

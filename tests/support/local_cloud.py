@@ -33,6 +33,7 @@ def running_cloud(home: Path, boot: Sequence[str] = IDLE, **options: Any) -> Ite
         finally:
             cloud.stop(info)
             shutil.rmtree(cloud.buckets())
+            shutil.rmtree(cloud.logs(), ignore_errors=True)
 
 
 @contextmanager

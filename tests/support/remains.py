@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 DEPTH = 6
-STAYS = ("s3.buckets",)
-"""The bucket may stay, with what lies in it."""
+STAYS = ("s3.buckets", "logs.groups")
+"""The bucket may stay, with what lies in it, and what the workers have written."""
 MEMORY = ("cloudformation.deleted_stacks", "ec2.tags", "iam.access_keys", "sts.assumed_roles")
 """What is remembered of things that are gone: it costs nothing and can do nothing."""
 

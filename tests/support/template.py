@@ -29,7 +29,6 @@ _VALUES: Mapping[str, str] = {
     "Bucket": BUCKET,
     "Cluster": CLUSTER,
     "Commands.Arn": arn("sqs", Names(CLUSTER).commands),
-    "Logs.Arn": arn("logs", f"log-group:{Names(CLUSTER).log_group}:*"),
     "Queue.Arn": arn("sqs", Names(CLUSTER).queue),
     "Run": RUN,
     "ServiceRole": SERVICE_ROLE,

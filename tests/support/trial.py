@@ -143,3 +143,4 @@ def running_trial(
         finally:
             cloud.stop(info)
             shutil.rmtree(cloud.buckets())
+            shutil.rmtree(cloud.logs(), ignore_errors=True)

@@ -2,7 +2,7 @@
 
 `create` works in an order in which booting instances find what they read:
 
-* the bucket with code and job
+* the bucket with code and job, and the log group
 * the stack: network, roles, queues, and the control nodes, which boot as soon as their groups exist
 * the worker groups
 
@@ -24,6 +24,7 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning import dry_run
@@ -127,10 +128,13 @@ def _bring_up(
     cluster = ship(cluster, request, new=new)
     if warning := cluster.spec.validity.warning(request.name, wall()):
         say(f"warning: {warning}")
+    log_group.ensure(aws, its)
     boot_artifacts.ship(objects, request.etcd, say)
     say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
     parameters = {**plan.parameters, "ServiceRole": service_role}
     outputs = cloudformation.ensure(aws, its.stack, parameters, say, maker=maker)
+    if not new:
+        log_group.ensure(aws, its)  # in stacks of 0.1 the group was a part, which goes now
     size = plan.spec.settings.max_nodes
     group = plan.spec.worker_group
     instances = "instance" if size == 1 else "instances"

@@ -8,7 +8,8 @@ The order, which can begin again at any point:
 * the stack, with the control nodes
 * disks that replaced one of the stack's
 
-The bucket's objects, and with them the note, stay unless their deletion is requested.
+The bucket's objects, and with them the note, stay unless their deletion is requested. So do the
+lines in the log group.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.clusters import stored_data
 from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
@@ -42,11 +44,12 @@ def delete(
     aws: Aws | None = None,
     within: float = TERMINATE_TIMEOUT,
 ) -> None:
-    """Delete everything of the cluster except its objects in the bucket, and wait until it is gone.
+    """Delete everything of the cluster except objects and logs, and wait until it is gone.
 
     Its instances should be gone `within` seconds.
 
-    With `keep_data` False also these objects and the run's checkpoints. Missing parts are not an
+    With `keep_data` False also its objects, the run's checkpoints, and the logs of all clusters of
+    this name. Missing parts are not an
     error. Raises `UsageError`, and changes nothing, if a stack of that name does not belong to the
     cluster.
     """
@@ -64,7 +67,10 @@ def delete(
     say(f"deleting the stack {its.stack}")
     cloudformation.delete(aws, its.stack)
     etcd_identity.delete_disks(aws, name)
-    if not keep_data:
+    if keep_data:
+        log_group.delete_if_empty(aws, its)
+    else:
+        log_group.delete(aws, its)
         stored_data.delete(stored_data.of(aws, objects.bucket, name), say)
 
 

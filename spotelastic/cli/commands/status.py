@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from spotelastic import validation
 from spotelastic.cli.commands.found_cluster import found_cluster
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.clock import wall
@@ -25,8 +26,11 @@ LOGS_EXAMPLES = """[bold]Examples[/]
 
 spotelastic logs -f
 
-spotelastic logs demo --rank 0
+spotelastic logs demo --rank 0 --since 10m
+
+spotelastic logs demo --previous 1 --json | jq -r .text
 """
+LAST_LOGS = "these are its last logs"
 EVENTS_EXAMPLES = """[bold]Examples[/]
 
 spotelastic events
@@ -79,13 +83,43 @@ def logs(
     ] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only lines of the last time, such as 90s, 10m or 2h."),
+    ] = None,
+    previous: Annotated[
+        int,
+        typer.Option(
+            min=0, help="The cluster of this name that many before the newest.", show_default=False
+        ),
+    ] = 0,
     where: Where = None,
     region: Region = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each line.")
+    ] = False,
 ) -> None:
-    """Print the output of the workers."""
-    cluster = found_cluster(name, where, region)
-    for line in cluster.logs(rank=rank, node=node, follow=follow, note=note):
-        typer.echo(str(line))
+    """Print the output of the workers, also of a cluster that is gone.
+
+    It is kept for 14 days, and deleted by `down --delete-data`.
+    """
+    from spotelastic.cli.render import tables
+    from spotelastic.client import logs as client_logs
+    from spotelastic.client.targets.find import output_left_here
+
+    begin = 0.0 if since is None else wall() - validation.time("--since", since)
+    wanted = client_logs.Wanted(rank, node, begin)
+    left = output_left_here(name, where) if name is not None else None
+    if name is not None and left is not None:
+        note(f"{name} is gone: {LAST_LOGS}")
+        lines = client_logs.left(left, name, previous, wanted)
+    else:
+        cluster = found_cluster(name, where, region, gone=True, left=LAST_LOGS)
+        lines = client_logs.tail(
+            cluster.record, wanted, previous=previous, follow=follow, note=note
+        )
+    for line in lines:
+        typer.echo(tables.json_line(line) if json else str(line))
 
 
 def events(

@@ -52,6 +52,11 @@ def to_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
+def json_line(value: object) -> str:
+    """Return the value as JSON in one line."""
+    return msgspec.json.encode(value).decode()
+
+
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
     """Print a value, as JSON or as a table."""
     if as_json:

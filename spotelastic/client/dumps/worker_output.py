@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from spotelastic.aws.base.clients import Rejected, calling
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.messaging import log_group
 from spotelastic.clock import Clock, steady
 
 LINES = 5000
@@ -15,19 +15,10 @@ WITHIN = 15.0
 def newest_lines(cluster: ClusterRecord, node: str, clock: Clock = steady) -> str:
     """Return the newest lines of the node's workers, each with its rank."""
     give_up, lines = clock() + WITHIN, deque[str](maxlen=LINES)
-    try:
-        with calling("read the logs"):
-            pages = cluster.aws.logs.get_paginator("filter_log_events").paginate(
-                logGroupName=cluster.spec.log_group, logStreamNamePrefix=f"{node}/"
-            )
-            for page in pages:
-                for event in page["events"]:
-                    rank = event["logStreamName"].rpartition("/")[2]
-                    lines.append(f"{rank}: {event['message'].rstrip()}\n")
-                if clock() >= give_up:
-                    lines.append("[there was more, and no time to read it]\n")
-                    break
-    except Rejected as error:
-        if error.code != "ResourceNotFoundException":
-            raise
+    begin = log_group.prefix(log_group.born(cluster.spec.born_at), node)
+    for line in log_group.lines(cluster.aws, cluster.spec.log_group, begin):
+        lines.append(f"rank-{line.stream.rank}: {line.text}\n")
+        if clock() >= give_up:
+            lines.append("[there was more, and no time to read it]\n")
+            break
     return "".join(lines)

@@ -13,6 +13,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.prices import STORED
+from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
@@ -67,10 +68,16 @@ class AccountClusters:
             raise UsageError(f"there is no cluster named {name}{others}")
         return found
 
-    def cluster_or_gone(self, name: str | None, note: Callable[[str], None]) -> ClusterRecord:
+    def cluster_or_gone(
+        self,
+        name: str | None,
+        note: Callable[[str], None],
+        left: str = "this is its last report",
+    ) -> ClusterRecord:
         """Return the cluster, or one of that name that is gone and has left its last status.
 
-        For a cluster that is gone, `note` is called, also with leftovers that still cost money.
+        For a cluster that is gone, `note` is called: that it is, what is `left`, and which
+        leftovers still cost money.
         Only its stored objects can be used.
         """
         if name is not None and lifecycle.find(Names(name).cluster, self.aws) is None:
@@ -78,7 +85,7 @@ class AccountClusters:
             if gone is not None:
                 if name in self.names():
                     note(self._left_of(name))
-                note(f"{name} is gone: this is its last report")
+                note(f"{name} is gone: {left}")
                 return gone
         return self.cluster(name)
 
@@ -123,7 +130,7 @@ class AccountClusters:
         if not names:
             raise UsageError(
                 "there is no cluster: start one with `spotelastic up SCRIPT`, or name one that is "
-                "gone to see its status, events or report"
+                "gone to see its status, events, logs or report"
             )
         return names[0]
 
@@ -165,6 +172,9 @@ class AccountClusters:
         say(f"{name} is gone")
         with contextlib.suppress(OtherVersion):  # what it has left, only that version can tell
             if keep_data:
+                if log_group.streams(self.aws, Names(name).log_group):
+                    kept = log_group.KEPT_DAYS
+                    say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
                 self._tell_of_data(stored_data.of(self.aws, its, name), say)
 
     def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:

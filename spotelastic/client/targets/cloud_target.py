@@ -47,7 +47,9 @@ class CloudTarget(Protocol):
     def cluster(self, name: str | None) -> ClusterRecord:
         """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
 
-    def cluster_or_gone(self, name: str | None, note: Say) -> ClusterRecord:
+    def cluster_or_gone(
+        self, name: str | None, note: Say, left: str = "this is its last report"
+    ) -> ClusterRecord:
         """Return the cluster, or what one of that name that is gone has left, and `note` that."""
 
     def data(self, name: str, bucket: str | None = None) -> StoredData:

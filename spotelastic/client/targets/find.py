@@ -12,6 +12,7 @@ from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.local_target import READ_TIMEOUT, LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
+from spotelastic.local.base.kept_logs import KeptOutput
 
 
 def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
@@ -49,6 +50,23 @@ def left_here(name: str, where: bool | None) -> KeptCluster | None:
     if where is False or cloud.find() is not None or (where is None and aws_is_configured()):
         return None
     return local_data.find(name)
+
+
+def output_left_here(name: str, where: bool | None) -> KeptOutput | None:
+    """Return what the workers of a local cluster have written, while no local cloud runs.
+
+    None if there is nothing, or if `where` means another place, as for `find`. If no other place
+    is configured, nothing raises `UsageError`.
+    """
+    if where is False or cloud.find() is not None or (where is None and aws_is_configured()):
+        return None
+    found = local_data.output(name)
+    if found.streams():
+        return found
+    raise UsageError(
+        f"there are no logs of a local cluster named {name}, and no local cloud is running: "
+        "start one with `spotelastic up --local --detach SCRIPT`, or add --aws"
+    )
 
 
 def in_region(region: str | None) -> AwsTarget:

@@ -16,6 +16,7 @@ from spotelastic.cloud.bucket import CHECKPOINTS, JOB
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base import kept_objects
+from spotelastic.local.base.kept_logs import KeptLogs, KeptOutput
 from spotelastic.model.counting import size
 from spotelastic.model.job import JobSpec
 
@@ -62,6 +63,11 @@ def committed(latest: bytes) -> int | None:
     return None if commit is None else commit.step
 
 
+def output(cluster: str) -> KeptOutput:
+    """Return what the workers of local clusters of that name have written."""
+    return KeptOutput(KeptLogs(cloud.logs()), cluster)
+
+
 def find(cluster: str) -> KeptCluster | None:
     """Return the data of the cluster of that name; None if it left none."""
     for name in kept_objects.names(cloud.buckets()):
@@ -82,6 +88,8 @@ def _run(folder: Path) -> str | None:
 def tell(cluster: str, say: Say) -> None:
     """Tell where the checkpoints are and what can be done with them."""
     found = find(cluster)
+    if output(cluster).streams():
+        say(f"`spotelastic logs {cluster} --local` prints its output")
     if found is None or found.step is None:
         return
     say(
@@ -97,7 +105,12 @@ def delete(found: KeptCluster, say: Say) -> None:
     with cloud.alone():
         if cloud.find() is not None:
             raise UsageError("a local cloud has just started: run this again")
-        for folder in (found.folder, found.bucket / kept_objects.path_of(found.cluster)):
+        its = (
+            found.folder,
+            found.bucket / kept_objects.path_of(found.cluster),
+            cloud.logs() / found.cluster,
+        )
+        for folder in its:
             if folder.is_dir():
                 say(f"deleting {folder}")
                 shutil.rmtree(folder)

@@ -6,6 +6,7 @@ ec2.py          launches, states, spot prices
 network.py      addresses, interfaces, volumes
 buckets.py      bucket policies
 objects.py      objects as files
+logs.py         log groups as files
 groups.py       Auto Scaling groups
 schedules.py    scheduled actions of groups
 stacks.py       CloudFormation stacks
@@ -21,6 +22,7 @@ from threading import RLock
 
 from spotelastic.local.autoscaling.groups import AutoScaling
 from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.base.kept_logs import KeptLogs
 from spotelastic.local.base.kept_objects import KeptBuckets
 from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.capacity import SpotMarket
@@ -33,6 +35,7 @@ from spotelastic.local.moto_patches import (
     groups,
     images,
     locks,
+    logs,
     network,
     objects,
     permissions,
@@ -58,6 +61,7 @@ def install(
     account: str,
     region: str,
     buckets_folder: Path,
+    logs_folder: Path,
     stack_deleted: Callable[[], object],
 ) -> Patches:
     """Apply all patches."""
@@ -69,6 +73,7 @@ def install(
     groups.install(patches, scaling)
     buckets.install(patches)
     objects.install(patches, KeptBuckets(buckets_folder), account, region)
+    logs.install(patches, KeptLogs(logs_folder), account, region)
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
     images.install(account, region)

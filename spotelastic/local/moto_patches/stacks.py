@@ -18,7 +18,6 @@ from moto.ec2.models.route_tables import Route, RouteTable
 from moto.ec2.models.subnets import SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
-from moto.logs.models import LogGroup
 
 from spotelastic.local.autoscaling.groups import AutoScaling
 from spotelastic.local.moto_patches.groups import put_hook
@@ -51,10 +50,6 @@ def _install_parameters(patches: Patches) -> None:
     patches.addition(
         Stack, "stack_resources", "moto lists resources with a false condition as None"
     )(property(lambda stack: [each for each in stack.resource_map.values() if each is not None]))
-
-    @patches.method(LogGroup, "get_cfn_attribute", "AWS's ARN covers the streams in the group")
-    def attribute(original: Callable[..., Any], group: Any, name: str) -> Any:
-        return f"{original(group, name)}:*" if name == "Arn" else original(group, name)
 
 
 def _text(value: Any) -> str:

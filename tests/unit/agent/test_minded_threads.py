@@ -109,12 +109,13 @@ class Odd:
     def create_log_stream(self, **_: Any) -> None:
         pass
 
-    def put_log_events(self, **told: Any) -> None:
+    def put_log_events(self, **told: Any) -> dict[str, Any]:
         self.calls += 1
         self.called.set()
         if self.calls == 1:
             raise TypeError("odd")
         self.sent.put(told["logEvents"])
+        return {}
 
 
 def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(

@@ -29,7 +29,6 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
         {"BUDGET", "FILE", "RANGE"},
     ),
     "integration/test_ckpt.py": (COMMAND, {"PATIENCE"}),
-    "integration/test_followed_logs.py": (COMMAND, {"EVERY", "LATE"}),
     "integration/test_up_asks.py": (COMMAND, {"ETCD", "EVERY"}),
     "integration/test_up_leaves.py": (COMMAND, {"ETCD", "EVERY"}),
     "integration/test_up_from_python.py": (COMMAND, {"ETCD", "EVERY"}),

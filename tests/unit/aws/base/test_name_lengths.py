@@ -14,7 +14,6 @@ NAMED = {
     "AWS::AutoScaling::AutoScalingGroup": ("AutoScalingGroupName", 255),
     "AWS::EC2::LaunchTemplate": ("LaunchTemplateName", 128),
     "AWS::Events::Rule": ("Name", 64),
-    "AWS::Logs::LogGroup": ("LogGroupName", 512),
     "AWS::SQS::Queue": ("QueueName", 80),
 }
 """By kind of resource: the property that is its name, and how long AWS takes that."""

@@ -94,8 +94,6 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         "ec2:ModifyInstanceAttribute": ec2("instance", "volume"),
         "ec2:TerminateInstances": ec2("instance"),
         "iam:PassRole": (Resource(SERVICE_ROLE),),
-        "logs:CreateLogStream": LOGS,
-        "logs:PutLogEvents": LOGS,
         "s3:DeleteObject": objects(f"{CLUSTER}/etcd/1"),
         "s3:GetObject": objects(f"{CLUSTER}/job.json"),
         "s3:ListBucket": BUCKET_ITSELF,

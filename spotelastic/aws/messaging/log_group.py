@@ -1,0 +1,140 @@
+"""A cluster's log group in CloudWatch Logs, with the output of its workers.
+
+`up` makes it, outside of the stack. So it outlives the cluster, however that ends, and a later
+cluster of the same name writes to it again. A stream belongs to one worker of one cluster:
+
+    <when the cluster was created, UTC>/<instance>/rank-<rank>
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.names import Names
+
+KEPT_DAYS = 14
+"""Days after which CloudWatch deletes a line, unless the group's owner has set another time."""
+_STREAM = re.compile(r"(?:(?P<born>\d{8}-\d{6})/)?(?P<node>[^/]+)/rank-(?P<rank>\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogStream:
+    """The output of one worker of one cluster."""
+
+    born: str
+    """When the cluster was created; empty: by a version that did not record it."""
+    node: str
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{prefix(self.born)}{self.node}/rank-{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLine:
+    """One line in the group."""
+
+    id: str
+    stream: LogStream
+    at: int
+    """When it was written, in milliseconds since the epoch."""
+    text: str
+
+
+def born(at: float) -> str:
+    """Return a time of creation as streams name it; empty for 0, which means not known."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(at)) if at else ""
+
+
+def prefix(born: str, node: str = "") -> str:
+    """Return what the names of a cluster's streams begin with, or of those of one node."""
+    return (f"{born}/" if born else "") + (f"{node}/" if node else "")
+
+
+def parse(name: str) -> LogStream | None:
+    """Return the stream of that name; None for one that is not a worker's."""
+    found = _STREAM.fullmatch(name)
+    return LogStream(found["born"] or "", found["node"], int(found["rank"])) if found else None
+
+
+def ensure(aws: Aws, its: Names) -> None:
+    """Make the group if there is none. A retention that somebody has set stays."""
+    try:
+        with calling(f"create the log group {its.log_group}"):
+            aws.logs.create_log_group(logGroupName=its.log_group, tags={CLUSTER: its.cluster})
+    except Rejected as error:
+        if error.code != "ResourceAlreadyExistsException":
+            raise
+        if _retention(aws, its.log_group):
+            return
+    with calling(f"set the retention of the log group {its.log_group}"):
+        aws.logs.put_retention_policy(logGroupName=its.log_group, retentionInDays=KEPT_DAYS)
+
+
+def delete(aws: Aws, its: Names) -> None:
+    """Delete the group with all lines, of earlier clusters too. A missing one is not an error."""
+    try:
+        with calling(f"delete the log group {its.log_group}"):
+            aws.logs.delete_log_group(logGroupName=its.log_group)
+    except Rejected as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+
+
+def delete_if_empty(aws: Aws, its: Names) -> None:
+    """Delete the group if no worker has ever written to it."""
+    try:
+        with calling(f"look into the log group {its.log_group}"):
+            found = aws.logs.describe_log_streams(logGroupName=its.log_group, limit=1)
+    except Rejected as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        return
+    if not found["logStreams"]:
+        delete(aws, its)
+
+
+def streams(aws: Aws, group: str) -> list[LogStream]:
+    """Return the streams of all workers, in order; none if there is no group."""
+    try:
+        with calling("list the logs"):
+            pages = aws.logs.get_paginator("describe_log_streams").paginate(logGroupName=group)
+            names = [each["logStreamName"] for page in pages for each in page["logStreams"]]
+    except Rejected as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        return []
+    return sorted(filter(None, map(parse, names)))
+
+
+def lines(aws: Aws, group: str, begin: str = "", since: int = 0) -> Iterator[GroupLine]:
+    """Yield the workers' lines by time, of streams whose names begin with `begin`.
+
+    `since`: no lines before it, in milliseconds since the epoch. Without a group there are none.
+    """
+    wanted: dict[str, Any] = {"logStreamNamePrefix": begin} if begin else {}
+    try:
+        with calling("read the logs"):
+            pages = aws.logs.get_paginator("filter_log_events").paginate(
+                logGroupName=group, startTime=since, interleaved=True, **wanted
+            )
+            for page in pages:
+                for event in page["events"]:
+                    stream = parse(event["logStreamName"])
+                    if stream is not None:
+                        yield GroupLine(
+                            event["eventId"], stream, event["timestamp"], event["message"].rstrip()
+                        )
+    except Rejected as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+
+
+def _retention(aws: Aws, group: str) -> int:
+    with calling(f"look at the log group {group}"):
+        found = aws.logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]
+    return next((it.get("retentionInDays", 0) for it in found if it["logGroupName"] == group), 0)
