@@ -22,7 +22,7 @@ from spotelastic.model.job import ENDED
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Polling:
     """How often what is followed is looked at, in seconds."""
 
     every: float = 1.0
@@ -91,7 +91,7 @@ class GroupOutput:
         return log_group.lines(self.cluster.aws, self.cluster.spec.log_group, begin, since)
 
 
-ALL, PACE = Wanted(), Pace()
+ALL, POLLING = Wanted(), Polling()
 
 
 def tail(
@@ -101,7 +101,7 @@ def tail(
     previous: int = 0,
     follow: bool = False,
     note: Callable[[str], None] | None = None,
-    pace: Pace = PACE,
+    polling: Polling = POLLING,
 ) -> Iterator[OutputLine]:
     """Yield the lines of a cluster's workers in the order they were written.
 
@@ -123,8 +123,8 @@ def tail(
         if until == math.inf:
             ended = status_of(cluster).state in ENDED
             if ended:
-                until = steady() + (pace.late if runs else 0.0)
-            elif not looked or steady() > heard + pace.quiet:
+                until = steady() + (polling.late if runs else 0.0)
+            elif not looked or steady() > heard + polling.quiet:
                 heard = steady()
                 # The last status of one that was taken down may still say "running".
                 if lifecycle.find(cluster.name, cluster.aws) is None:
@@ -134,7 +134,7 @@ def tail(
             if line.id in seen:
                 continue
             seen[line.id] = line.at
-            since, heard = max(since, line.at - int(pace.late * 1000)), steady()
+            since, heard = max(since, line.at - int(polling.late * 1000)), steady()
             if line.stream.born == its and wanted.takes(line.stream.node, line.stream.rank):
                 any_shown = True
                 yield _shown(line)
@@ -144,7 +144,7 @@ def tail(
         looked = True
         if steady() >= until:
             return
-        threading.Event().wait(pace.every)
+        threading.Event().wait(polling.every)
 
 
 def earlier(

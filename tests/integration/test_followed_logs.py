@@ -49,8 +49,10 @@ def write(cluster: ClusterRecord, stream: str, *lines: str, ago: float = 0.0) ->
 
 
 def follow(cluster: ClusterRecord, rank: int | None = None, late: float = 5.0) -> Iterator[str]:
-    pace = client_logs.Pace(every=0.01, late=late, quiet=0.0)
-    return map(str, client_logs.tail(cluster, client_logs.Wanted(rank), follow=True, pace=pace))
+    polling = client_logs.Polling(every=0.01, late=late, quiet=0.0)
+    return map(
+        str, client_logs.tail(cluster, client_logs.Wanted(rank), follow=True, polling=polling)
+    )
 
 
 def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(
