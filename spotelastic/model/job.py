@@ -282,6 +282,10 @@ class JobSpec:
     """The folder in which `up` was run; empty: not known."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the last `up`."""
+    disk_gib: int = 100
+    """Size of a worker's root disk, which is billed; by default that of version 0.1."""
+    disk_mib_s: int = 125
+    """Throughput of a worker's root disk, of which more than 125 MiB/s are billed."""
 
     @property
     def release(self) -> str:

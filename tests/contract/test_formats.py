@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "fa9d6316ff306401568eb3e3420a8330b62fd54a73295fd4eedf8b0024e8a088",
+    "v1.1": "88d94035f69c39b0090e80bf1e6cd7266475a284d1f5faba68732ad7378b0f3b",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

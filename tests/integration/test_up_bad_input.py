@@ -71,6 +71,7 @@ def test_a_plan_without_an_account_has_list_prices_and_says_what_it_lacks(
     assert "no AWS account is configured" in told and "On-demand list prices of us-east-1" in told
     assert "worker, g5.xlarge" in told and "not known without an account: spot prices" in told
     assert "today" not in told
+    assert "worker disk, 100 GiB" in told and "worker disk, 300 GiB" in planned("--disk", "300")
     found = json.loads(planned("--json"))
     assert found["instance_types"] == ["g4dn.xlarge"] and found["usd_per_hour_at_min"] > 0.5
     assert "no list price here" in planned("--instance-types", "x9.huge")

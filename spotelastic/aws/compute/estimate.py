@@ -72,7 +72,7 @@ def estimate(
     low, high = nodes
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
-        Line(f"worker disk, {disk_gib} GiB", low, high, _worker_disk(disk_gib)),
+        Line(f"worker disk, {disk_gib} GiB", low, high, _worker_disk(disk_gib, DISK_MIB_S)),
         Line(f"control node, {control}", controls, controls, control_usd, "on demand"),
         Line(
             f"control disks, {CONTROL_DISKS_GIB} GiB",
@@ -86,10 +86,15 @@ def estimate(
     return Estimate(tuple(line for line in lines if line.high))
 
 
-def besides(role: str, *, public: bool) -> float:
-    """Return US dollars an hour for a node's disks and public address."""
+def besides(
+    role: str, *, public: bool, disk_gib: int = WORKER_DISK_GIB, disk_mib_s: int = DISK_MIB_S
+) -> float:
+    """Return US dollars an hour for a node's disks and public address.
+
+    `disk_gib` and `disk_mib_s` are size and throughput of a worker's root disk.
+    """
     control = role == "control"
-    disks = _disk(CONTROL_DISKS_GIB) if control else _worker_disk(WORKER_DISK_GIB)
+    disks = _disk(CONTROL_DISKS_GIB) if control else _worker_disk(disk_gib, disk_mib_s)
     return disks + ADDRESS * public
 
 
@@ -98,8 +103,9 @@ def gateways(count: int) -> float:
     return count * (NAT + ADDRESS)
 
 
-def _worker_disk(gib: int) -> float:
-    return _disk(gib) + (DISK_MIB_S - MIB_S_INCLUDED) * MIB_S_MONTH / HOURS_A_MONTH
+def _worker_disk(gib: int, mib_s: int) -> float:
+    billed = max(0, mib_s - MIB_S_INCLUDED)
+    return _disk(gib) + billed * MIB_S_MONTH / HOURS_A_MONTH
 
 
 def _disk(gib: int) -> float:

@@ -135,8 +135,19 @@ def _latest_listed(aws: Aws, type: str) -> tuple[float, str]:
 class AwsPrices:
     """The prices of one account. Spot prices raise `Unavailable` and `EnvironmentFailure`."""
 
-    def __init__(self, aws: Aws, listed: PriceList | None = None, clock: Clock = steady) -> None:
+    def __init__(
+        self,
+        aws: Aws,
+        listed: PriceList | None = None,
+        clock: Clock = steady,
+        *,
+        disk_gib: int = estimate.WORKER_DISK_GIB,
+        disk_mib_s: int = estimate.DISK_MIB_S,
+    ) -> None:
+        """`disk_gib` and `disk_mib_s` are size and throughput of a worker's root disk."""
         self._aws = aws
+        self._disk_gib = disk_gib
+        self._disk_mib_s = disk_mib_s
         self._listed = listed or PriceList(aws)
         self._clock = clock
         self._spot: dict[tuple[str, str], tuple[float, float]] = {}
@@ -152,7 +163,8 @@ class AwsPrices:
 
     def besides(self, role: str, *, public: bool) -> float:
         """Return the price of a node's disks, and of its address if that is public."""
-        return estimate.besides(role, public=public)
+        gib, mib_s = self._disk_gib, self._disk_mib_s
+        return estimate.besides(role, public=public, disk_gib=gib, disk_mib_s=mib_s)
 
     def network(self, nat_gateways: int) -> float:
         """Return the price of the cluster's NAT gateways."""

@@ -10,6 +10,7 @@ from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.compute import instance_types, offers, worker_groups
+from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import (
     AMAZON_LINUX,
     RootDisk,
@@ -115,7 +116,7 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)
-    spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces))
+    spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces), disk)
     parameters = {
         "Cluster": request.name,
         "Run": spec.run,
@@ -140,6 +141,7 @@ def _spec(
     run: str,
     network: Mapping[str, str],
     interfaces: int,
+    disk: RootDisk,
 ) -> JobSpec:
     """Return the job with what the account adds to it."""
     job, its = request.job, Names(request.name)
@@ -159,6 +161,8 @@ def _spec(
         vpc=network["GivenVpc"],
         subnets=zones.given(network["GivenSubnets"]),
         nat_gateways=existing_vpc.gateways(interfaces, network["GivenVpc"]),
+        disk_gib=disk.gib,
+        disk_mib_s=DISK_MIB_S,
     )
 
 

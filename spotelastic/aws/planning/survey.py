@@ -81,7 +81,7 @@ def survey(
     if network is None and known is None:
         network_quotas.check_room(aws, nat_gateways)
     image = first_image(aws, *workers_images(kinds[0].gpus))
-    size = find_root_disk(aws, image, disk).gib
+    size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
         types=kinds,
         zones=for_workers,

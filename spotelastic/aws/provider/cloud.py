@@ -18,6 +18,6 @@ def connect(aws: Aws, spec: JobSpec, bucket: str) -> Cloud:
         provider=AwsCapacity(aws, spec.cluster, bucket, spec.service_role),
         events=queues.events(aws, spec.queue),
         commands=queues.commands(aws, Names(spec.cluster).commands),
-        prices=AwsPrices(aws, listed),
+        prices=AwsPrices(aws, listed, disk_gib=spec.disk_gib, disk_mib_s=spec.disk_mib_s),
         objects=BucketObjects(aws, bucket, spec.cluster),
     )

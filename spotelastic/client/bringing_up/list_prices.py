@@ -1,7 +1,7 @@
 """Makes the plan of an `up` from list prices when no AWS account is configured."""
 
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
-from spotelastic.aws.compute.estimate import Estimate, Line, estimate
+from spotelastic.aws.compute.estimate import WORKER_DISK_GIB, Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -24,7 +24,8 @@ def planned(job: ValidatedJob) -> Planned:
     """
     table = shipped_table()
     types = job.spec.instance_types or (_cheapest(job, table),)
-    costs = _estimate(job.spec.settings, types[0], table)
+    disk = job.config.disk or WORKER_DISK_GIB
+    costs = _estimate(job.spec.settings, types[0], table, disk)
     return Planned(
         name=job.name,
         is_up=False,
@@ -52,7 +53,7 @@ def _cheapest(job: ValidatedJob, table: Table) -> str:
     return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
 
 
-def _estimate(settings: Settings, worker: str, table: Table) -> Estimate:
+def _estimate(settings: Settings, worker: str, table: Table, disk_gib: int) -> Estimate:
     prices, nodes = table.usd_per_hour, (settings.min_nodes, settings.max_nodes)
     costs = estimate(
         nodes=nodes,
@@ -63,6 +64,7 @@ def _estimate(settings: Settings, worker: str, table: Table) -> Estimate:
         controls=len(MEMBERS),
         nat_gateways=0,
         addresses=(nodes[0] + len(MEMBERS), nodes[1] + len(MEMBERS)),
+        disk_gib=disk_gib,
     )
     first, *others = costs.lines
     note = "on demand" if worker in prices else "no list price here: not in the sum"

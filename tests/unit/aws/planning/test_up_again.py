@@ -10,6 +10,7 @@ from support.asked import request
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning import plan as requests
@@ -57,6 +58,7 @@ def test_nodes_that_come_later_have_the_disk_of_those_that_train(aws: Aws) -> No
     assert planned(aws).disk == planned(aws, disk=100).disk == RootDisk("/dev/xvda", 100)
     with pytest.raises(UsageError, match=f"--disk 300: {NAME} was made with disks of 100 GiB"):
         planned(aws, disk=300)
+    assert (planned(aws).spec.disk_gib, planned(aws).spec.disk_mib_s) == (100, DISK_MIB_S)
 
 
 def test_what_an_up_that_was_killed_has_left_is_named_where_the_next_one_fails(

@@ -10,7 +10,7 @@ from support.fake_aws import fake_aws
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import estimate
-from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.aws.compute.prices import AwsPrices, shipped_table
 from spotelastic.client import commands, published
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger, usage
@@ -51,8 +51,11 @@ class Market:
 class Listed(Market):
     """As AWS charges for what is not an instance."""
 
+    def __init__(self, disk_gib: int = 100, disk_mib_s: int = 250) -> None:
+        self._prices = AwsPrices(fake_aws(), disk_gib=disk_gib, disk_mib_s=disk_mib_s)
+
     def besides(self, role: str, *, public: bool) -> float:
-        return estimate.besides(role, public=public)
+        return self._prices.besides(role, public=public)
 
 
 def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Instance:
@@ -144,13 +147,16 @@ def test_an_on_demand_node_costs_what_it_costs_and_what_has_no_role_costs_us_not
     assert bill["a"].usd_per_hour == 1.0
 
 
-@pytest.mark.parametrize("nat_gateways", [0, 1])
-def test_an_hour_of_all_that_is_on_the_bill_costs_what_the_plan_said(nat_gateways: int) -> None:
+@pytest.mark.parametrize(("nat_gateways", "disk_gib"), [(0, 100), (1, 100), (0, 750)])
+def test_an_hour_of_all_that_is_on_the_bill_costs_what_the_plan_said(
+    nat_gateways: int, disk_gib: int
+) -> None:
     public = not nat_gateways
     seen = [machine(f"c{n}", role="control", spot=False, public=True) for n in range(3)]
     seen += [machine(f"w{n}", public=public) for n in range(4)]
     gateways = estimate.gateways(nat_gateways)
-    bill = usage.account({}, seen, Listed(), 100.0, gateways=gateways)
+    prices = Listed(disk_gib)
+    bill = usage.account({}, seen, prices, 100.0, gateways=gateways)
     addresses = 3 + nat_gateways + 4 * public
     plan = estimate.estimate(
         nodes=(1, 4),
@@ -161,12 +167,13 @@ def test_an_hour_of_all_that_is_on_the_bill_costs_what_the_plan_said(nat_gateway
         controls=3,
         nat_gateways=nat_gateways,
         addresses=(addresses, addresses),
+        disk_gib=disk_gib,
     )
     hour, half = 100.0 + HOUR, 100.0 + HOUR / 2
     found = usage.cost("demo", bill, None, hour, None)
     assert found.total_usd == pytest.approx(plan.high)
     assert found.total_usd_per_hour == pytest.approx(plan.high)
-    assert found.cost_usd == pytest.approx(4 * (0.3 + estimate.besides("worker", public=public)))
+    assert found.cost_usd == pytest.approx(4 * (0.3 + prices.besides("worker", public=public)))
     assert found.control_usd == pytest.approx(found.total_usd - found.cost_usd)
     told = ledger.report([], None, Job("running", 0.0), [], [], tuple(bill.values()), hour)
     assert (told.cost_usd, told.control_usd, told.total_usd) == (
@@ -177,11 +184,23 @@ def test_an_hour_of_all_that_is_on_the_bill_costs_what_the_plan_said(nat_gateway
     assert told.node_hours == found.spot_hours == 4.0, "of workers alone"
     assert told.on_demand_usd - told.cost_usd == pytest.approx(4 * 0.7)
     gone = [replace(each, state="terminated", public=False) for each in seen]
-    ended = usage.account(bill, gone, Listed(), half, 200.0, gateways)
+    ended = usage.account(bill, gone, prices, half, 200.0, gateways)
     assert usage.money(ended.values(), hour).spent == pytest.approx(
         plan.high / 2 + gateways / 2  # the gateway is there for as long as its leader
     )
     assert usage.money(usage.closed(ended, half).values(), hour).per_hour == 0.0
+
+
+def test_a_disk_of_an_earlier_version_has_the_throughput_that_costs_nothing() -> None:
+    spec = msgspec.json.decode(
+        b'{"cluster":"c","run":"c","script":"s","args":[],"code":"",'
+        b'"settings":{"min_nodes":1,"max_nodes":1},"storage":"","etcd":[]}',
+        type=JobSpec,
+    )
+    assert (spec.disk_gib, spec.disk_mib_s) == (100, 125)
+    month = 730.0 * Listed(spec.disk_gib, spec.disk_mib_s).besides("worker", public=False)
+    assert month == pytest.approx(100 * 0.08)
+    assert 730.0 * Listed().besides("worker", public=False) == pytest.approx(month + 125 * 0.04)
 
 
 def test_an_address_that_is_seen_late_is_billed_from_the_launch_on() -> None:
