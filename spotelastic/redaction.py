@@ -1,13 +1,16 @@
 """Replaces the values of secrets in text that is logged or shown (pure)."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
+from urllib.parse import quote, quote_plus
 
 SHORTEST = 6
 """Shortest secret, in characters. Shorter values would also be replaced where they stand for
 something else."""
 REPLACEMENT = "***"
 _PLAIN = re.compile(r"[A-Za-z]+([ _.-][A-Za-z]+)*|[0-9.]+")
+_PERCENT = re.compile(r"%[0-9A-F]{2}")
 _FORMATS = re.compile(
     r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
     r"|\bhf_[A-Za-z0-9]{16,}"  # Hugging Face
@@ -20,8 +23,17 @@ _FORMATS = re.compile(
 
 
 def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that replaces each secret, and each long line of one, in a text."""
-    parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
+    """Return a function that replaces each secret, and each long line of one, in a text.
+
+    It is also replaced as JSON, Python and URLs spell it. Other spellings (base64, a hash, a part
+    of it) are not recognized.
+    """
+    parts = {
+        spelling
+        for secret in secrets
+        for part in (secret, *secret.splitlines())
+        for spelling in _spellings(part)
+    }
     longest_first = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)
 
     def redact(text: str) -> str:
@@ -30,6 +42,20 @@ def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
         return text
 
     return redact
+
+
+def _spellings(text: str) -> tuple[str, ...]:
+    """Return the text as it is written in itself, in JSON, in Python and in a URL."""
+    as_bytes = text.encode("utf-8", "surrogateescape")
+    in_url = [quote(as_bytes, safe=""), quote(as_bytes), quote_plus(as_bytes)]
+    return (
+        text,
+        json.dumps(text)[1:-1],
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        repr(text)[1:-1],
+        *in_url,
+        *(_PERCENT.sub(lambda found: found[0].lower(), each) for each in in_url),
+    )
 
 
 def telling(values: Iterable[str]) -> tuple[str, ...]:

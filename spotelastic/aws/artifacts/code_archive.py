@@ -15,17 +15,15 @@ import io
 import os
 import shutil
 import stat
-import subprocess
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pathspec
-
+from spotelastic.aws.artifacts.ignore_rules import IgnoreRules, git, rules_for
 from spotelastic.aws.artifacts.left_out import LeftOut, measure
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.dump import is_dump
@@ -42,12 +40,6 @@ A `runs` folder of another program contains none of them.
 FLAGS = "spotelastic.toml"
 """The file of settings at the top of the folder. It is not shipped: as part of the code, a change
 of `max` would restart all workers."""
-OURS = ".spotelasticignore"
-"""spotelastic's own ignore file."""
-IGNORES = (".gitignore", OURS)
-"""Ignore files; the later one has the last word, and may include again what git ignores."""
-GIT_WITHIN = 30.0
-"""Seconds that git may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +51,6 @@ class Archive:
     files: int
     left_out: LeftOut | None = field(default=None, compare=False)
     """What git's rules alone keep from being shipped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """One file of rules, for everything below `base`."""
-
-    base: Path
-    spec: pathspec.GitIgnoreSpec
-
-    def verdict(self, path: Path, *, folder: bool) -> bool | None:
-        """Return True for ignored, False for included again by "!", None for not mentioned."""
-        name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
-        return self.spec.check_file(name).include
 
 
 def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
@@ -92,8 +71,8 @@ def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
         for path in paths:
             _add(tar, folder, path)
     data = raw.getvalue()
-    above, shipped = _rules_above(folder, (OURS,)), set(paths)
-    by_git = (p for p in ignored if p not in shipped and not _left_out_by_us(p, folder, above))
+    shipped, rules = set(paths), rules_for(folder)
+    by_git = (p for p in ignored if p not in shipped and not _left_out_by_us(p, folder, rules))
     return Archive(hashlib.sha256(data).hexdigest(), data, len(paths), measure(folder, by_git))
 
 
@@ -126,13 +105,12 @@ def _files(folder: Path, ignored: list[Path]) -> Iterator[Path]:
 
     Adds what the rules leave out to `ignored`: files, and folders as a whole.
     """
-    for path in _walk(folder, _rules_above(folder), ignored):
+    for path in _walk(folder, rules_for(folder), ignored):
         if path != folder / FLAGS:
             yield path
 
 
-def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterator[Path]:
-    rules = rules + _rules_of(folder)
+def _walk(folder: Path, rules: IgnoreRules, ignored: list[Path]) -> Iterator[Path]:
     with _reading(folder), os.scandir(folder) as found:
         entries = list(found)
     for entry in entries:
@@ -140,7 +118,7 @@ def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterat
         if entry.name in NEVER or is_dump(entry.name):
             continue
         inside = entry.is_dir(follow_symlinks=False)
-        if _ignored(path, rules, folder=inside):
+        if rules.ignores(path, folder=inside):
             ignored.append(path)
             continue
         if not inside:
@@ -149,7 +127,9 @@ def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterat
                 yield path
         elif not any(_has(path, name) for name in ("pyvenv.cfg", *OUTPUTS)):
             # A virtual environment works on its own machine only.
-            yield from _walk(path, rules, ignored)
+            with _reading(path):
+                below = rules.inside(path)
+            yield from _walk(path, below, ignored)
 
 
 def _has(folder: Path, name: str) -> bool:
@@ -170,25 +150,14 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
     """Yield files that git tracks although a .gitignore names them: every clone has them."""
-    asked = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--ignored"]
-    try:
-        told = subprocess.run(
-            [*asked, "--exclude-standard"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=GIT_WITHIN,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):  # no git on this machine, or no repository
-        return
-    above = _rules_above(folder, (OURS,))
+    asked = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
+    told, rules = git(folder, *asked) or b"", rules_for(folder)
     for name in filter(None, told.split(b"\0")):
         inside = Path(os.fsdecode(name))
         if str(inside) == FLAGS or not NEVER.isdisjoint(inside.parts):
             continue
         path = folder / inside
-        if not _left_out_by_us(path, folder, above) and _is_there(path):
+        if not _left_out_by_us(path, folder, rules) and _is_there(path):
             yield path
 
 
@@ -197,54 +166,16 @@ def _is_there(path: Path) -> bool:
         return path.is_symlink() or path.is_file()
 
 
-def _left_out_by_us(path: Path, folder: Path, rules: tuple[Rules, ...]) -> bool:
+def _left_out_by_us(path: Path, folder: Path, rules: IgnoreRules) -> bool:
     """Whether .spotelasticignore names the path, or a folder that contains it."""
     place = folder
     for name in path.relative_to(folder).parts:
-        rules = rules + _rules_of(place, (OURS,))
+        if place != folder:
+            rules = rules.ours_inside(place)
         place /= name
-        if _ignored(place, rules, folder=place != path):
+        if rules.ours(place, folder=place != path):
             return True
     return False
-
-
-def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
-    """Whether the path is ignored. The deepest file that mentions it decides, as in git."""
-    for rule in reversed(rules):
-        verdict = rule.verdict(path, folder=folder)
-        if verdict is not None:
-            return verdict
-    return False
-
-
-def _rules_of(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
-    found = []
-    for name in names:
-        lines = _lines(folder / name)
-        if lines:
-            found.append(Rules(folder, pathspec.GitIgnoreSpec.from_lines(lines)))
-    return tuple(found)
-
-
-def _lines(file: Path) -> list[str]:
-    """Return the lines of an ignore file; none if it does not exist."""
-    try:
-        if not file.is_file():
-            return []
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:  # going on without it would ship what it leaves out
-        raise UsageError(f"cannot read {file}: {error.strerror}; make it readable") from None
-
-
-def _rules_above(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
-    """Return the rules of files between the repository's root and the folder, outermost first."""
-    above: list[Path] = []
-    for parent in (folder, *folder.parents):
-        if parent != folder:
-            above.append(parent)
-        if _has(parent, ".git"):
-            return tuple(rule for path in reversed(above) for rule in _rules_of(path, names))
-    return ()
 
 
 def _check_size(folder: Path, paths: list[Path], limit: int) -> None:

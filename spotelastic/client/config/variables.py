@@ -3,9 +3,13 @@
 Pure, except that it reads the file of variables.
 """
 
+import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from dotenv import dotenv_values
+from dotenv.parser import Binding, parse_stream
 
 from spotelastic.errors import UsageError
 from spotelastic.redaction import SHORTEST
@@ -48,26 +52,32 @@ def variables(
 
 
 def read(file: Path) -> dict[str, str]:
-    """Read a file of NAME=VALUE lines.
+    """Read a file of variables in the form that python-dotenv reads.
 
-    Blank lines, `#` comments, `export` and quotes are understood.
+    Lines are NAME=VALUE, also after `export`. Quotes, comments, several lines in quotes and
+    ${NAME} are understood. Raises `UsageError` for a line that means nothing.
     """
     try:
-        lines = file.read_text().splitlines()
+        text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"--env-file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"--env-file {file} cannot be read: {error}") from None
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        text = line.strip().removeprefix("export ").lstrip()
-        if not text or text.startswith("#"):
-            continue
-        name, sign, value = text.partition("=")
-        if not sign or not _NAME.fullmatch(name.strip()):
-            raise UsageError(f"--env-file {file}, line {number}: expected NAME=VALUE")
-        found[name.strip()] = _unquoted(value.strip())
-    return found
+        raise UsageError(f"--env-file {file} cannot be read: {error}; save it as UTF-8") from None
+    for line in parse_stream(io.StringIO(text)):
+        if line.error or (line.key is not None and not _is_assignment(line)):
+            raise UsageError(f"--env-file {file}, line {_number(line)}: expected NAME=VALUE")
+    found = dotenv_values(stream=io.StringIO(text))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_assignment(line: Binding) -> bool:
+    return line.value is not None and _NAME.fullmatch(line.key or "") is not None
+
+
+def _number(line: Binding) -> int:
+    """Return the number of the line; what a binding begins with may be blank lines."""
+    text = line.original.string
+    return line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
 
 
 def folders(flag: str, urls: Sequence[str]) -> tuple[str, ...]:
@@ -90,10 +100,3 @@ def _checked(flag: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{flag} {name}: the name of a variable is letters, digits and _")
     return name
-
-
-def _unquoted(value: str) -> str:
-    for quote in ('"', "'"):
-        if len(value) >= 2 and value[0] == quote == value[-1]:
-            return value[1:-1]
-    return value.partition(" #")[0].rstrip()

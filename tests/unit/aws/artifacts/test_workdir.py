@@ -131,6 +131,79 @@ def test_the_rules_of_the_repository_above_hold_too(tmp_path: Path) -> None:
     assert names(tmp_path / "sub") == ["y.py"]
 
 
+MARK = "\ufeff"
+FORMS = {
+    "byte order mark": MARK + "secret.pem\n",
+    "carriage returns": "# keys\r\nsecret.pem\r\n",
+    "line separator within a comment": "# keys\u2028!secret.pem\nsecret.pem",
+    "form feed within a comment": "secret.pem\n#\f!secret.pem\n",
+    "trailing blanks": "secret.pem  \n",
+    "a name in brackets": "[s]ecret.p?m\n",
+}
+
+
+@pytest.mark.parametrize("repository", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_rules_are_read_as_git_reads_them(tmp_path: Path, form: str, repository: bool) -> None:
+    write(tmp_path, {".gitignore": FORMS[form], "secret.pem": "", "a/secret.pem": "", "a/b": ""})
+    if repository:
+        subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True, timeout=20)
+    assert names(tmp_path) == [".gitignore", "a/b"]
+
+
+def test_names_are_compared_as_bytes(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"k\xe9y\n")
+    (tmp_path / os.fsdecode(b"k\xe9y")).touch()
+    assert names(tmp_path) == [".gitignore"]
+
+
+def test_patterns_count_wherever_git_looks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(
+        tmp_path / "work",
+        {"own.key": "", "clone.key": "", "train.py": "", "sub/lib.key": "", "sub/lib.py": ""},
+    )
+    settings = write(tmp_path / "home", {"git/ignore": "own.key\n"})
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(settings))
+    for repository in (folder, folder / "sub"):
+        subprocess.run(["git", "-C", str(repository), "init", "-q"], check=True, timeout=20)
+    with (folder / ".git/info/exclude").open("a") as exclude:
+        exclude.write("clone.key\n")
+    with (folder / "sub/.git/info/exclude").open("a") as exclude:
+        exclude.write("lib.key\n")
+    assert names(folder) == ["sub/lib.py", "train.py"]
+    assert names(folder / "sub") == ["lib.py"]
+    write(folder, {".spotelasticignore": "!own.key\n"})
+    assert names(folder) == [".spotelasticignore", "own.key", "sub/lib.py", "train.py"]
+
+
+def test_without_git_the_clones_own_patterns_still_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path, {".git/info/exclude": "a.key\n", "a.key": "", "train.py": ""})
+    monkeypatch.setenv("PATH", "")
+    assert names(folder) == ["train.py"]
+
+
+def test_a_folder_that_is_ignored_as_a_whole_is_still_shipped(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "out/\n*.pem\n", "out/a.py": "", "out/.gitignore": "b\n"})
+    write(tmp_path, {"out/b": ""})
+    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True, timeout=20)
+    assert names(tmp_path / "out") == [".gitignore", "a.py"]
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".spotelasticignore"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-be"])
+def test_rules_in_which_no_pattern_would_match_are_refused(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
+    write(tmp_path, {"secret.pem": ""})
+    (tmp_path / name).write_bytes("secret.pem\n".encode(encoding))
+    with pytest.raises(UsageError, match=r"no text in UTF-8.*save it as UTF-8"):
+        pack(tmp_path)
+
+
 def test_without_a_repository_folders_above_have_no_say(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "*.bin\n", "sub/a.bin": ""})
     assert names(tmp_path / "sub") == ["a.bin"]
@@ -176,7 +249,7 @@ def test_rules_that_cannot_be_read_are_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write(tmp_path, {"train.py": "", ".gitignore": "secrets\n", "secrets": ""})
-    denied(monkeypatch, Path, "read_text", "/.gitignore")
+    denied(monkeypatch, Path, "read_bytes", "/.gitignore")
     with pytest.raises(UsageError, match=r"cannot read .*/\.gitignore: Permission denied; make it"):
         pack(folder)
 
