@@ -47,6 +47,10 @@ EXPIRED = frozenset(
     }
 )
 
+CLOCK = ("Signature expired", "Signature not yet current", "is later than", "is earlier than")
+"""Words of AWS's messages about a request that was signed at another time than AWS's."""
+SKEWED = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture", "RequestExpired"})
+"""Codes for the same."""
 STRANGE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
 """Codes among `EXPIRED` that also come from a region which the account has not enabled."""
 KNOWN_WITHIN = 60.0
@@ -288,12 +292,31 @@ def calling(what: str) -> Iterator[None]:
         raise
     except boto.ClientError as error:
         raise _translated(what, error) from error
-    except (boto.SSOError, boto.TokenRetrievalError) as error:
-        raise _signed_out(what) from error
+    except ended_session() as error:
+        raise SignedOut(f"cannot {what}: {error}: log in again", "ExpiredToken") from error
+    except EOFError as error:
+        # botocore has asked for a one-time code, and there is no terminal to ask at.
+        raise SignedOut(
+            f"cannot {what}: the profile wants a one-time code (MFA), and there is no terminal to "
+            "ask for it: log in beforehand, and use a profile of that session",
+            "ExpiredToken",
+        ) from error
     except (boto.ConnectionError, boto.HTTPClientError) as error:
         raise Unavailable(f"cannot {what}: {error}") from error
     except boto.BotoCoreError as error:
         raise EnvironmentFailure(wrong_configuration(error) or f"cannot {what}: {error}") from error
+
+
+def ended_session() -> tuple[type[Exception], ...]:
+    """Return botocore's errors for a login that has ended or cannot be renewed without the user.
+
+    Older versions of botocore have fewer of them.
+    """
+    from botocore import exceptions as boto
+
+    names = ("RefreshWithMFAUnsupportedError", "CredentialRetrievalError", "LoginError")
+    found = (getattr(boto, name, None) for name in names)
+    return (boto.SSOError, boto.TokenRetrievalError, *(each for each in found if each))
 
 
 def wrong_configuration(error: Exception) -> str | None:
@@ -318,7 +341,7 @@ def wrong_configuration(error: Exception) -> str | None:
             return "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
         case boto.ConfigParseError() | boto.ConfigNotFound() | boto.InvalidConfigError():
             return f"AWS's configuration: {error}"
-        case boto.CredentialRetrievalError() | boto.UnknownCredentialError():
+        case boto.UnknownCredentialError():
             return f"AWS credentials: {error}"
     return None
 
@@ -330,16 +353,22 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in THROTTLED or status >= 500:
         return Busy(f"cannot {what}: AWS is busy ({code}: {message})", code)
-    if code in EXPIRED:
-        return _signed_out(what, code)
+    if code in SKEWED or any(words in message for words in CLOCK):
+        return SignedOut(
+            f"cannot {what}: this machine's clock differs from AWS's ({message}): set it right",
+            code,
+        )
+    if code in EXPIRED and not (code == "AuthFailure" and "credentials" not in message):
+        return _signed_out(what, code, message)
     if code in DENIED:
         return Rejected(f"cannot {what}: not permitted ({message})", code)
     return Rejected(f"cannot {what}: {message} ({code})", code)
 
 
-def _signed_out(what: str, code: str = "ExpiredToken") -> SignedOut:
+def _signed_out(what: str, code: str, message: str) -> SignedOut:
     elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
     return SignedOut(
-        f"cannot {what}: the AWS credentials are invalid or expired: log in again{elsewhere}",
+        f"cannot {what}: {message}: the AWS credentials are invalid or expired: log in again"
+        f"{elsewhere}",
         code,
     )

@@ -26,6 +26,8 @@ RESERVED = 32
 LONGEST = 39
 """Longest cluster name. `spotelastic-NAME-interruption`, an event rule, has at most 64 characters.
 """
+COMMANDS = "-commands"
+"""What the name of a cluster's second queue ends in, so that no cluster's name may."""
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST - 1}}}")
 
 
@@ -41,6 +43,12 @@ class Names:
                 f"--name {self.cluster!r}: a name is lower-case letters, digits and hyphens, "
                 f"starts with a letter, and has at most {LONGEST} characters"
             )
+        if self.cluster.endswith(COMMANDS):
+            raise UsageError(
+                f"--name {self.cluster!r}: the queue of a cluster "
+                f"{self.cluster.removesuffix(COMMANDS)!r} has this name; choose one that does not "
+                f"end in {COMMANDS}"
+            )
 
     @property
     def stack(self) -> str:
@@ -55,7 +63,7 @@ class Names:
     @property
     def commands(self) -> str:
         """The queue on which users' commands arrive."""
-        return f"{PREFIX}{self.cluster}-commands"
+        return f"{PREFIX}{self.cluster}{COMMANDS}"
 
     @property
     def workers(self) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.compute import offers
 from spotelastic.clock import Clock, steady
 from spotelastic.cloud.model import ZoneOffer
+from spotelastic.errors import Unavailable
 
 MEANINGFUL = 3
 """Number of types from which EC2's placement scores are meaningful."""
@@ -72,7 +73,10 @@ class Zones:
         return known[1]
 
     def _scored(self, types: Sequence[str], nodes: int) -> dict[str, int]:
-        """Return scores by zone id; empty if they are meaningless or may not be asked for."""
+        """Return scores by zone id; empty if they are meaningless or AWS does not tell them.
+
+        They are advice: whatever AWS answers, in whatever partition, stops nothing.
+        """
         if len(types) < MEANINGFUL:
             return {}
         now, key = self._clock(), (tuple(sorted(types)), nodes)
@@ -91,8 +95,6 @@ class Zones:
                     RegionNames=[self._aws.region],
                 )
                 items = [item for page in pages for item in page["SpotPlacementScores"]]
-        except Rejected as error:
-            if error.code not in DENIED and error.code != "MaxConfigLimitExceeded":
-                raise
+        except (Rejected, Unavailable):
             return {}
         return {item["AvailabilityZoneId"]: int(item["Score"]) for item in items}

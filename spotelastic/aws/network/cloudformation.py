@@ -33,6 +33,16 @@ UNUSABLE = frozenset(
     }
 )
 BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
+STUCK = "UPDATE_ROLLBACK_FAILED"
+WAYS_OUT = {
+    "UPDATE_ROLLBACK_COMPLETE": "; the cluster is as it was: mend that, and run `up` again",
+    STUCK: (
+        "; a change of it failed, and CloudFormation could not take it back: end the cluster with "
+        "`spotelastic down`, and run `up` again; checkpoints stay"
+    ),
+    "CREATE_FAILED": "; mend that, and run `up` again: it deletes what was made",
+}
+"""What to do about a stack in such a state, after the reason."""
 NO_REASON = "CloudFormation gives no reason"
 QUEUE_REST = 60.0
 """Seconds after which SQS allows the name of a deleted queue again."""
@@ -107,13 +117,16 @@ def ensure(
             delete(aws, name)
             sleep(QUEUE_REST)
             _create(aws, name, wanted, body, maker)
+    elif found["StackStatus"] == STUCK:
+        raise EnvironmentFailure(f"the stack {name} cannot be changed{WAYS_OUT[STUCK]}")
     elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != _digest(body):
         _update(aws, name, wanted, body, tags(found).get(MAKER, maker))
     else:
         return outputs(found)
     found = _settled(aws, name, say)
     if found is None or not stands(found):
-        raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}")
+        way_out = WAYS_OUT.get("" if found is None else found["StackStatus"], "")
+        raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}{way_out}")
     return outputs(found)
 
 
@@ -229,11 +242,15 @@ def delete(aws: Aws, name: str) -> None:
     stack = describe(aws, name)
     if stack is None:
         return
+    failed = stack["StackStatus"] == "DELETE_FAILED"
+    earlier = _beginning(aws, name) if failed else ""
     begin_deletion(aws, name)
 
     def gone() -> bool | None:
         left = describe(aws, name)
         if left is not None and left["StackStatus"] == "DELETE_FAILED":
+            if failed and _beginning(aws, name) == earlier:
+                return None  # CloudFormation still shows how the earlier deletion ended
             raise EnvironmentFailure(f"the stack {name} could not be deleted: {_kept(aws, left)}")
         return True if left is None else None
 
@@ -256,6 +273,12 @@ def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
             if event["LogicalResourceId"] == name and event["ResourceStatus"] in BEGINNINGS:
                 break
     return events
+
+
+def _beginning(aws: Aws, name: str) -> str:
+    """Return the id of the event with which the newest operation began."""
+    events = _newest_operation(aws, name)
+    return str(events[-1].get("EventId", "")) if events else ""
 
 
 def _failure(aws: Aws, name: str) -> str:

@@ -35,6 +35,10 @@ spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic -
 """
 SPOT_SHARE = 0.3
 """Spot price as a share of the on-demand price if none is given: about what spot users report."""
+MORE_THAN_ALLOWED = (
+    "Goodput over 100%: nodes also train between their notice and their leaving, which the trace's "
+    "own time does not contain."
+)
 TYPE = "g5.xlarge"
 """Instance type whose prices are used by default."""
 
@@ -230,6 +234,8 @@ def _show(
     )
     allows = scenario.min_nodes <= trace.most_nodes
     tables.display(_table(outcomes, allows=allows))
+    if allows and any(each.goodput > 1 for each in outcomes):
+        print(MORE_THAN_ALLOWED)
 
 
 def _table(outcomes: "Sequence[ReplayOutcome]", *, allows: bool) -> "RenderableType":

@@ -159,3 +159,18 @@ def test_a_bad_trace_is_told_with_its_line(
     bad.write_text("0,add,a\n10,add\n")
     assert replay(monkeypatch, str(bad)) == 2
     assert f"{bad}:2: '10,add': expected milliseconds,add|remove,node" in capsys.readouterr().err
+
+
+def test_goodput_above_what_the_trace_allows_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nodes train until they leave, in the ten minutes after their notice as well."""
+    trace = tmp_path / "calm.csv"
+    trace.write_text("0,add,a\n0,add,b\n0,add,c\n7200000,remove,a\n9000000,remove,b\n")
+    asked = ("--min", "1", "--max", "3", "--boot", "0", "--start-time", "0")
+    told = {}
+    for notice in ("600", "0"):
+        assert replay(monkeypatch, str(trace), *asked, "--notice", notice) == 0
+        told[notice] = capsys.readouterr().out
+    assert "Goodput over 100%" in told["600"]
+    assert "Goodput over 100%" not in told["0"]

@@ -21,6 +21,22 @@ GENERATED = ("RoleName", "InstanceProfileName", "ManagedPolicyName", "GroupName"
 """Names that CloudFormation makes, and shortens, where a template gives none."""
 
 
+def by_kind(cluster: str) -> Iterator[tuple[str, str]]:
+    """All that is called after a cluster, with the kind within which names must differ."""
+    its = Names(cluster)
+    yield "stack", its.stack
+    yield "queue", its.queue
+    yield "queue", its.commands
+    yield "group", its.workers
+    yield "group", its.on_demand
+    yield from (("group", its.control(member)) for member in MEMBERS)
+    yield "parameter", its.token
+    yield "log group", its.log_group
+    for each in resources().values():
+        if each["Type"] in NAMED:
+            yield each["Type"], name_of(each, NAMED[each["Type"]][0]).replace(CLUSTER, cluster)
+
+
 def derived(cluster: str) -> Iterator[tuple[str, int]]:
     """All that is called after a cluster, and how long that may be."""
     its = Names(cluster)
@@ -75,3 +91,15 @@ def accepted(name: str) -> bool:
 def test_a_longer_name_is_refused_with_the_limit() -> None:
     with pytest.raises(UsageError, match=f"--name 'x+': .* at most {LONGEST} characters"):
         Names("x" * (LONGEST + 1))
+
+
+def test_no_two_clusters_share_a_name_of_a_resource() -> None:
+    own = set(by_kind("demo"))
+    endings = {name.partition("demo")[2].replace("/", "-") for _, name in own} - {""}
+    assert len(endings) > 5
+    others = [f"demo{ending}" for ending in endings if accepted(f"demo{ending}")]
+    assert len(others) > 3
+    for other in others:
+        assert own & set(by_kind(other)) == set(), other
+    with pytest.raises(UsageError, match="queue of a cluster 'demo' has this name"):
+        Names("demo-commands")
