@@ -1,6 +1,6 @@
 """The handle of a cluster: what can be seen of it, and what can be done with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -60,14 +60,14 @@ class Cluster:
         target: CloudTarget,
         record: ClusterRecord,
         *,
-        told: int = 0,
+        told: Iterable[Event] = (),
         first: FirstStepTimer | None = None,
     ) -> None:
         self.target = target
         self.record = record
         self.first = first
         """Measures the time to the first step, if this process has created the cluster."""
-        self._told = told
+        self._told = watch.EventsTold(told)
         self._is_down = False
 
     @property
@@ -165,9 +165,7 @@ class Cluster:
         What was yielded or told before is not repeated.
         """
         with self._asking():
-            for update in watch.updates(self.target, self.record, told=self._told):
-                if isinstance(update, Event):
-                    self._told += 1
+            for update in watch.updates(self.target, self.record, self._told):
                 if isinstance(update, Status) and self.first is not None:
                     first = self.first.feed(update)
                     if first is not None:

@@ -2,8 +2,11 @@
 
 import math
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.progress import ProgressMessage, Update, ended
@@ -33,10 +36,31 @@ class JobOutcome:
     events: tuple[Event, ...]
 
 
-def updates(target: CloudTarget, cluster: ClusterRecord, *, told: int = 0) -> Iterator[Update]:
+class EventsTold:
+    """Remembers which events have been told.
+
+    They are stored in the order of their times on many machines' clocks, and the oldest may be
+    dropped. So a new one can stand anywhere, and their number says nothing.
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._told = Counter(map(msgspec.json.encode, events))
+
+    def new(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Yield those that have not been told; each counts as told from then on."""
+        seen = Counter[bytes]()
+        for event in events:
+            encoded = msgspec.json.encode(event)
+            seen[encoded] += 1
+            if seen[encoded] > self._told[encoded]:
+                self._told[encoded] += 1
+                yield event
+
+
+def updates(target: CloudTarget, cluster: ClusterRecord, told: EventsTold) -> Iterator[Update]:
     """Yield the status at each look, after the events that are new; end with the end of the job.
 
-    The first `told` events are not new. Raises `CloudEnded` if nothing is left to look at, and
+    Raises `CloudEnded` if nothing is left to look at, and
     `Unavailable` if the bucket has not answered for a minute.
     """
     silence = _Silence(target.where_to_look)
@@ -51,8 +75,7 @@ def updates(target: CloudTarget, cluster: ClusterRecord, *, told: int = 0) -> It
             if steady() > answered + PATIENCE:
                 raise
             events, status = [], None
-        yield from events[told:]
-        told = max(told, len(events))
+        yield from told.new(events)
         if status is None:
             yield from silence.lasts()
         else:

@@ -48,7 +48,9 @@ def run(name):
     assert lost.node in {row.node for row in report.interruptions}
     assert len(cluster.curve()) >= 250
     events = [each for each in told if isinstance(each, client.Event)]
-    assert list(cluster.events())[: len(events)] == events, "each is told once"
+    stored = list(cluster.events())
+    for each in events:
+        stored.remove(each)  # each is told once
     assert [each.kind for each in events].count("job") >= 1
     (first,) = (each for each in told if isinstance(each, client.FirstStep))
     assert any("begins at" in line.text for line in cluster.logs(rank=0))

@@ -19,6 +19,7 @@ from spotelastic.client.progress import FirstStepTimer, OnUpdate, Say, saying
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
 from spotelastic.model.counting import counted, usd
+from spotelastic.model.progress import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,10 @@ def _price(name: str, found: Survey) -> ConfirmationRequest:
     )
 
 
-def _earlier(known: ClusterRecord, say: Say) -> int:
-    """Return how many events a running cluster has already; they are not told again."""
-    count = len(known.objects.events())
-    if count:
-        before = counted(count, "event")
+def _earlier(known: ClusterRecord, say: Say) -> list[Event]:
+    """Return the events that a running cluster has already; they are not told again."""
+    events = known.objects.events()
+    if events:
+        before = counted(len(events), "event")
         say(f"{known.name} has {before} from before: see spotelastic events {known.name}")
-    return count
+    return events
