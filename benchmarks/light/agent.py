@@ -96,6 +96,10 @@ class LightProcesses:
             case actions.StartZygote():
                 self._post(events.ZygoteWarm(self._node.fingerprint))
                 return [events.ZygoteStarted()]
+            case actions.CheckGpus():
+                return [events.GpusChecked(0, None)]
+            case actions.ExamineGpus(round_):
+                return [events.ExaminationStarted(round_), events.GpusExamined(None)]
             case actions.StartDaemon():
                 return [events.DaemonStarted(self._node.daemon)]
             case actions.UploadByDeadline(deadline):

@@ -1,7 +1,8 @@
 """The actions of an agent, as values: `decide.py` returns them, `executor.py` performs them."""
 
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
@@ -225,6 +226,33 @@ class TellRestart:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckGpus:
+    """Have the GPUs work once, on another thread, and look for EFA."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineGpus:
+    """Ask nvidia-smi, on another thread, because a worker of this round failed."""
+
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellFault:
+    """Record why this node, which has not joined, does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellDevices:
+    """Say, and put on record, something about GPUs or the network; once for each topic."""
+
+    topic: str
+    line: str
+    warns: bool = True
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     code: int
     reason: str = ""
@@ -268,6 +296,10 @@ Action = (
     | Say
     | TellRestart
     | TellVersions
+    | CheckGpus
+    | ExamineGpus
+    | TellFault
+    | TellDevices
     | Exit
 )
 

@@ -12,6 +12,20 @@ from spotelastic.cloud.port import NoticeSource
 from spotelastic.model.job import Settings
 from spotelastic.store.tls import TlsFiles
 
+
+@dataclass(frozen=True, slots=True)
+class HealthChecks:
+    """Which checks of this machine's devices there are."""
+
+    gpus: bool = False
+    """Whether GPUs are checked before the node joins, and watched while it trains."""
+    promised: int = 0
+    """How many GPUs this machine should have, by its type; 0: not known."""
+    network: bool = False
+    """Whether EFA devices are looked for."""
+    kernel_log: Path = Path("/dev/kmsg")
+
+
 Entry = Literal["script", "module", "program", "path", "function"]
 """What the first word of a command names: a Python file, run as `python FILE`; a module, as `python
 -m`; an executable; a file for `runpy.run_path`; or what `workers/function.py` has packed.
@@ -70,6 +84,7 @@ class AgentConfig:
     """The interpreter that workers run on. It must have spotelastic and torch installed."""
     secrets: tuple[str, ...] = ()
     """Secret values of `env`, which are redacted from all reports."""
+    health: HealthChecks = HealthChecks()
     efa: bool = False
     """Whether workers reach those of other nodes through EFA."""
     virtual_local_rank: bool = False

@@ -54,6 +54,7 @@ class AgentCore:
         journal: Journal | None = None,
         *,
         stays: bool = False,
+        checks: bool = False,
         clock: Clock = unbroken,
         new_id: Callable[[], str] = new_id,
     ) -> None:
@@ -63,7 +64,7 @@ class AgentCore:
         self._new_id = journal.new_id if journal is not None else new_id
         self._local = NEW
         self._seen = RunState()
-        self.fold(AgentStarted(stays))
+        self.fold(AgentStarted(stays, checks))
 
     @property
     def local(self) -> NodeState:

@@ -18,9 +18,11 @@ from spotelastic.agent.actions import (
     AdoptEpoch,
     AskWhere,
     Campaign,
+    CheckGpus,
     CloseStore,
     DumpStacks,
     EndRound,
+    ExamineGpus,
     Exit,
     FlushUploads,
     KillWorkers,
@@ -43,6 +45,7 @@ from spotelastic.agent.actions import (
     Wake,
     WriteDrain,
 )
+from spotelastic.agent.health import illness
 from spotelastic.agent.state.values import BLIND, NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
@@ -115,6 +118,8 @@ _NEEDS_NO_STORE = (
     UploadByDeadline,
     FlushUploads,
     ReleaseWorkers,
+    CheckGpus,
+    ExamineGpus,
     Say,
     Exit,
 )
@@ -142,7 +147,10 @@ def _steps(
     if job is not None and job.state in ENDED:
         yield from shutdown.end(local, 0 if job.state == "succeeded" else 1)
         return
-    if local.departure.leaving:
+    yield from illness.check(local)
+    if local.health.fault is not None:
+        yield from illness.fall_ill(local, seen, now)
+    elif local.departure.leaving:
         yield from shutdown.leave(local, seen, now)
     if not local.membership.zygote:
         yield StartZygote()
@@ -163,11 +171,14 @@ def _steps(
         member = answers.place(local.node, round_)
         if member is None:
             yield from round_duties.left_out(local, round_)
+        elif local.health.fault is not None:
+            pass  # it leaves, whatever round it is in
         elif round_.phase == "proposed":
             yield from round_duties.get_ready(local, round_, member, now)
         else:
             yield from round_duties.train(local, seen, round_, member, now)
     yield from _tell_versions(local, seen)
+    yield from illness.tell(local)
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
 
 
@@ -196,8 +207,10 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
     """Registers the node where that is due.
 
     A new lease takes the node back where it was. A missed proposal makes it a newcomer. A node that
-    was asked to leave does not register again.
+    was asked to leave, or is sick, does not register again; one whose check is due waits for it.
     """
+    if local.health.unchecked or local.health.fault is not None:
+        return
     if not local.membership.zygote or not local.store.daemon:
         return
     if local.node is None or answers.missed(local.node, seen.round):

@@ -24,6 +24,7 @@ from spotelastic_checkpoints.types import Commit, DaemonStatus, Schedule, Worker
 from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
+from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.progress import newest, newest_commit, progress
@@ -220,8 +221,17 @@ class AgentExecutor:
         notice = replace(notice, node=self.config.node)
         if notice.kind.traits.drains:
             membership.write_drain(self._store, self.keys, Drain(notice.node, notice))
-        self._record(notice.event(notice.seen_at))
+        fault = local.health.fault
+        ill = fault.event(notice.node, notice.seen_at, joined=True) if fault is not None else None
+        self._record(ill or notice.event(notice.seen_at))
         return [events.DrainWritten()]
+
+    @_do.register
+    def _(self, action: actions.TellFault, local: NodeState, seen: RunState) -> Events:
+        fault = local.health.fault
+        if fault is not None:
+            self._record(fault.event(self.config.node, self._clock(), joined=bool(local.node)))
+        return [events.Said(TOLD)]
 
     # -- rounds -------------------------------------------------------------------------------
 
@@ -407,6 +417,13 @@ class AgentExecutor:
         line = f"{self.config.node} {action.line}"
         self._record(Event(self._clock(), "version", line, self.config.node, data))
         logger.warning(line)
+        return [events.Said(action.topic)]
+
+    @_do.register
+    def _(self, action: actions.TellDevices, local: NodeState, seen: RunState) -> Events:
+        now, node, data = self._clock(), self.config.node, dict(action.data)
+        self._record(Event(now, EFA if action.topic == EFA else "gpu", action.line, node, data))
+        logger.log(logging.WARNING if action.warns else logging.INFO, action.line)
         return [events.Said(action.topic)]
 
     # -- agreement on a save step -------------------------------------------------------------

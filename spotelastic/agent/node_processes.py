@@ -22,6 +22,7 @@ from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.executor import Events, WorkerTrouble
+from spotelastic.agent.health.examiner import GpuExaminer
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
@@ -107,6 +108,7 @@ class NodeProcesses:
         self._no_store = 0
         self._may_serve = -1
         self._checkpoints = checkpoints or Checkpoints(config, post)
+        self._gpus = GpuExaminer(config, post, mark(config.state))
         line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.error_line, config.output)
 
@@ -174,6 +176,7 @@ class NodeProcesses:
             self._zygote.close()
         await_cleaners(mark(self.config.state), CLEAN_WITHIN)
         self._checkpoints.close()
+        self._gpus.close()
         self._logs.close()
 
     @singledispatchmethod
@@ -221,6 +224,16 @@ class NodeProcesses:
             if member is not None:
                 self._checkpoints.begin(round_, member)
         return [started]
+
+    @do.register
+    def _(self, action: actions.CheckGpus, local: NodeState, seen: RunState) -> Events:
+        self._gpus.check()
+        return [events.GpuCheckStarted()]
+
+    @do.register
+    def _(self, action: actions.ExamineGpus, local: NodeState, seen: RunState) -> Events:
+        self._gpus.examine()
+        return [events.ExaminationStarted(action.round)]
 
     @do.register
     def _(self, action: actions.KillWorkers, local: NodeState, seen: RunState) -> Events:

@@ -20,6 +20,7 @@ from spotelastic_checkpoints.types import Commit
 
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.health import HealthEvent, following
 from spotelastic.agent.state.silence import listened
 from spotelastic.agent.state.values import (
     BLIND,
@@ -166,6 +167,7 @@ def _(event: events.WriteFailed, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.AgentStarted, local: NodeState, now: float) -> NodeState:
+    local = replace(local, health=replace(local.health, unchecked=event.checks))
     return _departure(local, stays=event.stays)
 
 
@@ -180,6 +182,17 @@ def _(event: events.Signalled, local: NodeState, now: float) -> NodeState:
     node = local.membership.node.id if local.membership.node is not None else ""
     deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.reports.step_time)
     return _noticed(local, Notice(InterruptionKind.LEAVE, node, "signal", now, now, deadline))
+
+
+@after.register
+def _(event: HealthEvent, local: NodeState, now: float) -> NodeState:
+    before, local = local.health, replace(local, health=following(local.health, event, now))
+    if local.health.fault is None or before.fault is not None:
+        return local
+    node = local.membership.node.id if local.membership.node is not None else ""
+    end = now + LEAVE_WITHIN
+    notice = Notice(InterruptionKind.UNHEALTHY, node, "health", now, now, end)
+    return _departure(local, notice=notice, drained=False)  # whatever else was announced
 
 
 def _noticed(local: NodeState, notice: Notice) -> NodeState:
@@ -413,7 +426,7 @@ def _(event: events.FlushStarted, local: NodeState, now: float) -> NodeState:
 def _(event: events.Flushed, local: NodeState, now: float) -> NodeState:
     departure = local.departure
     local = _store(local, flushed=event.round)
-    return _departure(local, left=departure.left or bool(departure.leaving))
+    return _departure(local, left=departure.left or local.departs)
 
 
 # -- agreement ------------------------------------------------------------------------------------

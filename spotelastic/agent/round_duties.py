@@ -22,6 +22,7 @@ from spotelastic.agent.actions import (
     CloseStore,
     DumpStacks,
     EndRound,
+    ExamineGpus,
     Exit,
     FlushUploads,
     KillWorkers,
@@ -45,6 +46,7 @@ from spotelastic.agent.actions import (
     VoteSealed,
     Wake,
 )
+from spotelastic.agent.state.node_health import EXAMINED_WITHIN
 from spotelastic.agent.state.silence import LOOK_EVERY
 from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.model.agreement import Proposal
@@ -154,13 +156,25 @@ def get_ready(
     epoch = claim.epoch if claim is not None else 0
     if local.workers is not None or acknowledged == (incarnation, "ready", epoch):
         return
+    yield from _say_ready(local, round_, member, now)
+
+
+def _say_ready(
+    local: NodeState, round_: Round, member: Member, now: float
+) -> Iterator[Action | Wake]:
+    """Says that this node can start, once nothing of it is to be waited for."""
+    claim, store = local.store.claim, local.store.round_store
+    if local.health.examines(now):  # a failure of a sick GPU is not charged: no round starts before
+        yield Wake(local.health.examining_at + EXAMINED_WITHIN)
+        return
     if member.slot == 0:
-        if claim is None or claim.round != incarnation or store is None or store.dead:
+        if claim is None or claim.round != round_.incarnation or store is None or store.dead:
             return
         patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
             return
+    told = local.agreement.acknowledged[:2]
     # The first node answers again when it has claimed the storage after all.
     if answers.phase_due(told, round_, can_start=True) or member.slot == 0:
         yield Acknowledge(round_, ready=True)
@@ -187,7 +201,7 @@ def train(
     if member.slot == 0:
         yield from _keep_first(local, round_, workers, now)
     yield from _exits(local, round_, workers)
-    yield from _stall(seen, round_, workers, now)
+    yield from _stall(local, seen, round_, workers, now)
     yield from _silence(round_, workers, now)
     finished = local.reports.finished == round_.incarnation
     if finished and seen.settings is not None and not local.departure.stays:
@@ -224,6 +238,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
     if failed and not workers.failed:
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
+        yield from _examine(local, round_)
         yield ReportFailure(round_)
     elif not failed and not workers.alive and not workers.killed:
         incarnation, finished = round_.incarnation, local.reports.finished
@@ -234,7 +249,15 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
             yield ReportFinished(round_)
 
 
-def _stall(seen: RunState, round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
+def _examine(local: NodeState, round_: Round) -> Iterator[Action]:
+    """Has the GPUs looked at, once for each round that fails here."""
+    if local.health.gpus and local.health.examined != round_.incarnation:
+        yield ExamineGpus(round_.incarnation)
+
+
+def _stall(
+    local: NodeState, seen: RunState, round_: Round, workers: Workers, now: float
+) -> Iterator[Action | Wake]:
     """Ends workers that use a Checkpointer, have begun to train, and make no progress.
 
     Needs no etcd until the stall is reported: a node that is cut off kills its workers and waits.
@@ -246,6 +269,7 @@ def _stall(seen: RunState, round_: Round, workers: Workers, now: float) -> Itera
         if not workers.killed:
             yield from _dump_and_kill(workers, now)
         if now >= workers.dumped_at + DUMP_WITHIN:
+            yield from _examine(local, round_)
             yield ReportStall(round_)
         return
     if workers.killed:

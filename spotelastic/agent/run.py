@@ -54,8 +54,7 @@ CONNECT_WITHIN = 10.0
 
 HELPERS = (
     *("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events"),
-    "worker-output",
-    "tenancy",
+    *("worker-output", "tenancy", "gpu-health", "kernel-log"),
 )
 """Prefixes of the names of an agent's helper threads."""
 
@@ -127,7 +126,8 @@ class AgentLoop:
         processes = NodeProcesses(config, self._queue.put)
         executor = AgentExecutor(config, store, self._session, processes)
         self._keys = executor.keys
-        self._core = AgentCore(executor, self._log, stays=config.stays)
+        checks = config.health.gpus or config.health.network
+        self._core = AgentCore(executor, self._log, stays=config.stays, checks=checks)
         self._claim_error = ""
 
     def serve(self) -> AgentResult:

@@ -15,7 +15,7 @@ from spotelastic.rendezvous import proposed
 from spotelastic.rendezvous.view import RunState
 
 STUCK = 2
-"""Exit code of a node that cannot end its workers."""
+"""Exit code of a node that cannot end its workers, or is sick."""
 
 
 def grace(local: NodeState, now: float) -> Iterator[Action | Wake]:
@@ -58,12 +58,14 @@ def end(local: NodeState, code: int) -> Iterator[Action | Wake]:
 def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
     """Leaves on request: the others agree on a save and go on without this node; then it ends.
 
-    If they do not within the time given, or etcd does not answer, the workers are just ended.
+    If they do not within the time given, or etcd does not answer, the workers are just ended. Those
+    of a sick node have been killed (`illness.py`); the others go on from what they have.
     """
-    workers, round_ = local.workers, seen.round
-    if workers is not None and workers.alive:
-        notice = local.departure.notice
-        late = notice.deadline if notice is not None else None
+    workers, round_, fault = local.workers, seen.round, local.health.fault
+    notice = local.departure.notice
+    late = notice.deadline if notice is not None else None
+    ill = fault is not None
+    if workers is not None and workers.alive and not (ill and late is not None and now >= late):
         if (late is None or now >= late) and not workers.killed:
             yield KillWorkers(signal.SIGTERM)
         elif late is not None and now < late:
@@ -77,6 +79,9 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
     )
     if in_round and workers is not None and not workers.killed:
         return
+    if in_round and ill and late is not None and now < late:  # its slots may be needed
+        yield Wake(late)
+        return
     serves_until = _serves_until(local, seen)
     if now < serves_until:
         yield Wake(serves_until)
@@ -85,6 +90,8 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
     if local.departure.left or not flush or not local.store.daemon:
         if local.reports.step and "left" not in local.reports.said:
             yield Say("left", _farewell(local))
+        if fault is not None:
+            yield Exit(STUCK, f"{fault.line}. This node leaves: it is not to be used as it is")
         yield Exit(128 + local.departure.leaving)
     elif local.store.flushing != flush:
         yield FlushUploads(flush)

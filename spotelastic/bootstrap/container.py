@@ -15,6 +15,8 @@ NAME = "spotelastic"
 DEVICES = Path("/dev/infiniband")
 """Folder of the EFA devices."""
 NVIDIA = Path("/dev/nvidia0")
+KERNEL_LOG = Path("/dev/kmsg")
+"""In it NVIDIA's driver tells of sick GPUs."""
 START = "{python} -m pip install -q --disable-pip-version-check {wheel} && exec {agent}"
 
 
@@ -48,6 +50,7 @@ def command(box: JobContainer) -> tuple[str, ...]:
         *(("--gpus", "all") if box.gpus else ()),
         *("--network", "host", "--ipc=host"),
         *("--ulimit", "memlock=-1", "--cap-add", "SYS_PTRACE"),
+        *(("--cap-add", "SYSLOG", f"--device={KERNEL_LOG}:{KERNEL_LOG}:r") if box.gpus else ()),
         *(f"--device={device}" for device in box.devices),
         *(f"--volume={folder}:{folder}" for folder in box.folders),
         *(f"--env={name}={value}" for name, value in sorted(box.environ.items())),

@@ -29,7 +29,13 @@ from spotelastic.aws.node import hardware
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.aws.security.certificates import WORKER_NAME
-from spotelastic.bootstrap import container, control_node, image_pull, job_environment
+from spotelastic.bootstrap import (
+    container,
+    control_node,
+    health_checks,
+    image_pull,
+    job_environment,
+)
 from spotelastic.bootstrap.caches import SCRATCH
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
 from spotelastic.bootstrap.phases import PHASES, BootPhases
@@ -138,6 +144,7 @@ def _agent() -> int:
         token = _token(aws, spec)
         keep_fresh(aws, parameter)
         logs, born = LogShipper(aws, spec.log_group), log_group.born(spec.born_at)
+        has_efa = bool(container.efa(list(container.DEVICES.glob("*"))))
         config = AgentConfig(
             run=spec.run,
             endpoints=spec.etcd,
@@ -155,7 +162,10 @@ def _agent() -> int:
             daemon_name=WORKER_NAME,
             notices=ImdsNotices(imds(), me.instance),
             spot=me.spot,
-            efa=bool(container.efa(list(container.DEVICES.glob("*")))),
+            health=health_checks.of_this_node(
+                hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
+            ),
+            efa=has_efa,
             code=spec.settings.code,
             token=token,
             python=found.python or sys.executable,

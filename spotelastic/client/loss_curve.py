@@ -16,6 +16,7 @@ COLOURS = {
     InterruptionKind.SPOT_INTERRUPTION: "#e69f00",
     InterruptionKind.LOSS: "#d55e00",
     InterruptionKind.WORKER: "#cc79a7",
+    InterruptionKind.UNHEALTHY: "#009e73",
     InterruptionKind.ETCD: "#0072b2",
 }
 OTHER = "#999999"

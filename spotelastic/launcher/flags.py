@@ -112,6 +112,7 @@ WORKERS = (
     Flag(
         "--no-warm", "start each worker as a new process; do not fork it from a warm one", read=bool
     ),
+    Flag("--no-gpu-check", "neither check the GPUs before joining nor watch them", read=bool),
     Flag(
         "--stall-timeout",
         "restart the workers if no step of the Checkpointer completes for this long; 0: never",

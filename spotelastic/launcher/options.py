@@ -21,7 +21,8 @@ from pathlib import Path
 from string import Template
 
 from spotelastic import validation
-from spotelastic.agent.config import Entry
+from spotelastic.agent.config import Entry, HealthChecks
+from spotelastic.agent.health import efa, kernel_log
 from spotelastic.agent.workers.output import Output, Selection
 from spotelastic.errors import UsageError
 from spotelastic.launcher import devices
@@ -276,6 +277,18 @@ def check_devices(options: argparse.Namespace, workers: int, environ: Mapping[st
         raise UsageError(
             f"--virtual-local-rank: {workers} workers, but CUDA_VISIBLE_DEVICES={visible}"
         )
+
+
+def health_checks(
+    options: argparse.Namespace, drivers: Sequence[Path] = devices.DRIVERS
+) -> HealthChecks:
+    """Return which of this machine's devices are checked. How many GPUs it has nobody promised."""
+    network = efa.devices() > 0
+    given = os.environ.get(kernel_log.VARIABLE)
+    if options.no_gpu_check or not (given or any(driver.exists() for driver in drivers)):
+        return HealthChecks(network=network)
+    log = Path(given or kernel_log.PATH).absolute()
+    return HealthChecks(gpus=True, network=network, kernel_log=log)
 
 
 def prefix(options: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[int, int], str]:

@@ -203,6 +203,7 @@ def _plan(
             env=env,
             virtual_local_rank=options.virtual_local_rank,
             numa=options.numa_binding,
+            health=launcher_options.health_checks(options),
             output=output,
             signals=signals,
             node_rank=node_rank,

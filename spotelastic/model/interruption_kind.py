@@ -25,6 +25,8 @@ class InterruptionKind(StrEnum):
     """The cluster gives the node up: for a smaller job, another zone or cheaper nodes."""
     LEAVE = "leave"
     """A signal or a command has asked the node to leave."""
+    UNHEALTHY = "unhealthy"
+    """A GPU of the node is sick, or the node always fails first; it leaves, and is replaced."""
     LOSS = "loss"
     """The node vanished without a warning."""
     WORKER = "worker"
@@ -63,6 +65,8 @@ class InterruptionTraits:
     """The node is to leave the next round, and is given the time to do so."""
     has_deadline: bool = False
     """The node may train until its notice's deadline. One that drains without leaves at once."""
+    at_once: bool = False
+    """Nobody waits for a save with the node: its workers have ended, or are not to be relied on."""
     is_asked_for: bool = False
     """The cluster or its user wants it, so nothing ends the node by force."""
     severity: int = 0
@@ -87,6 +91,11 @@ def _traits(kind: InterruptionKind) -> InterruptionTraits:
         case InterruptionKind.LEAVE:
             return InterruptionTraits(
                 "asked to leave", "leave", "was asked to leave", drains=True, is_asked_for=True
+            )
+        case InterruptionKind.UNHEALTHY:
+            outlook = "is sick: it leaves by itself"
+            return InterruptionTraits(
+                "sick GPU", "unhealthy", outlook, drains=True, at_once=True, severity=2
             )
         case InterruptionKind.LOSS:
             return InterruptionTraits("node lost", "loss", severity=3)

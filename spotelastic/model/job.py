@@ -280,6 +280,8 @@ class JobSpec:
     """Further storage, as bucket/prefix, that workers may read and write."""
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""
+    gpus: int = 0
+    """How many GPUs each worker node has, by its type; 0: none, or not known."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the last `up`."""
     disk_gib: int = 100

@@ -6,8 +6,9 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import Word
 
-Source = Word["imds", "sqs", "signal", "command"]
-"""imds: the instance's metadata service; sqs: the event bus, through the cluster's queue."""
+Source = Word["imds", "sqs", "signal", "command", "health", "controller"]
+"""imds: the instance's metadata service; sqs: the event bus, through the cluster's queue; health:
+the node's own look at its GPUs."""
 ORIGINS = {"imds": " (from its metadata service)", "sqs": " (from the event bus)"}
 
 

@@ -93,8 +93,8 @@ class NodeStatus:
     id: str
     role: NodeRole
     state: str
-    """Of a worker node: pending, joining, training, waiting, draining, gone, or failed (its worker
-    failed the job). Of a control node: leading, standing by, or joining."""
+    """Of a worker node: pending, joining, training, waiting, draining, sick, gone, or failed (its
+    worker failed the job). Of a control node: leading, standing by, or joining."""
     zone: str
     address: str
     ranks: tuple[int, ...] = ()
@@ -131,6 +131,9 @@ class Status:
     `spot_patience` from here."""
     warnings: tuple[str, ...] = ()
     """Keys in etcd that cannot be read, and nodes of different versions: one line each."""
+    network: str = ""
+    """EFA devices of the nodes, and whether NCCL's plugin for them is there; empty: none has
+    them."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the leading controller."""
 

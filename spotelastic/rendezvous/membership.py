@@ -159,7 +159,8 @@ def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
     """Writes the node's drain, which makes it leave.
 
     Merges with a drain that is there: several sources see one notice, and EventBridge does not tell
-    its deadline. Of two deadlines the earlier one counts.
+    its deadline. Of two deadlines the earlier one counts. A node that turns out to be sick is so
+    whatever else was announced: nobody waits for it any more.
     """
     key = keys.drain(drain.node)
     written, revision = drain, 0
@@ -179,7 +180,8 @@ def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
 
 def _merged(first: Drain, other: Drain) -> Drain:
     deadlines = [d for d in (first.notice.deadline, other.notice.deadline) if d is not None]
-    return replace(first, notice=replace(first.notice, deadline=min(deadlines, default=None)))
+    counts = other if other.notice.kind.traits.at_once else first
+    return replace(counts, notice=replace(counts.notice, deadline=min(deadlines, default=None)))
 
 
 def perform(

@@ -28,6 +28,7 @@ from spotelastic.rendezvous.rules import (
     describe,
     eligible_nodes,
     fail_gang,
+    ill_members,
     members_of,
     recharge,
     suspect,
@@ -103,6 +104,11 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Round
         without = excused if gone else suspect(at, without, late, excused)
         names = tuple(dict.fromkeys((*(round_.nodes if round_.cause == "loss" else ()), *lost)))
         without = replace(without, cause="loss", nodes=tuple(sorted(names)))
+    if ill := tuple(sorted(gone & {*ill_members(at.seen, round_)})):
+        # What had failed before was not the script's fault: nothing is charged, and nobody waits.
+        names = ill if without.cause in restarts.FAILURES else without.nodes
+        cause = "drain" if without.cause in restarts.FAILURES else without.cause
+        without = replace(uncharge(at, without, ill=True), cause=cause, nodes=names)
     eligible = eligible_nodes(at, without)
     return _repropose(at, without, eligible)
 

@@ -40,6 +40,7 @@ from spotelastic.rendezvous.rules import (
     describe,
     eligible_nodes,
     fail_gang,
+    ill_members,
     members_of,
     must_leave_at,
     recharge,
@@ -126,8 +127,11 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
     live.
     """
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
-    lost = tuple(sorted(set(absent) - done))
-    if any(node not in at.seen.nodes for node in lost) and at.now < trusts_at(at):
+    ill = ill_members(at.seen, round_)
+    lost = tuple(sorted({*absent, *ill} - done))
+    if any(node in absent and node not in at.seen.nodes for node in lost) and at.now < trusts_at(
+        at
+    ):
         return RoundDecision(reason="the store was away", wake_at=wake(trusts_at(at)))
     failures = [f for f in at.seen.failures.values() if f.round == round_.incarnation]
     left = sorted(done & set(absent))
@@ -137,13 +141,13 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
         if at.settings.gang and not all(name in at.seen.drains for name in lost):
             return fail_gang(at, lost)
         drained = all(name in at.seen.drains for name in lost)
-        settles_at = agreement.settles_at(at.seen, round_, lost) if drained else 0.0
+        settles_at = agreement.settles_at(at.seen, round_, lost) if drained and not ill else 0.0
         if at.now < settles_at and not failures:
             return RoundDecision(
                 reason="waiting for the remaining nodes to finish saving", wake_at=settles_at
             )
         cause: Cause = "drain" if drained else "loss"
-        ended = uncharge(at, round_)
+        ended = uncharge(at, round_, ill=bool(ill))
         return _change(at, ended, cause, lost)
     if failures:
         first = min(failures, key=lambda f: f.at)

@@ -17,6 +17,8 @@ SAVE_RESERVE = 3.0
 """Least seconds before a node's end that are reserved for its last save."""
 SLACK = 2.0
 """Seconds of that reserve which are a safety margin."""
+KNOWN_WITHIN = 15.0
+"""Seconds from the failure of a worker until its node knows whether a GPU is to blame."""
 
 
 def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
@@ -109,15 +111,25 @@ def wake(time: float) -> float | None:
     return time if time < math.inf else None
 
 
-def uncharge(at: Moment, round_: Round) -> Round:
-    """Removes failures shortly before a loss from the restart budget: the loss caused them.
+def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
+    """Returns the members that nobody waits for any more, although they may still be there."""
+    return tuple(
+        member.node
+        for member in round_.members
+        if (drain := seen.drains.get(member.node)) and drain.notice.kind.traits.at_once
+    )
+
+
+def uncharge(at: Moment, round_: Round, *, ill: bool = False) -> Round:
+    """Removes failures shortly before a loss from the restart budget: the loss caused them. Of a
+    node that is `ill` it takes longer until it is known.
 
     A new etcd leader renews every lease, so that a loss can surface one lease plus an election
     late; after an outage of etcd (say, a lost zone) later still. Times count back from when this
     holder observed the round, because another node may have written it, by another clock.
     """
     written = round_.started_at or round_.proposed_at
-    reach = 2 * at.settings.lease + 1.0
+    reach = 2 * at.settings.lease + 1.0 + (KNOWN_WITHIN if ill else 0.0)
     if at.seen.healthy and at.now - reach < trusts_at(at):
         reach += at.now - at.seen.healthy_since
     horizon = written + (at.now - at.seen.round_at) - reach

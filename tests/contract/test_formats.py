@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "88d94035f69c39b0090e80bf1e6cd7266475a284d1f5faba68732ad7378b0f3b",
+    "v1.1": "5a76f48a9b095b54238cf1d44de047faee607c5df41d9698fe7b5be2538fccef",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -1,7 +1,7 @@
 """Runs a job on its own local cloud, with a script that reports every step (`train_exactly`)."""
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,19 @@ from spotelastic.model.progress import Event, Report, Status
 
 TYPE = "c5.large"
 STEP_TIME = "0.05"
+NONE: Mapping[str, str] = {}
 SAVES = {"snapshot_every": Interval(5), "checkpoint_every": Interval(20)}
 
 
 @contextmanager
-def running_job(folder: Path, **request: Any) -> Iterator[Trial]:
+def running_job(folder: Path, *, more: Mapping[str, str] = NONE, **request: Any) -> Iterator[Trial]:
+    """`more`: further variables of the job."""
     with running_trial(
         folder,
         boot=cloud.BOOT,
         script=SCRIPT.read_text(),
         args=(str(folder), STEP_TIME),
-        env={"PYTHONPATH": str(TESTS)},
+        env={"PYTHONPATH": str(TESTS), **more},
         instance_types=(TYPE,),
         **request,
     ) as trial:

@@ -40,6 +40,7 @@ class World:
         *,
         plain: bool = False,
         sharded: bool = False,
+        gpus: bool = False,
     ) -> None:
         self.now = 1e6
         self.settings = settings
@@ -67,8 +68,9 @@ class World:
         self.step_time = STEP
         self.stall, self.upload = 0.001, 1.5
         """Seconds that a save into memory takes, and until it is committed."""
-        self.plain, self.sharded = plain, sharded
-        """The script has no Checkpointer; every node's slots are needed for a whole state."""
+        self.plain, self.sharded, self.gpus = plain, sharded, gpus
+        """The script has no Checkpointer; every node's slots are needed for a whole state; nodes
+        have GPUs, which they look at."""
         self.history = Recorder()
         self.said: list[tuple[str, str]] = []
         """What nodes told people, with the node's name."""

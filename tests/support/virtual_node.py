@@ -24,10 +24,12 @@ from spotelastic.agent.state.events import (
     SessionLost,
     Signalled,
     WorkerFailing,
+    XidSeen,
 )
 from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.errors import Unavailable
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.model.round import Round
@@ -118,7 +120,11 @@ class SimNode:
         self.exit_code: int | None = None
         self.session, self.processes = VirtualSession(self), VirtualProcesses(self)
         executor = _Executor(self, self._config())
-        self._core = AgentCore(executor, clock=lambda: self.now, new_id=world.new_id)
+        self.gpu_fault: GpuFault | None = None
+        """What a look at its GPU finds."""
+        self._core = AgentCore(
+            executor, clock=lambda: self.now, new_id=world.new_id, checks=world.gpus
+        )
         self._inbox: list[LocalEvent | StoreChanged] = []
         self._stirred = False
 
@@ -187,6 +193,11 @@ class SimNode:
         self.post(
             Noticed(Notice(InterruptionKind.REBALANCE, self.name, "imds", self.now, self.now))
         )
+
+    def fall_ill(self, fault: GpuFault) -> None:
+        """The kernel tells that its GPU is sick."""
+        self.gpu_fault = fault
+        self.post(XidSeen(fault, "sick"))
 
     def leave(self) -> None:
         """Asked to end, as by SIGTERM."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WARM = 3.0
 FORK = 0.05
+EXAMINED = 1.0
+"""Seconds that nvidia-smi takes."""
 
 
 class VirtualProcesses:
@@ -147,6 +149,14 @@ class VirtualProcesses:
             case actions.StartDaemon():
                 self._serves = True
                 return [events.DaemonStarted(f"{self._node.name}:1")]
+            case actions.CheckGpus():
+                checked = events.GpusChecked(1, self._node.gpu_fault)
+                self._world.after(WARM, lambda: self._node.post(checked))
+                return [events.GpuCheckStarted()]
+            case actions.ExamineGpus(round_):
+                examined = lambda: events.GpusExamined(self._node.gpu_fault)  # noqa: E731
+                self._world.after(EXAMINED, lambda: self._node.post(examined()))
+                return [events.ExaminationStarted(round_)]
             case actions.UploadByDeadline(deadline):
                 self._asked()
                 self._world.hurried[self._node.name] = deadline

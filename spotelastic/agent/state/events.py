@@ -10,6 +10,7 @@ from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent.state.values import RoundStore
 from spotelastic.model.agreement import Vote
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
@@ -102,6 +103,8 @@ class CommitSeen(AgentEvent, frozen=True):
 
 class AgentStarted(AgentEvent, frozen=True):
     stays: bool = False
+    checks: bool = False
+    """Whether the node's GPUs and network are checked before it joins."""
 
 
 class Noticed(AgentEvent, frozen=True):
@@ -122,6 +125,39 @@ class NodesRead(AgentEvent, frozen=True):
 
 class StoreWentBack(AgentEvent, frozen=True):
     """This node knows more than etcd does, which was emptied or set back: it is new to it."""
+
+
+# -- the node's GPUs ------------------------------------------------------------------------------
+
+
+class GpuCheckStarted(AgentEvent, frozen=True):
+    pass
+
+
+class GpusChecked(AgentEvent, frozen=True):
+    """The check before joining is over."""
+
+    gpus: int
+    fault: GpuFault | None
+    efa: int = 0
+    nccl_plugin: bool = False
+
+
+class ExaminationStarted(AgentEvent, frozen=True):
+    """nvidia-smi was asked, because a worker of this round failed."""
+
+    round: str
+
+
+class GpusExamined(AgentEvent, frozen=True):
+    fault: GpuFault | None
+
+
+class XidSeen(AgentEvent, frozen=True):
+    """The kernel has told of a GPU. `verdict`: sick, suspect or script; empty: not known."""
+
+    fault: GpuFault
+    verdict: str = ""
 
 
 # -- what actions did to the node's processes -----------------------------------------------------
@@ -319,6 +355,11 @@ LocalEvent = (
     | SessionLost
     | NodesRead
     | StoreWentBack
+    | GpuCheckStarted
+    | GpusChecked
+    | ExaminationStarted
+    | GpusExamined
+    | XidSeen
     | ZygoteStarted
     | DaemonStarted
     | StoreOpened

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints.types import Commit, WorkerStep
 
+from spotelastic.agent.state.node_health import NodeHealth
 from spotelastic.agent.state.silence import Silence
 from spotelastic.model.agreement import Vote
 from spotelastic.model.node import Fingerprint, Node
@@ -227,6 +228,7 @@ class NodeState:
 
     membership: NodeMembership = NodeMembership()
     departure: NodeDeparture = NodeDeparture()
+    health: NodeHealth = NodeHealth()
     workers: Workers | None = None
     store: NodeStores = NodeStores()
     agreement: NodeAgreement = NodeAgreement()
@@ -236,6 +238,11 @@ class NodeState:
     @property
     def node(self) -> Node | None:
         return self.membership.node
+
+    @property
+    def departs(self) -> bool:
+        """Whether the agent was asked to end, or its node is sick."""
+        return bool(self.departure.leaving) or self.health.fault is not None
 
 
 NEW = NodeState()

@@ -35,6 +35,10 @@ _BLANK = 1 << 20
 class Hardware(Protocol):
     """What an instance has beside its cores."""
 
+    @property
+    def has_devices(self) -> bool:
+        """Whether it has the GPUs and network devices of its type."""
+
     def mounted(self, volume: str) -> Path:
         """Return the mount point of an attached volume."""
 
@@ -56,6 +60,7 @@ class FolderHardware:
     """An instance of the local cloud: volumes are folders, and every address exists already."""
 
     volumes: Path
+    has_devices: bool = False
 
     def mounted(self, volume: str) -> Path:
         return self.volumes / volume
@@ -68,6 +73,8 @@ class FolderHardware:
 
 class Ec2Hardware:
     """An instance of EC2."""
+
+    has_devices = True
 
     def mounted(self, volume: str) -> Path:
         """Return the mount point of an attached volume, formatting the disk only if it is blank.

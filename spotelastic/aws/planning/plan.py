@@ -163,6 +163,7 @@ def _spec(
         nat_gateways=existing_vpc.gateways(interfaces, network["GivenVpc"]),
         disk_gib=disk.gib,
         disk_mib_s=DISK_MIB_S,
+        gpus=kind.gpus,
     )
 
 

@@ -140,6 +140,8 @@ def status_table(status: Status) -> RenderableType:
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
     head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
     parts = [head, Text(status_line(status))]
+    if status.network:
+        parts.append(Text(status.network))
     if status.quiet:
         parts.append(Text(status.quiet, "yellow"))
     if odd := _not_understood(status):

@@ -26,6 +26,7 @@ from spotelastic.controller.accounting.run_segments import (
     transitions,
 )
 from spotelastic.controller.accounting.usage import HOUR, Usage, split
+from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
@@ -183,7 +184,7 @@ def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
     """Returns the kind of interruption that the observers of a node report; None: they report
     none.
     """
-    notices = _accounts(mine, "notice")
+    notices = [*_accounts(mine, "notice"), *_accounts(mine, UNHEALTHY)]
     if notices:
         kinds = [
             InterruptionKind(str(event.data.get("kind", InterruptionKind.SPOT_INTERRUPTION)))

@@ -8,6 +8,8 @@ from spotelastic.cloud.model import ALIVE, Instance
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.model.counting import counted
+from spotelastic.model.gpu import UNHEALTHY
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload, newest_committed
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
@@ -19,6 +21,10 @@ QUIET_NODES = 4
 """Most nodes whose silence is shown."""
 UNREAD_SHOWN, NAMES_SHOWN = 4, 4
 """Most unreadable keys, and most nodes of one version, that a warning names."""
+ILL_SHOWN, ILL_SHOWN_FOR = 4, 3600.0
+"""Most lines about sick nodes, and the seconds for which they are shown."""
+EFA = "efa"
+"""Kind of the event of a node's network devices."""
 NO_MESSAGES: Mapping[Fate, int] = {}
 
 
@@ -60,7 +66,8 @@ def status(
         messages={str(fate): count for fate, count in sorted(fates.items())},
         quiet=_quiet(records),
         short_since=short_since,
-        warnings=tuple(_warnings(records)),
+        warnings=(*_warnings(records), *_of_health(records, now)),
+        network=_network(records),
     )
 
 
@@ -85,6 +92,33 @@ def _warnings(records: Records) -> Iterable[str]:
         for event in records.events
         if event.kind == "version" and event.node in records.nodes
     )
+
+
+def _of_health(records: Records, now: float) -> Iterable[str]:
+    """Of nodes that fell ill lately, and of GPUs and networks that are not as they should be; the
+    last ones of many.
+    """
+    ill = [e for e in records.events if e.kind == UNHEALTHY and now - e.at < ILL_SHOWN_FOR]
+    odd = [
+        event
+        for event in records.events
+        if event.node in records.nodes
+        and (event.kind == "gpu" or (event.kind == EFA and not event.data.get("plugin")))
+    ]
+    yield from dict.fromkeys(event.message for event in [*ill, *odd][-ILL_SHOWN:])
+
+
+def _network(records: Records) -> str:
+    """Returns what EFA the nodes have: one text if all have the same."""
+    told = {e.node: e.data for e in records.events if e.kind == EFA and e.node in records.nodes}
+    kinds: dict[str, list[str]] = {}
+    for node, data in sorted(told.items()):
+        plugin = "yes" if data.get("plugin") else "no"
+        text = f"EFA: {counted(int(data.get('devices', 0)), 'device')}, plugin {plugin}"
+        kinds.setdefault(text, []).append(node)
+    if len(kinds) == 1 and len(told) == len(records.nodes):
+        return next(iter(kinds))
+    return "; ".join(f"{text} ({_named(nodes)})" for text, nodes in kinds.items())
 
 
 def _named(names: Sequence[str]) -> str:
@@ -189,8 +223,8 @@ def _worker_state(records: Records, machine: Instance) -> str:
         return "failed"
     if machine.id not in records.nodes:
         return _away(records, machine)
-    if machine.id in records.drains:
-        return "draining"
+    if drain := records.drains.get(machine.id):
+        return "sick" if drain.notice.kind is InterruptionKind.UNHEALTHY else "draining"
     member = records.round.member(machine.id) if records.round else None
     if records.round is None or member is None:
         return "waiting"

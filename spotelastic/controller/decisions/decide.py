@@ -15,7 +15,14 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from spotelastic.cloud.model import ALIVE, DRAINING, GONE, IN_SERVICE, Instance, WorkerGroup
-from spotelastic.controller.decisions import capacity, commands, interruptions, limits, zone_packing
+from spotelastic.controller.decisions import (
+    capacity,
+    commands,
+    health,
+    interruptions,
+    limits,
+    zone_packing,
+)
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
@@ -35,6 +42,8 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 
 
@@ -48,7 +57,7 @@ class ControllerDecision:
 
 
 def decide(seen: Observation, now: float, policy: ControllerPolicy) -> ControllerDecision:
-    actions = list(interruptions.read(seen, now))
+    actions = [*interruptions.read(seen, now), *health.blame(seen, now)]
     new = {a.drain.node: a.drain for a in actions if isinstance(a, DrainNode)}
     seen = replace(seen, drains={**new, **seen.drains})
     told = {account(a.event) for a in actions if isinstance(a, Tell)}
@@ -169,13 +178,16 @@ def _replacements(
         elif machine.state in GONE:  # which its group may find out a minute later
             yield Replace(member.instance, f"EC2 says that it is {machine.state}")
         elif member.instance in seen.drains:
-            drain = seen.drains[member.instance]
-            reason = (
-                "it is to leave" if drain.notice.kind.traits.is_asked_for else "it has a notice"
-            )
+            reason = _why_drained(seen.drains[member.instance])
             yield Replace(member.instance, reason, seen.warning(member.instance))
         elif now >= _patience(seen, machine, policy):
             yield Replace(member.instance, "it runs, but its node does not answer")
+
+
+def _why_drained(drain: Drain) -> str:
+    if drain.notice.kind is InterruptionKind.UNHEALTHY:
+        return "it is sick"
+    return "it is to leave" if drain.notice.kind.traits.is_asked_for else "it has a notice"
 
 
 def _drained(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from spotelastic_checkpoints import log_records
 
 from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
+from spotelastic.controller.decisions import health
 from spotelastic.controller.model.observation import EndJobAtOnce, Observation, Tell, account
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event
@@ -127,7 +128,8 @@ def upkeep(
     if seen.group is not None and now >= postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
     actions += _examinations(seen, standing, now, policy)
-    desired = seen.desired
+    of_the_sick, desired, again_at = _of_the_sick(seen, standing, now)
+    actions += of_the_sick
     failed = hopeless(standing, seen.machines.values(), now, policy)
     if failed:
         ends: tuple[EndJobAtOnce, ...] = ()
@@ -141,8 +143,33 @@ def upkeep(
             line = f"no more nodes are launched for now: {_summary(failed)}"
             event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
         actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
-    wake_at = postpone_at(standing, policy) if seen.group else None
-    return Housekeeping(tuple(actions), desired, wake_at, bool(failed))
+    wake_at = min(postpone_at(standing, policy) if seen.group else math.inf, again_at)
+    return Housekeeping(
+        tuple(actions), desired, wake_at if wake_at < math.inf else None, bool(failed)
+    )
+
+
+def _of_the_sick(
+    seen: Observation, standing: ClusterState, now: float
+) -> tuple[tuple[EndJobAtOnce | Tell, ...], int, float]:
+    """Returns what follows from nodes that fell ill, the number of nodes to have, and when that may
+    change.
+    """
+    life = seen.job.at if seen.job is not None else 0.0
+    ill = health.sick(seen.sick, seen.desired, max(life, standing.asked_at), now)
+    if not ill.too_many:
+        return (), seen.desired, math.inf
+    well = len(health.healthy(seen.nodes, seen.drains))
+    desired = min(seen.desired, max(seen.desired - ill.too_many, well))
+    ends: tuple[EndJobAtOnce, ...] = ()
+    if max(desired, well) < standing.minimum:
+        ends = (EndJobAtOnce(Job("failed", now, ill.summary)),)
+        event = Event(now, "job", f"failed: {ill.summary}")
+    else:
+        data = {"kind": health.LIMIT, "source": ill.events[-1].node}
+        event = Event(now, "limit", f"not every sick node is replaced: {ill.summary}", data=data)
+    new = () if account(event) in seen.told else (Tell(event, after=ends),)
+    return (*ends, *new), desired, ill.again_at
 
 
 def _abandoned(

@@ -35,6 +35,7 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import newest_committed
 
@@ -197,6 +198,8 @@ class LeaderState:
             preparing=records.preparing,
             drains=records.drains,
             told=records.told | self.told,
+            sick=tuple(event for event in records.events if event.kind == UNHEALTHY),
+            failures=tuple(event for event in records.events if event.kind == "failure"),
             messages=messages,
             handled=inputs.handled,
             answered=inputs.answered,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from spotelastic.controller.decisions import housekeeping, zone_packing
+from spotelastic.controller.decisions import health, housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
 from spotelastic.controller.decisions.housekeeping import Postpone
 from spotelastic.controller.decisions.urgent import Membership, warned
@@ -232,9 +232,13 @@ class Turn:
             yield from self._replace_warned(nodes)
 
     def _nodes_to_replace(self) -> frozenset[str]:
-        """Return the nodes under notice that this turn has not tried to replace yet."""
+        """Return the nodes under notice that this turn has not tried to replace yet.
+
+        Sick nodes are left to the look at the cloud, since not every one is replaced.
+        """
         inputs, view = self._inputs, self.state.view
-        told = warned(inputs.messages, inputs.records.drains, view.groups.values(), view.instances)
+        drains = health.healthy(inputs.records.drains, inputs.records.drains)
+        told = warned(inputs.messages, drains, view.groups.values(), view.instances)
         warnings = self.state.warnings.warned(told)
         self.state = replace(self.state, warnings=warnings)
         return warnings.due(told, inputs.steady)

@@ -168,6 +168,10 @@ class Observation:
     drains: Mapping[str, Drain] = field(default_factory=dict)
     told: frozenset[tuple[str, str, str]] = frozenset()
     """Events on record, each as `account` identifies it."""
+    sick: tuple[Event, ...] = ()
+    """Events of nodes that left, or did not join, for their health."""
+    failures: tuple[Event, ...] = ()
+    """Events of workers that failed."""
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
     """Ids of the cloud's events that were dealt with before."""

@@ -17,6 +17,7 @@ from spotelastic.agent.state import events, values
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.values import NEW, NodeState, Workers
 from spotelastic.model.agreement import Vote
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
@@ -95,6 +96,7 @@ def test_the_check_finds_what_it_looks_for() -> None:
 
 NODE = Node("a", "inc", "10.0.0.1", "z", Fingerprint("3.11"), "a:1")
 NOTICE = Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "imds", 1.0, 2.0, 120.0)
+FAULT = GpuFault("Xid 79, the GPU has fallen off the bus", "kernel", "xid 79", "0000:1b:00", 79)
 STEP = WorkerStep(0, 0, 7, 0.1, 1.0, 2.0, attached=True)
 SAMPLES: dict[Any, Any] = {
     str: "r1/0",
@@ -114,6 +116,8 @@ SAMPLES: dict[Any, Any] = {
     frozenset[str]: frozenset({"r1/0", "r1/1"}),
     tuple[WorkerStep, ...]: (STEP,),
     tuple[Point, ...]: (Point(7, 0.5, 1.0),),
+    GpuFault: FAULT,
+    GpuFault | None: FAULT,
 }
 
 

@@ -20,6 +20,7 @@ def test_a_container_has_all_that_the_node_has() -> None:
         *("docker", "run", "--rm", "--name", "spotelastic", "--user", "0"),
         *("--gpus", "all"),
         *("--network", "host", "--ipc=host", "--ulimit", "memlock=-1", "--cap-add", "SYS_PTRACE"),
+        *("--cap-add", "SYSLOG", "--device=/dev/kmsg:/dev/kmsg:r"),
         "--device=/dev/infiniband/uverbs0",
         "--volume=/opt/spotelastic:/opt/spotelastic",
         "--volume=/mnt/spotelastic:/mnt/spotelastic",

@@ -1,0 +1,97 @@
+"""Examines a node's GPUs on helper threads, and tells its agent what it found, as events."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from spotelastic_checkpoints import isolated
+
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.health import efa, gpu_check, nvidia_smi
+from spotelastic.agent.health.kernel_log import KernelLog
+from spotelastic.agent.health.xids import KernelReport
+from spotelastic.agent.state.events import GpusChecked, GpusExamined, LocalEvent, XidSeen
+from spotelastic.model.gpu import GpuReading
+
+logger = logging.getLogger(__name__)
+
+THREAD = "gpu-health"
+"""Beginning of the names of its threads."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the check before joining has found; written once, before the event that tells of it."""
+
+    readings: tuple[GpuReading, ...] = ()
+    addresses: frozenset[str] = frozenset()
+    """PCI addresses of the GPUs that the workers use, as the kernel writes them; empty: unknown."""
+
+
+class GpuExaminer:
+    """The GPUs of one node. Its methods return at once."""
+
+    def __init__(
+        self, config: AgentConfig, post: Callable[[LocalEvent], None], marks: Mapping[str, str]
+    ) -> None:
+        """`marks`: variables by which processes that are left behind are found and ended."""
+        self._config = config
+        self._post = post
+        self._environ = {**isolated.environment(), **config.env, **marks}
+        self._known = _Known()
+        self._log: KernelLog | None = None
+
+    def check(self) -> None:
+        """Checks the GPUs, then tells of it with `GpusChecked`. Follows the kernel's log from now
+        on.
+        """
+        self._start(self._check)
+
+    def examine(self) -> None:
+        """Asks nvidia-smi, then tells of it with `GpusExamined`."""
+        self._start(self._examine)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def _start(self, what: Callable[[], None]) -> None:
+        threading.Thread(target=what, name=THREAD, daemon=True).start()
+
+    def _check(self) -> None:
+        config, found = self._config, gpu_check.GpuCheck()
+        devices = efa.devices() if config.health.network else 0
+        plugin = bool(devices) and efa.has_plugin(self._worker_variables())
+        if config.health.gpus:
+            # Before the check, which may take a while: what the driver says meanwhile counts.
+            self._log = KernelLog(config.health.kernel_log, self._reported, logger.warning)
+            found = gpu_check.check(config.python, self._check_variables(), config.health.promised)
+            answer = nvidia_smi.ask(self._environ)
+            self._known = _Known(answer.readings, found.addresses)
+            if answer.hung and found.fault is None:
+                found = gpu_check.GpuCheck(found.gpus, nvidia_smi.judge((), answer))
+        if found.note:
+            logger.warning(found.note)
+        gpus = found.gpus or len(self._known.readings)
+        self._post(GpusChecked(gpus, found.fault, devices, plugin))
+
+    def _check_variables(self) -> dict[str, str]:
+        """Returns the variables of the check. What is hidden from workers is there all the same."""
+        hidden = {"CUDA_VISIBLE_DEVICES"} if self._config.health.promised else set[str]()
+        return {name: value for name, value in self._environ.items() if name not in hidden}
+
+    def _worker_variables(self) -> dict[str, str]:
+        return {**os.environ, **self._config.env}
+
+    def _examine(self) -> None:
+        answer = nvidia_smi.ask(self._environ)
+        self._post(GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
+
+    def _reported(self, report: KernelReport) -> None:
+        """Tells of what the kernel says about a GPU of this node's workers, not of another one."""
+        fault, ours = report.fault, self._known.addresses
+        logger.warning(f"the kernel says: {fault.line}")
+        if not ours or any(fault.gpu.startswith(address) for address in ours):
+            self._post(XidSeen(fault, report.verdict or ""))

@@ -1,0 +1,98 @@
+"""The looks at a node's GPUs as its agent has them made: real programs, and a pipe as the log."""
+
+import os
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.nvidia_smi import FakeSmi
+from support.patience import PATIENT
+
+from spotelastic.agent.config import AgentConfig, HealthChecks
+from spotelastic.agent.health.examiner import GpuExaminer
+from spotelastic.agent.state.events import GpusChecked, GpusExamined, LocalEvent, XidSeen
+
+CHECKED = """#!/bin/sh
+echo '{"devices": 2, "cuda": true}'
+echo '{"device": "cuda:0", "wrong": "", "address": "0000:1b:00"}'
+echo '{"device": "cuda:1", "wrong": "", "address": "0000:1c:00"}'
+"""
+
+
+class Machine:
+    """A machine with two GPUs, as far as programs and files tell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.smi, self.kernel = FakeSmi(folder / "bin"), folder / "kmsg"
+        os.mkfifo(self.kernel)
+        self.python = folder / "python"
+        self.python.write_text(CHECKED)
+        self.python.chmod(0o755)
+        self.posted: queue.Queue[LocalEvent] = queue.Queue()
+        self.checks = HealthChecks(gpus=True, promised=2, kernel_log=self.kernel)
+
+    @contextmanager
+    def examiner(self) -> Iterator[GpuExaminer]:
+        config = SimpleNamespace(
+            env=self.smi.environ, python=str(self.python), health=self.checks
+        )  # what an examiner asks of it
+        examiner = GpuExaminer(cast(AgentConfig, config), self.posted.put, {})
+        try:
+            yield examiner
+        finally:
+            examiner.close()
+
+    def told(self) -> Any:
+        return self.posted.get(timeout=PATIENT)
+
+    def says(self, xid: int, gpu: str = "0000:1b:00") -> None:
+        self.kernel.write_text(f"3,1,2,-;NVRM: Xid (PCI:{gpu}): {xid}, pid=1\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_sound_machine_joins_and_is_examined_after_a_failure(machine: Machine) -> None:
+    with machine.examiner() as examiner:
+        examiner.check()
+        assert machine.told() == GpusChecked(2, None)
+        examiner.examine()
+        assert machine.told() == GpusExamined(None)
+        machine.smi.answers("0, 00000000:1B:00.0, 0, No, No")
+        examiner.examine()
+        fault = machine.told().fault
+        assert fault.line == "GPU 1: nvidia-smi sees 1 of 2 GPUs"
+
+
+def test_the_kernel_is_heard_from_the_check_on_about_the_workers_gpus(machine: Machine) -> None:
+    with machine.examiner() as examiner:
+        examiner.check()
+        assert isinstance(machine.told(), GpusChecked)
+        machine.says(79, gpu="0000:9a:00")  # of which another program makes use
+        machine.says(31)
+        machine.says(94)
+        first, second = machine.told(), machine.told()
+    assert isinstance(first, XidSeen) and isinstance(second, XidSeen)
+    assert [(e.fault.xid, e.verdict) for e in (first, second)] == [(31, "script"), (94, "sick")]
+
+
+def test_an_instance_that_lacks_a_gpu_does_not_join(machine: Machine) -> None:
+    machine.checks = replace(machine.checks, promised=8)
+    with machine.examiner() as examiner:
+        examiner.check()
+        fault = machine.told().fault
+    assert fault.line == "torch sees 2 of 8 GPUs that this machine should have"
+
+
+def test_where_nothing_is_to_be_checked_the_node_joins_at_once(machine: Machine) -> None:
+    machine.checks = HealthChecks(network=True)
+    with machine.examiner() as examiner:
+        examiner.check()
+        assert machine.told() == GpusChecked(0, None)
