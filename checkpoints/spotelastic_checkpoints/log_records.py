@@ -86,7 +86,7 @@ def start(prefix: str, chosen: LogStyle, write: Write | None = None) -> None:
     global _style
     stop()
     _style = chosen
-    handler = _Handler(write or _to_stderr)
+    handler = _Handler(write or to_stderr)
     handler.setFormatter(JsonFormatter() if chosen.format == JSON else PeopleFormatter(prefix))
     for package in PACKAGES:
         logger = logging.getLogger(package)
@@ -210,5 +210,6 @@ class _Handler(logging.Handler):
             pass
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """Writes a line to stderr, which may take its time."""
     print(line.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)

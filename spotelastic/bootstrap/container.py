@@ -11,13 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spotelastic import protection
+
 NAME = "spotelastic"
 DEVICES = Path("/dev/infiniband")
 """Folder of the EFA devices."""
 NVIDIA = Path("/dev/nvidia0")
 KERNEL_LOG = Path("/dev/kmsg")
 """In it NVIDIA's driver tells of sick GPUs."""
-START = "{python} -m pip install -q --disable-pip-version-check {wheel} && exec {agent}"
+START = (
+    "{python} -m pip install -q --disable-pip-version-check {wheel} && exec nice -n {nice} {agent}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ def command(box: JobContainer) -> tuple[str, ...]:
     """Returns the command to run instead of `spotelastic boot agent`."""
     python = "python3"
     agent = f"{python} -m spotelastic boot agent"
-    start = START.format(python=python, wheel=shlex.quote(str(box.wheel)), agent=agent)
+    wheel = shlex.quote(str(box.wheel))
+    start = START.format(python=python, wheel=wheel, nice=protection.NICE, agent=agent)
     return (
         # The folders are root's, whoever the image's own user is.
         *("docker", "run", "--rm", "--name", NAME, "--user", "0"),
@@ -51,6 +56,8 @@ def command(box: JobContainer) -> tuple[str, ...]:
         *("--network", "host", "--ipc=host"),
         *("--ulimit", "memlock=-1", "--cap-add", "SYS_PTRACE"),
         *(("--cap-add", "SYSLOG", f"--device={KERNEL_LOG}:{KERNEL_LOG}:r") if box.gpus else ()),
+        *("--cap-add", "SYS_NICE", "--oom-score-adj", str(protection.OOM_SCORE)),
+        f"--env={protection.PROTECTED}=1",
         *(f"--device={device}" for device in box.devices),
         *(f"--volume={folder}:{folder}" for folder in box.folders),
         *(f"--env={name}={value}" for name, value in sorted(box.environ.items())),

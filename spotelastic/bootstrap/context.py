@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from spotelastic_checkpoints import log_records
@@ -16,6 +17,7 @@ from spotelastic.aws.base.identity import BUCKET, CLUSTER, Identity
 from spotelastic.aws.base.imds import DEFAULT_URL
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import certificates
+from spotelastic.bootstrap.background_log import BackgroundLog
 from spotelastic.bootstrap.supervisor import Process
 from spotelastic.errors import EnvironmentFailure, told
 from spotelastic.model.job import JobSpec
@@ -84,5 +86,15 @@ def log_as(program: str, node: str = "", variables: Mapping[str, str] | None = N
     Lines for people begin with the program's name.
     """
     style = LogStyle.of({**os.environ, **(variables or {})})
-    log_records.start(f"{program}: ", style)
+    log_records.start(f"{program}: ", style, _background())
     log_records.node(node)
+
+
+def end_of_log() -> None:
+    """Writes the last lines, before this process becomes another program."""
+    _background().flush()
+
+
+@cache
+def _background() -> BackgroundLog:
+    return BackgroundLog(log_records.to_stderr)

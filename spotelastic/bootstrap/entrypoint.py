@@ -37,7 +37,16 @@ from spotelastic.bootstrap import (
     job_environment,
 )
 from spotelastic.bootstrap.caches import SCRATCH
-from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
+from spotelastic.bootstrap.context import (
+    certificate,
+    end_of_log,
+    home,
+    imds,
+    job,
+    keep_fresh,
+    log_as,
+    start,
+)
 from spotelastic.bootstrap.phases import PHASES, BootPhases
 from spotelastic.bootstrap.reports import AGAIN, repeated, reporting
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
@@ -235,6 +244,7 @@ def _enter_container(image: str) -> NoReturn:
     )
     words = container.command(box)
     subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
+    end_of_log()
     os.execvp(words[0], words)
 
 

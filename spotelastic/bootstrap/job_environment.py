@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic import protection
 from spotelastic.aws.artifacts.environments import BuildFailed, Environments
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, Identity
@@ -95,7 +96,7 @@ def set_up(command: str, code: Path, env: Mapping[str, str], place: Path, tell: 
     tell(f"setting up: {command}")
     try:
         ended = subprocess.run(
-            ["/bin/sh", "-ec", command],
+            protection.without(["/bin/sh", "-ec", command]),
             cwd=code,
             env=os.environ | dict(env),
             stdin=subprocess.DEVNULL,

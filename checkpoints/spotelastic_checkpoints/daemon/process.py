@@ -60,6 +60,8 @@ def main() -> int:
     log_records.start("spotelastic: ", LogStyle.of())
     log_records.node(options.node)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # its agent's: uploads have none over training
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     try:
         return asyncio.run(_serve(options))
     except CheckpointsError as error:

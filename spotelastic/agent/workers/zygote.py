@@ -31,6 +31,7 @@ from typing import Any
 
 from spotelastic_checkpoints.isolated import command, search_path
 
+from spotelastic import protection
 from spotelastic.agent.workers import child, shadows
 from spotelastic.agent.workers.children import Children
 from spotelastic.linux import (
@@ -79,6 +80,7 @@ def main() -> None:
     """Serves until the agent is gone. In a forked child: runs what it was forked for."""
     fd, plan = int(sys.argv[1]), ZygotePlan(**json.loads(sys.argv[2]))
     die_with_parent(plan.agent)
+    protection.give_up()
     name_process("se-zygote")
     os.set_inheritable(fd, False)
     channel = socket.socket(fileno=fd)

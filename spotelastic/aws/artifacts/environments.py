@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic import protection
 from spotelastic.aws.artifacts import micromamba
 from spotelastic.aws.artifacts.micromamba import RELEASE, MicromambaRelease
 from spotelastic.clock import steady
@@ -300,7 +301,7 @@ def _conda(file: Path, folder: Path, release: MicromambaRelease) -> tuple[str, M
 def _run(command: Sequence[str], file: Path, **env: str) -> None:
     try:
         done = subprocess.run(
-            command,
+            protection.without(command),
             cwd=file.parent,
             env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"} | env,
             stdin=subprocess.DEVNULL,

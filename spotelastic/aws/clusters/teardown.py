@@ -27,8 +27,8 @@ from spotelastic.aws.node import etcd_identity
 from spotelastic.cloud.bucket import STOPPING
 from spotelastic.errors import UsageError
 
-TERMINATE_TIMEOUT = 600.0
-"""Seconds. An instance with many GPUs takes minutes to shut down."""
+TERMINATE_TIMEOUT = 1800.0
+"""Seconds. An instance with eight GPUs may take a quarter of an hour to shut down."""
 AT_ONCE = 200
 """Values that EC2 takes in one filter."""
 

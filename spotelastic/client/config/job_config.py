@@ -232,6 +232,15 @@ class JobConfig:
         metavar="SECONDS",
         stored=lambda job: job.settings.exit_barrier,
     )
+    lease: float | None = option(
+        None,
+        "How long a node that is not heard of counts as alive.",
+        CLUSTER,
+        SAFETY,
+        metavar="SECONDS",
+        least=2,
+        shown_default="8, or 3 with --local",
+    )
     gang: bool = option(
         False,
         "Fail the job when a node is lost.",

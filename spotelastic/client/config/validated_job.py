@@ -46,8 +46,17 @@ class ValidatedJob:
         return self.spec.cluster
 
     def beside(self, known: JobSpec) -> "ValidatedJob":
-        """Return the job as it changes a cluster that is up: with its network, its types unless
-        others are named, and its deadline if the same time is given again."""
+        """Return the job as it changes a cluster that is up: with its network and its lease, its
+        types unless others are named, and its deadline if the same time is given again.
+
+        Raises `UsageError` for another lease: nodes that train hold theirs until they end.
+        """
+        lease = known.settings.lease
+        if self.config.lease not in (None, lease):
+            raise UsageError(
+                f"--lease {self.config.lease:g}: {self.name} was made with a lease of {lease:g} s: "
+                "take it down first, or choose another --name"
+            )
         types = self.spec.instance_types or known.instance_types
         kept = keep_deadline(self.spec.capacity, known.capacity)
         spec = replace(
@@ -56,6 +65,9 @@ class ValidatedJob:
             instance_types=types,
             vpc=known.vpc,
             subnets=known.subnets,
+            settings=replace(
+                self.spec.settings, lease=lease, seen_within=known.settings.seen_within
+            ),
         )
         return replace(self, spec=spec)
 
@@ -146,7 +158,8 @@ def _settings(config: JobConfig) -> Settings:
         keep_last=config.keep_last,
         keep_every=config.keep_every,
     )
-    return cloud.fitted(settings)
+    fitted = cloud.fitted(settings)
+    return fitted if config.lease is None else replace(fitted, lease=config.lease)
 
 
 def _capacity(config: JobConfig) -> Capacity:
@@ -178,7 +191,16 @@ def _check_machine(config: JobConfig) -> None:
     chosen(config).check_machine(config)
 
 
+LONGEST_LEASE = 60.0
+"""Seconds. A node that nothing else tells of keeps the others waiting for so long."""
+
+
 def _check_numbers(config: JobConfig) -> None:
+    if config.lease is not None and config.lease > LONGEST_LEASE:
+        raise UsageError(
+            f"--lease {config.lease:g}: expected at most {LONGEST_LEASE:g} s: the other nodes wait "
+            "that long for one that is gone"
+        )
     validation.at_least_one(keep_last=config.keep_last)
     if config.disk is not None:
         validation.at_least_one(disk=config.disk)

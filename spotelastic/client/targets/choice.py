@@ -24,6 +24,14 @@ SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
 Local nodes share this machine's cores: a node that starts can hold up the others for longer than it
 would on an instance of its own.
 """
+AWS_LEASE, AWS_SEEN_WITHIN = 8.0, 1.0
+"""The same on AWS.
+
+An agent there may stand still for seconds: data loaders take every core, a new disk fetches each
+block from S3, a driver is reset. Leaving out a node that lives costs all of them a new process
+group with CUDA and NCCL, some 30 s. Waiting for one that is gone rarely costs the whole lease: its
+peers' collectives fail at once, and EC2 says within seconds that the instance ends.
+"""
 
 
 class CloudChoice(Protocol):
@@ -66,7 +74,7 @@ class AwsChoice:
     def check_machine(self, config: JobConfig) -> None: ...
 
     def fitted(self, settings: Settings) -> Settings:
-        return settings
+        return replace(settings, lease=AWS_LEASE, seen_within=AWS_SEEN_WITHIN)
 
     def has_account(self) -> bool:
         return find.aws_is_configured()

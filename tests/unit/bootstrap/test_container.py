@@ -21,14 +21,15 @@ def test_a_container_has_all_that_the_node_has() -> None:
         *("--gpus", "all"),
         *("--network", "host", "--ipc=host", "--ulimit", "memlock=-1", "--cap-add", "SYS_PTRACE"),
         *("--cap-add", "SYSLOG", "--device=/dev/kmsg:/dev/kmsg:r"),
+        *("--cap-add", "SYS_NICE", "--oom-score-adj", "-900", "--env=SPOTELASTIC_PROTECTED=1"),
         "--device=/dev/infiniband/uverbs0",
         "--volume=/opt/spotelastic:/opt/spotelastic",
         "--volume=/mnt/spotelastic:/mnt/spotelastic",
         "--env=SPOTELASTIC_SCRATCH=/mnt/spotelastic",
         *("--entrypoint", "sh", "registry.example/team/torch:2.9", "-c"),
         "python3 -m pip install -q --disable-pip-version-check "
-        "/opt/spotelastic/spotelastic-0.1.0-py3-none-any.whl && exec python3 -m spotelastic boot "
-        "agent",
+        "/opt/spotelastic/spotelastic-0.1.0-py3-none-any.whl && exec nice -n -10 python3 -m "
+        "spotelastic boot agent",
     )
 
 

@@ -17,6 +17,12 @@ from spotelastic.client.config.capacity_policy import keep_deadline, with_deadli
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
+from spotelastic.client.targets.choice import (
+    AWS_LEASE,
+    AWS_SEEN_WITHIN,
+    SHARED_LEASE,
+    SHARED_SEEN_WITHIN,
+)
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, JobSpec, Settings
@@ -312,3 +318,27 @@ def test_workers_per_node_are_told_as_they_will_be(
     assert "; ".join(differences(its, wanted)) == told
     with_secrets = list(differences(its, wanted, ["KEY"]))
     assert with_secrets[-1] == "secret", "whose values are not in the job"
+
+
+def test_the_lease_is_that_of_the_place_unless_another_is_given(folder: Path) -> None:
+    def settings(**changes: Any) -> Settings:
+        return check(request(**changes), folder).spec.settings
+
+    shared, alone = settings(), settings(local=False)
+    assert (shared.lease, shared.seen_within) == (SHARED_LEASE, SHARED_SEEN_WITHIN)
+    assert (alone.lease, alone.seen_within) == (AWS_LEASE, AWS_SEEN_WITHIN)
+    assert 6.0 <= AWS_LEASE <= 10.0
+    assert settings(local=False, lease=12).lease == settings(lease=12).lease == 12.0
+    for wrong in (1, 61):
+        with pytest.raises(UsageError, match=r"^--?lease"):
+            settings(lease=wrong)
+
+
+def test_a_cluster_keeps_the_lease_that_its_nodes_hold(folder: Path) -> None:
+    its = check(request(local=False), folder).spec
+    its = replace(its, settings=replace(its.settings, lease=2.0, seen_within=0.3))
+    for given in (None, 2.0):
+        again = check(request(local=False, lease=given), folder).beside(its).spec.settings
+        assert (again.lease, again.seen_within) == (2.0, 0.3)
+    with pytest.raises(UsageError, match=r"^--lease 8: train was made with a lease of 2 s: take"):
+        check(request(local=False, lease=8), folder).beside(its)
