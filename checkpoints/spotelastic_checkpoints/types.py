@@ -167,6 +167,12 @@ class WorkerStep(Value, frozen=True):
     """
     stall: float = 0.0
     """Seconds for which a save keeps training waiting, averaged; 0 before the first."""
+    measured: int = 0
+    """Number of the measurement of the next two; 0: there was none in this round."""
+    own_time: float = 0.0
+    """Seconds of a step in which the worker did not wait for other ranks."""
+    waiting_time: float = 0.0
+    """Seconds of a step in which it did."""
 
 
 class UploadStatus(Value, frozen=True):

@@ -67,6 +67,8 @@ class AgentConfig:
     notices: NoticeSource | None = None
     """Where the node learns that it will be taken away; None: from other nodes alone."""
     spot: bool = False
+    type: str = ""
+    """The instance type; empty on machines of the user's own."""
     code: str = ""
     token: str = ""
     """Secret that the daemons of a cluster share, so that no other process reads slots."""

@@ -13,6 +13,9 @@ from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Member, Round
 
+MEASUREMENTS = 6
+"""How often the own time of a rank is measured until a node may be named as slow."""
+
 
 def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, str]:
     """Returns the variables that the zygote and all workers share. `interface` has the node's
@@ -67,10 +70,23 @@ def worker(
         "SPOTELASTIC_PROTOCOL": PROTOCOL,
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
+        "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
     }
-    network = between_zones(round_.zones, efa=config.efa)
+    network = between_zones(round_.zones, efa=config.efa) | timing(shared, settings)
     asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
+
+
+def timing(shared: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Returns the variables with which NCCL's collectives are timed, from which a GPU's own time
+    follows.
+
+    That costs two CUDA events for each collective. So it is left out unless slow nodes are to be
+    replaced, and where kernels start in their order of launch: there it keeps collectives from
+    running beside computation (pytorch issue 143890).
+    """
+    in_order = shared.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+    return {"TORCH_NCCL_ENABLE_TIMING": "1"} if settings.replace_slow and not in_order else {}
 
 
 def between_zones(zones: Collection[str], *, efa: bool) -> dict[str, str]:

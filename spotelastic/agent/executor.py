@@ -184,6 +184,7 @@ class AgentExecutor:
             daemon=local.store.daemon,
             spot=self.config.spot,
             node_rank=self.config.node_rank,
+            type=self.config.type,
         )
         settings = self.config.settings
         refused = membership.join(self._store, self.keys, node, settings, lease, seen)

@@ -171,6 +171,7 @@ def _agent() -> int:
             daemon_name=WORKER_NAME,
             notices=ImdsNotices(imds(), me.instance),
             spot=me.spot,
+            type=me.type,
             health=health_checks.of_this_node(
                 hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
             ),

@@ -58,6 +58,10 @@ class Settings:
     """Hash of what nodes must run: the code, or the job's `release`."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the node or command that wrote the settings."""
+    slow_after: float = 180.0
+    """Seconds for which a node keeps the others waiting until it is named as slow; 0: never."""
+    replace_slow: bool = False
+    """Whether a node that is slow is replaced."""
 
     def difference(self, other: "Settings") -> str | None:
         """Returns the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -87,6 +91,7 @@ class Settings:
             "seen-within": f"{self.seen_within:g} s",
             "ready-within": f"{self.ready_within:g} s",
             "--stall-timeout": f"{self.stall_timeout:g} s",
+            "slow-after": f"{self.slow_after:g} s",
         }
 
 

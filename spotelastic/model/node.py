@@ -70,6 +70,8 @@ class Node:
     spot: bool = True
     node_rank: int | None = None
     """The group rank that the node asks for (rank policy "pinned"); unique among live nodes."""
+    type: str = ""
+    """The instance type; empty: not known. Nodes of unlike types are not equally fast."""
 
     @property
     def workers(self) -> int:

@@ -63,6 +63,36 @@ class Progress:
     """Where the workers stand if they have executed no step for long."""
     at_risk: bool = False
     """Whether AWS recommends replacing this node, or has announced its end."""
+    measured: int = 0
+    """Number of the measurement of the node's own time; 0: there was none in this round."""
+    own_time: float = 0.0
+    """Seconds of a step in which its slowest worker works, and does not wait for other ranks."""
+    waiting_time: float = 0.0
+    """Seconds of a step in which that worker waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNode:
+    """A node that keeps the others waiting, stored until it no longer does."""
+
+    node: str
+    incarnation: str
+    at: float
+    """When it was named."""
+    factor: float
+    """How many times as long as the others it takes for its part of a step."""
+    speed: float
+    """The speed at which the job trains, as a share of what it would be if that node were as fast
+    as the others.
+    """
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"node {self.node} is {self.factor:.1f} times slower than the others: "
+            f"the job trains at {self.speed:.0%} of its speed"
+        )
 
 
 def newest_committed(told: Iterable[Progress]) -> int:
@@ -136,6 +166,8 @@ class Status:
     them."""
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the leading controller."""
+    slow: tuple[SlowNode, ...] = ()
+    """Nodes that keep the others waiting, the slowest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.job import Job, Settings
+from spotelastic.model.progress import SlowNode
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import RunState
 
@@ -44,7 +45,22 @@ class EndJob:
     job: Job
 
 
-Action = WriteRound | CloseRound | CompleteHistory | WriteProposal | EndJob
+@dataclass(frozen=True, slots=True)
+class NameSlow:
+    """Put on record that a node keeps the others waiting."""
+
+    slow: SlowNode
+
+
+@dataclass(frozen=True, slots=True)
+class ClearSlow:
+    """Put on record that it no longer does, or is gone."""
+
+    slow: SlowNode
+    reason: str
+
+
+Action = WriteRound | CloseRound | CompleteHistory | WriteProposal | EndJob | NameSlow | ClearSlow
 
 
 @dataclass(frozen=True, slots=True)

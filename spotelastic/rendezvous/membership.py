@@ -25,12 +25,15 @@ from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import (
     Action,
+    ClearSlow,
     CloseRound,
     CompleteHistory,
     EndJob,
+    NameSlow,
     WriteProposal,
     WriteRound,
 )
+from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import Measure, RunState
 from spotelastic.store.codec import decode, encode, readable
 from spotelastic.store.keys import Keys
@@ -213,6 +216,13 @@ def perform(
                 writes.append(Put(keys.job, encode(job)))
                 ended = Event(now, "job", f"{job.state}: {job.reason}")
                 writes.append(Put(keys.event(event_name(now)), encode(ended)))
+            case NameSlow(slow):
+                writes.append(Put(keys.slow(slow.node), encode(slow)))
+                writes.append(Put(keys.event(event_name(now)), encode(slow_nodes.named(slow))))
+            case ClearSlow(slow, reason):
+                writes.append(Delete(keys.slow(slow.node)))
+                over = slow_nodes.cleared(slow, reason, now)
+                writes.append(Put(keys.event(event_name(now)), encode(over)))
     writes += [Put(keys.history(number), encode(record)) for number, record in records.items()]
     return store.commit(compares, writes)
 

@@ -16,8 +16,10 @@ from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Ending, Failure, Finished, Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Progress
+from spotelastic.model.progress import Progress, SlowNode
 from spotelastic.model.round import Acknowledgement, Round, SlotOffer
+from spotelastic.rendezvous.slowness import paces
+from spotelastic.rendezvous.slowness.paces import NodePace
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
@@ -63,6 +65,9 @@ class RunState:
     acks: Mapping[str, Acknowledgement] = field(default_factory=_empty)
     votes: Mapping[str, Vote] = field(default_factory=_empty)
     progress: Mapping[str, Progress] = field(default_factory=_empty)
+    paces: Mapping[str, NodePace] = field(default_factory=_empty)
+    """What nodes have reported of their own time, since this observer began to watch them."""
+    slow: Mapping[str, SlowNode] = field(default_factory=_empty)
     offers: Mapping[str, SlotOffer] = field(default_factory=_empty)
     drains: Mapping[str, Drain] = field(default_factory=_empty)
     failures: Mapping[str, Failure] = field(default_factory=_empty)
@@ -100,6 +105,7 @@ _PER_NODE: dict[str, tuple[str, Any]] = {
     "snapshots": ("offers", SlotOffer),
     "drain": ("drains", Drain),
     "failure": ("failures", Failure),
+    "slow": ("slow", SlowNode),
     "finished": ("finished", Finished),
 }
 
@@ -141,7 +147,7 @@ def forget_nodes(seen: RunState) -> RunState:
     """Returns `seen` without what only the holder watches."""
     empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
     run = {key: why for key, why in seen.unreadable.items() if not key.startswith("nodes/")}
-    return replace(seen, unreadable=MappingProxyType(run), **empty)
+    return replace(seen, unreadable=MappingProxyType(run), paces=_empty(), **empty)
 
 
 def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:
@@ -157,12 +163,17 @@ def _reset(
         nothing: dict[str, Any] = {attribute: None for attribute, _ in _SINGLE.values()}
         seen = replace(seen, holder="", round_revision=0, **nothing)
     elif prefix == keys.nodes:
-        seen = forget_nodes(seen)
+        seen = replace(forget_nodes(seen), paces=seen.paces)
     branch = prefix.removeprefix(keys.root)
     kept = {key: why for key, why in seen.unreadable.items() if not key.startswith(branch)}
     seen = replace(seen, unreadable=MappingProxyType(kept))
     for value in values:
         seen = _change(seen, value.key, value, keys, now)
+    gone = seen.paces.keys() - seen.progress.keys()
+    if gone:
+        seen = replace(
+            seen, paces=MappingProxyType({n: p for n, p in seen.paces.items() if n not in gone})
+        )
     unchanged = seen.round_revision == before.round_revision
     if seen.round is not None and (unchanged or _goes_on(before.round, seen.round)):
         seen = replace(seen, round_at=before.round_at)
@@ -240,8 +251,20 @@ def _change_node(
         table[name] = _told_now(decode(value.data, Drain), now)
     else:
         table[name] = decode(value.data, kind)
+    if branch == "progress":
+        seen = _paced(seen, name, table.get(name))
     changed: dict[str, Any] = {attribute: MappingProxyType(table)}
     return replace(seen, **changed)
+
+
+def _paced(seen: RunState, name: str, told: Progress | None) -> RunState:
+    """Returns `seen` with what a node's report, or its end, says of its own time."""
+    before = seen.paces.get(name)
+    pace = paces.after(before, told) if told is not None else None
+    if pace is before:
+        return seen
+    known = {other: each for other, each in seen.paces.items() if other != name}
+    return replace(seen, paces=MappingProxyType(known | ({name: pace} if pace else {})))
 
 
 def _told_now(drain: Drain, now: float) -> Drain:

@@ -21,6 +21,7 @@ linear in the number of nodes: all agents watch `all/`; only the holder and the 
 | nodes/snapshots/<node>       | the node's | its agent                | model.round.SlotOffer|
 | nodes/drain/<node>           | -          | agent, controller        | model.notice.Drain   |
 | nodes/failure/<node>         | -          | its agent                | model.job.Failure    |
+| nodes/slow/<node>            | -          | holder                   | model.progress.SlowNode |
 | nodes/finished/<round>/<node>| -          | its agent                | model.job.Finished   |
 | history/<number>             | -          | holder                   | model.round.RoundRecord |
 | ranks/<node rank>            | the node's | its agent                | node id              |
@@ -128,6 +129,10 @@ class Keys:
     def failure(self, node: str = "") -> str:
         """The last failure on a node."""
         return f"{self.nodes}failure/{node}"
+
+    def slow(self, node: str = "") -> str:
+        """A node that keeps the others waiting."""
+        return f"{self.nodes}slow/{node}"
 
     def finished(self, round_incarnation: str = "", node: str = "") -> str:
         """A node has finished the script in this round. Without a round: the prefix of all."""

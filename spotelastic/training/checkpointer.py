@@ -31,6 +31,7 @@ from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH, open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
 from spotelastic.training.runtime.losses import Losses
+from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import WorkerSession, open_session
 from spotelastic.training.save.overlap import Copying
@@ -100,6 +101,7 @@ class Checkpointer:
         self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
+        self._measuring: Measuring | None = None
         self._plan: SavePlan | None = None
         self._restored = False
         self._process = 0
@@ -143,6 +145,7 @@ class Checkpointer:
             self._session.close(False)
             raise SpotelasticError(str(error)) from error
         self._losses = Losses(self._client.page)
+        self._measuring = measuring(self._client.page, ranks.world_size)
         self._plan = SavePlan(self._state, self._session, self._client, self._added)
         self._client.page.enter(0)
         return self
@@ -172,6 +175,8 @@ class Checkpointer:
         finally:
             if self._hook is not None:
                 self._hook.remove()
+            if self._measuring is not None:
+                self._measuring.close()
             plan.close()
             client.leave(clean=kind is None)
             session.close(finished)
@@ -228,6 +233,8 @@ class Checkpointer:
         step = step_numbers.checked(step, self._last_step)
         is_new, self._told_step = step != self._told_step, step
         if is_new:
+            if self._measuring is not None:
+                self._measuring.step_ends(step)
             self._losses.publish(step, loss, time.time())
         self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
@@ -236,6 +243,14 @@ class Checkpointer:
             self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
+        self._save_if_due(step, session, client, at_target=at_target)
+        if self._measuring is not None:
+            self._measuring.step_begins()
+
+    def _save_if_due(
+        self, step: int, session: WorkerSession, client: WorkerClient, *, at_target: bool
+    ) -> None:
+        """Save a step where the schedule, or an agreement of all ranks, says so."""
         schedule = client.page.schedule
         unsaved = step != self._saved_step
         commit = at_target or (unsaved and _falls_on(step, schedule.checkpoint_every))

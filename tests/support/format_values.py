@@ -41,6 +41,8 @@ from spotelastic.model.job import (
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import (
     Interruption,
+    Progress,
+    SlowNode,
 )
 from spotelastic.model.round import (
     Member,
@@ -96,6 +98,9 @@ ROUND = Round(
 FINGERPRINT = Fingerprint(
     "3.11.9", "2.8.0", "12.8", "c0de" * 16, 2, "spotelastic", protocol=PROTOCOL
 )
+SLOW = SlowNode("i-0b", "bb00", 1700000300.0, 1.8, 0.55)
+MEASURED = Progress("i-0b", 7, 1280, 1700000300.0, measured=1280, own_time=0.2, waiting_time=0.05)
+SLOW_SETTINGS = Settings(2, 8, slow_after=60.0, replace_slow=True, protocol=PROTOCOL)
 NODE = Node("i-0a", "aa00", "10.0.0.10", "us-east-1a", FINGERPRINT, "10.0.0.10:4100", True, 1)
 SETTINGS = Settings(
     min_nodes=2,
@@ -168,6 +173,7 @@ ROUND_INFO = RoundInfo(
     cause="drain",
 )
 WORKER_STEP = WorkerStep(2, 0, 1260, 0.25, 1700000002.0, 1700000005.0, True, True, 0.01)
+TYPED = Node("i-0b", "bb00", "10.0.0.11", "us-east-1b", FINGERPRINT, type="g5.xlarge")
 RESTORE_SET = RestoreSet(3, 1250, 4, ("/dev/shm/a/slot-0-1",), "/dev/shm/a/copies", (ITEM, VALUE))
 SHELF = peer_messages.Shelf(2, 1 << 60, 4, 3, (ITEM,))
 SLOT_HEADER = SlotHeader(

@@ -68,6 +68,8 @@ class World:
         self.step_time = STEP
         self.stall, self.upload = 0.001, 1.5
         """Seconds that a save into memory takes, and until it is committed."""
+        self.own: dict[str, float] = {}
+        """Seconds of a step in which these nodes' workers work; others do for half of it."""
         self.plain, self.sharded, self.gpus = plain, sharded, gpus
         """The script has no Checkpointer; every node's slots are needed for a whole state; nodes
         have GPUs, which they look at."""

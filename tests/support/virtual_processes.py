@@ -11,6 +11,7 @@ from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, Work
 from support.virtual_training import Training
 
 from spotelastic.agent import actions
+from spotelastic.agent.environment import MEASUREMENTS
 from spotelastic.agent.executor import Events, WorkerTrouble
 from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
@@ -109,16 +110,22 @@ class VirtualProcesses:
         training = self._training
         if training is None:
             return ()
+        step_time = self._world.step_time
+        every = max(1, round(self._world.settings.slow_after / MEASUREMENTS / step_time))
+        own = self._world.own.get(self._node.name, step_time / 2)
         page = WorkerStep(
             0,
             0,
             training.published,
-            self._world.step_time,
+            step_time,
             training.first_at,
             training.last_at,
             attached=not self._world.plain,
             waiting=training.step in training.target.values(),
             stall=self._world.stall,
+            measured=training.published // every,
+            own_time=own,
+            waiting_time=step_time - own,
         )
         return (page,)
 

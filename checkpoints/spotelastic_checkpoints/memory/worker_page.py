@@ -8,6 +8,8 @@ so that no locks and no system calls are needed.
 import math
 import mmap
 import os
+import struct
+import sys
 from enum import IntEnum
 from pathlib import Path
 
@@ -20,6 +22,12 @@ SIZE = 1 << 16
 """Bytes of a page."""
 _RING_AT = 128
 _RING = (SIZE - _RING_AT) // 24
+_OWN_TIME = SIZE // 8 - 1
+"""The word behind the ring: what part of a step is the worker's own work. It is one word, so that
+it is never read in halves: the seconds, their share of the step in 65535ths, and how many
+measurements there were.
+"""
+_PACKED = struct.Struct("=fHH")
 _SMOOTHING = 0.3
 """Weight of the newest value in the averages of step time and stall."""
 
@@ -114,6 +122,7 @@ class WorkerPage:
         stall = self._reals[Field.STALL]
         for field in Field:
             self._words[field] = 0
+        self._words[_OWN_TIME] = 0
         self._reals[Field.STALL] = -abs(stall)
         self._words[Field.RANK] = rank
         self.set_schedule(schedule)
@@ -153,6 +162,8 @@ class WorkerPage:
 
     def read(self, local_rank: int, waiting: bool = False) -> WorkerStep:
         """Return how far the worker is. `waiting` is what the daemon knows of it."""
+        packed = self._words[_OWN_TIME].to_bytes(8, sys.byteorder, signed=True)
+        own, share, measured = _PACKED.unpack(packed)
         return WorkerStep(
             rank=self._words[Field.RANK],
             local_rank=local_rank,
@@ -163,6 +174,9 @@ class WorkerPage:
             attached=self._words[Field.PRESENCE] == Presence.ATTACHED,
             waiting=waiting,
             stall=abs(self._reals[Field.STALL]),
+            measured=measured,
+            own_time=own,
+            waiting_time=own * 65535 / share - own if share else 0.0,
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
@@ -220,6 +234,14 @@ class WorkerPage:
         """Count a save that stopped training for `stall` seconds."""
         average = max(self._reals[Field.STALL], 0.0) or stall
         self._reals[Field.STALL] = average + _SMOOTHING * (stall - average)
+
+    def measured(self, number: int, own: float, waiting: float) -> None:
+        """Publish the `number`-th measurement of a step's seconds: of this worker's own work, and
+        of its waiting for others.
+        """
+        share = max(1, round(own / (own + waiting) * 65535)) if own > 0 else 0
+        packed = _PACKED.pack(own, share, (number - 1) % 65535 + 1)
+        self._words[_OWN_TIME] = int.from_bytes(packed, sys.byteorder, signed=True)
 
     def amend(self, number: int, loss: float) -> None:
         """Set the loss of an earlier point."""

@@ -13,6 +13,7 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
     Its round is that of the workers whose steps these are. That is the last round until the workers
     of the next one are started. `quiet`: the line about silent workers, if there is one.
     """
+    slowest = max(status.workers, key=lambda worker: worker.own_time, default=None)
     commit, notice = newest_commit(status, local.store.commit), local.departure.notice
     return Progress(
         node=node,
@@ -29,6 +30,9 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         whole=bool(status.snapshots) and status.snapshots[-1].whole,
         quiet=quiet,
         at_risk=notice is not None and notice.kind is not InterruptionKind.LEAVE,
+        measured=slowest.measured if slowest is not None else 0,
+        own_time=slowest.own_time if slowest is not None else 0.0,
+        waiting_time=slowest.waiting_time if slowest is not None else 0.0,
     )
 
 

@@ -144,6 +144,7 @@ def status_table(status: Status) -> RenderableType:
         parts.append(Text(status.network))
     if status.quiet:
         parts.append(Text(status.quiet, "yellow"))
+    parts += [Text(slow.line, "yellow") for slow in status.slow]
     if odd := _not_understood(status):
         parts.append(Text(odd))
     return Group(*parts, Text(), nodes_table(status))

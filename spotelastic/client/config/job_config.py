@@ -390,6 +390,14 @@ class JobConfig:
         pattern=TIME,
         stored=lambda job: None if job.capacity.within is None else duration(job.capacity.within),
     )
+    replace_slow: bool = option(
+        False,
+        "Replace a node that keeps the others waiting: it is slower than they, for minutes.",
+        UP,
+        MACHINES,
+        off="no-replace-slow",
+        stored=lambda job: job.settings.replace_slow,
+    )
     drill: bool = option(
         False,
         "Interrupt nodes during training, to show recovery. Needs --local.",

@@ -157,6 +157,7 @@ def _settings(config: JobConfig) -> Settings:
         checkpoint_every=validation.interval("--checkpoint-every", str(config.checkpoint_every)),
         keep_last=config.keep_last,
         keep_every=config.keep_every,
+        replace_slow=config.replace_slow,
     )
     fitted = cloud.fitted(settings)
     return fitted if config.lease is None else replace(fitted, lease=config.lease)
@@ -223,6 +224,11 @@ def _check_combination(config: JobConfig) -> None:
         )
     if config.drill and config.most < 2:
         raise UsageError("--drill takes nodes away from a running job: give at least --max 2")
+    if config.replace_slow and config.most == config.min:
+        raise UsageError(
+            f"--replace-slow: the job never has a node to spare with --min {config.min}: "
+            "give a larger --max, or a smaller --min"
+        )
     if config.placement and config.zones == "spread":
         raise UsageError(PLACED_AND_SPREAD)
     if bool(config.vpc) != bool(config.subnets):

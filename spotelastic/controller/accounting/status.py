@@ -11,7 +11,15 @@ from spotelastic.model.counting import counted
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload, newest_committed
+from spotelastic.model.progress import (
+    NodeRole,
+    NodeStatus,
+    Point,
+    SlowNode,
+    Status,
+    Upload,
+    newest_committed,
+)
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 from spotelastic.model.round import Round
 
@@ -66,6 +74,7 @@ def status(
         messages={str(fate): count for fate, count in sorted(fates.items())},
         quiet=_quiet(records),
         short_since=short_since,
+        slow=tuple(_slow(records)),
         warnings=(*_warnings(records), *_of_health(records, now)),
         network=_network(records),
     )
@@ -151,6 +160,12 @@ def _quiet(records: Records) -> str:
     told = (records.progress.get(member.node) for member in round_.members)
     lines = [p.quiet for p in told if p is not None and p.round == round_.number and p.quiet]
     return "\n".join([*lines[:QUIET_NODES], *(["…"] if len(lines) > QUIET_NODES else [])])
+
+
+def _slow(records: Records) -> Iterable[SlowNode]:
+    """Yields the nodes that keep the others waiting, the slowest first."""
+    there = (slow for slow in records.slow.values() if slow.node in records.nodes)
+    yield from sorted(there, key=lambda slow: -slow.factor)
 
 
 def upload(records: Records, committed: int) -> Upload | None:

@@ -21,6 +21,7 @@ from spotelastic.controller.decisions import (
     health,
     interruptions,
     limits,
+    slow_nodes,
     zone_packing,
 )
 from spotelastic.controller.model.observation import (
@@ -39,6 +40,7 @@ from spotelastic.controller.model.observation import (
     Reply,
     Resettle,
     Revive,
+    SetDesired,
     Tell,
     account,
 )
@@ -77,6 +79,8 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
         actions += zone_packing.change(seen, now, policy, removed)
         for group in seen.groups:
             actions += _replacements(seen, group, removed, now, policy)
+        if not any(isinstance(each, Replace | Remove | SetDesired) for each in actions):
+            actions += slow_nodes.replacement(seen, now, policy)
         actions += _strangers(seen, now, policy)
     for group in seen.groups:
         actions += _drained(seen, group, now, policy)

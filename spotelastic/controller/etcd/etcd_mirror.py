@@ -14,11 +14,18 @@ import msgspec
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.model.observation import DepartedNode, LaunchFailures, Pool, account
+from spotelastic.controller.model.observation import (
+    REPLACED,
+    DepartedNode,
+    LaunchFailures,
+    Pool,
+    SlowReplacement,
+    account,
+)
 from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Event, Point, Progress
+from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
@@ -56,6 +63,8 @@ class Records:
     moved_at: int = 0
     """The newest commit when nodes were last told to move to another zone."""
     zones_left: Mapping[str, float] = field(default_factory=dict)
+    slow: Mapping[str, SlowNode] = field(default_factory=dict)
+    slow_replaced: tuple[SlowReplacement, ...] = ()
     given_back_at: int = 0
     """The committed step after which an on-demand node was last given back."""
     points: tuple[Point, ...] = ()
@@ -84,6 +93,7 @@ class Mirror:
         self._moved_at = 0
         self._zones_left: dict[str, float] = {}
         self._given_back_at = 0
+        self._slow_replaced: tuple[SlowReplacement, ...] = ()
         self._preparing: dict[str, float] = {}
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
@@ -166,6 +176,9 @@ class Mirror:
             self._preparing[event.node] = event.at
         elif event.kind == "give-back":
             self._given_back_at = step
+        elif event.kind == REPLACED:
+            replaced = str(event.data.get("incarnation", "")), event.at, int(event.data["slot"])
+            self._slow_replaced += (SlowReplacement(event.node, *replaced),)
         elif event.kind == "zone":
             self._moved_at = step
             if left := str(event.data.get("left", "")):
@@ -233,6 +246,8 @@ class Mirror:
             told=frozenset(self._told),
             failed=dict(self._failed),
             given_back_at=self._given_back_at,
+            slow={slow.node: slow for slow in self._values["slow"].values()},
+            slow_replaced=self._slow_replaced,
             preparing=dict(self._preparing),
             moved_at=self._moved_at,
             zones_left=dict(self._zones_left),
@@ -270,6 +285,7 @@ def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
         "drains": (keys.drain(), Drain),
         "progress": (keys.progress(), Progress),
         "failures": (keys.failure(), Failure),
+        "slow": (keys.slow(), SlowNode),
         "commit": (keys.commit, Commit),
         "history": (keys.history(), RoundRecord),
         "events": (keys.event(), Event),

@@ -197,6 +197,8 @@ class LeaderState:
             left=records.left,
             preparing=records.preparing,
             drains=records.drains,
+            slow=records.slow,
+            slow_replaced=records.slow_replaced,
             told=records.told | self.told,
             sick=tuple(event for event in records.events if event.kind == UNHEALTHY),
             failures=tuple(event for event in records.events if event.kind == "failure"),

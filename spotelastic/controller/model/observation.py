@@ -11,7 +11,7 @@ from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, SlowNode
 
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 
@@ -64,6 +64,21 @@ class LaunchFailures:
     """Number of tries. A group that misses many nodes asks for all of them in one try."""
 
 
+REPLACED = "replace"
+"""Kind of the event that tells that a slow node is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowReplacement:
+    """On record, before it is made: that a node is replaced because it is slow."""
+
+    node: str
+    incarnation: str
+    at: float
+    slot: int
+    """Its group rank, which its successor has as well."""
+
+
 Pool = tuple[str, str]
 """Where launches succeed or fail together: (group, zone), with an empty zone for all of a group's
 zones.
@@ -109,6 +124,11 @@ class ControllerPolicy:
     """Time for which a node is likely to be paid for before it trains."""
     ends_within: float = 180.0
     """Time that a job may take, and cost, after it was told to stop."""
+    slow_an_hour: int = 2
+    """Most nodes that are replaced within an hour because they are slow."""
+    slow_again_after: float = 86_400.0
+    """Time within which no second node of a group rank is replaced for that: if its successor is
+    slow, too, the script gives that rank more work than others, or the data does."""
     command_lifetime: float = LIFETIME
     """Time for which a command may be carried out; its sender then says that no answer came."""
     capacity: Capacity = Capacity()
@@ -166,6 +186,9 @@ class Observation:
     preparing: Mapping[str, float] = field(default_factory=dict)
     """When each node last reported that it builds its environment, or sets itself up."""
     drains: Mapping[str, Drain] = field(default_factory=dict)
+    slow: Mapping[str, SlowNode] = field(default_factory=dict)
+    """Nodes that keep the others waiting."""
+    slow_replaced: tuple[SlowReplacement, ...] = ()
     told: frozenset[tuple[str, str, str]] = frozenset()
     """Events on record, each as `account` identifies it."""
     sick: tuple[Event, ...] = ()

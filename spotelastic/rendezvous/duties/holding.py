@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import Action
+from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.port import TransactionResult
 
@@ -53,7 +54,8 @@ def duty(status: HolderStatus, seen: RunState, now: float, new_id: Callable[[], 
     if seen.revision < status.lead_after and now < status.lead_at:
         return HolderDuty(wake_at=status.lead_at)
     decision = rounds.decide(seen, now, new_id)
-    return HolderDuty(actions=tuple(decision.actions), wake_at=decision.wake_at)
+    actions = tuple(decision.actions) or slow_nodes.decide(seen, now)
+    return HolderDuty(actions=actions, wake_at=decision.wake_at)
 
 
 def written(outcome: TransactionResult, seen: RunState, now: float) -> tuple[int, float]:

@@ -160,6 +160,7 @@ OTHER: dict[str, Any] = {
     "deadline": "8h",
     "linger": "forever",
     "keep_failed": True,
+    "replace_slow": True,
 }
 """Another value for each field that an `up` changes."""
 NAMED_AS = {"env_file": "env"}

@@ -1,0 +1,179 @@
+"""Decides which nodes keep the others waiting, from every node's own time (pure).
+
+A node is compared with the others of its round that have its instance type: unlike types are not
+equally fast, and each does what it can. It is slow if its own time exceeds theirs by much more than
+theirs differ (median and median deviation, which a few slow ones do not move), and by enough to be
+felt. Two nodes have no median, so one has to be slower by half.
+
+Must never happen:
+
+- noise names a node: all of its last measurements but one have to be above the limit, over minutes,
+  and the limit lies above what the others' spread explains;
+- a node is named for what all do, such as compiling, or a round's first steps: its peers do, too;
+- a node is named that does other work than its peers by design: pipelines are not measured, and
+  nodes whose steps take unlike times are not compared.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from spotelastic.model.progress import Event, SlowNode
+from spotelastic.rendezvous.decision import Action, ClearSlow, NameSlow
+from spotelastic.rendezvous.slowness.paces import NodePace
+from spotelastic.rendezvous.view import RunState
+
+SLOW, OVER = "slow", "slow-over"
+"""Kinds of the events that tell of a slow node, and of its end."""
+SIGMA = 1.4826
+"""Standard deviations in a median deviation, for values that scatter normally."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPolicy:
+    """From where on a node counts as slow. Shares are of the others' own time."""
+
+    floor: float = 0.25
+    """The least excess."""
+    floor_of_two: float = 0.5
+    """The least excess where there is one other node."""
+    deviations: float = 4.0
+    """The least excess in standard deviations of the others."""
+    scatter: float = 0.05
+    """The standard deviation that is assumed at least."""
+    felt: float = 0.1
+    """The least excess as a share of a step, below which nobody gains by the node's end."""
+    alike: float = 0.2
+    """By how much the length of steps may differ between nodes that wait for each other."""
+    over: float = 0.5
+    """The share of the limit's excess below which a slow node keeps up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A node's own time beside that of the others."""
+
+    pace: NodePace
+    others: float
+    """Their median, in seconds of a step."""
+    limit: float
+    """The own time above which it is slow."""
+
+    @property
+    def is_slow(self) -> bool:
+        return self.pace.least > self.limit
+
+    def is_over(self, policy: SlowPolicy) -> bool:
+        return self.pace.most < self.others + policy.over * (self.limit - self.others)
+
+    @property
+    def factor(self) -> float:
+        return self.pace.usual / self.others
+
+    @property
+    def speed(self) -> float:
+        return 1.0 - max(0.0, self.pace.usual - self.others) / self.pace.step_time
+
+
+def decide(seen: RunState, now: float, policy: SlowPolicy = SlowPolicy()) -> tuple[Action, ...]:
+    """Returns which nodes are named as slow, and which are no longer."""
+    if seen.settings is None or seen.settings.slow_after <= 0:
+        return ()
+    if not (seen.paces or seen.slow):
+        return ()
+    peers = _peers(seen)
+    return (*_over(seen, peers, policy), *_named(seen, peers, now, policy))
+
+
+Peers = Mapping[str, Mapping[str, NodePace]]
+"""The paces of a round's nodes, by instance type and node."""
+
+
+def _peers(seen: RunState) -> Peers:
+    """Returns the nodes that are compared with each other."""
+    found: dict[str, dict[str, NodePace]] = {}
+    round_ = seen.round
+    if round_ is None or round_.phase != "started":
+        return found
+    for member in round_.members:
+        live, pace = seen.nodes.get(member.node), seen.paces.get(member.node)
+        if live is None or pace is None or not pace.known or pace.round != round_.number:
+            continue
+        found.setdefault(live.node.type, {})[member.node] = pace
+    return found
+
+
+def _over(seen: RunState, peers: Peers, policy: SlowPolicy) -> Iterator[ClearSlow]:
+    for name, slow in sorted(seen.slow.items()):
+        live = seen.nodes.get(name)
+        if live is None or live.node.incarnation != slow.incarnation:
+            yield ClearSlow(slow, "it has left")
+            continue
+        alike = peers.get(live.node.type, {})
+        excess = _excess(name, alike, policy)
+        if excess is not None and excess.is_over(policy):
+            yield ClearSlow(slow, "it keeps up again")
+        elif alike.keys() == {name} and _is_alone(seen, name, live.node.type):
+            yield ClearSlow(slow, "no other node waits for it")
+
+
+def _is_alone(seen: RunState, name: str, type: str) -> bool:
+    """Whether the round has no other node of this type."""
+    members = seen.round.members if seen.round is not None else ()
+    others = (seen.nodes.get(member.node) for member in members if member.node != name)
+    return not any(other is None or other.node.type == type for other in others)
+
+
+def _named(seen: RunState, peers: Peers, now: float, policy: SlowPolicy) -> Iterator[NameSlow]:
+    for alike in peers.values():
+        # Most are not worth a comparison with each of the others, and there may be a thousand.
+        suspicious = (1 + policy.floor) * sorted(pace.usual for pace in alike.values())[
+            (len(alike) - 1) // 4
+        ]
+        for name, pace in alike.items():
+            if pace.usual < suspicious or name in seen.slow or name in seen.drains:
+                continue
+            excess = _excess(name, alike, policy)
+            if excess is not None and excess.is_slow:
+                incarnation = seen.nodes[name].node.incarnation
+                factor, speed = round(excess.factor, 2), round(excess.speed, 3)
+                yield NameSlow(SlowNode(name, incarnation, now, factor, speed))
+
+
+def _excess(name: str, peers: Mapping[str, NodePace], policy: SlowPolicy) -> Excess | None:
+    """Compares a node with its peers; None: it cannot be compared."""
+    pace = peers.get(name)
+    others = [other for node, other in peers.items() if node != name]
+    if pace is None or not others:
+        return None
+    step = median(other.step_time for other in others)
+    if abs(pace.step_time - step) > policy.alike * max(pace.step_time, step):
+        return None
+    own = [other.usual for other in others]
+    middle = median(own)
+    if middle <= 0:
+        return None
+    return Excess(pace, middle, middle + _room(own, middle, pace, policy))
+
+
+def _room(own: Sequence[float], middle: float, pace: NodePace, policy: SlowPolicy) -> float:
+    """Returns by how many seconds a node may exceed the others."""
+    spread = SIGMA * median(abs(each - middle) for each in own)
+    floor = policy.floor if len(own) > 1 else policy.floor_of_two
+    return max(
+        floor * middle,
+        policy.deviations * max(spread, policy.scatter * middle),
+        policy.felt * pace.step_time,
+    )
+
+
+def named(slow: SlowNode) -> Event:
+    """Returns the event that tells of a slow node."""
+    data = {"factor": slow.factor, "speed": slow.speed, "incarnation": slow.incarnation}
+    return Event(slow.at, SLOW, slow.line, slow.node, data)
+
+
+def cleared(slow: SlowNode, reason: str, now: float) -> Event:
+    """Returns the event that tells that a node is slow no longer."""
+    data = {"incarnation": slow.incarnation, "since": slow.at}
+    return Event(now, OVER, f"node {slow.node} is slow no longer: {reason}", slow.node, data)
