@@ -72,12 +72,14 @@ def worker(
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
     }
-    network = between_zones(round_.zones, efa=config.efa) | timing(shared, settings)
+    network = between_zones(round_.zones, efa=config.efa) | timing(
+        {**shared, **config.env}, settings
+    )
     asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
 
 
-def timing(shared: Mapping[str, str], settings: Settings) -> dict[str, str]:
+def timing(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:
     """Returns the variables with which NCCL's collectives are timed, from which a GPU's own time
     follows.
 
@@ -85,7 +87,7 @@ def timing(shared: Mapping[str, str], settings: Settings) -> dict[str, str]:
     replaced, and where kernels start in their order of launch: there it keeps collectives from
     running beside computation (pytorch issue 143890).
     """
-    in_order = shared.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+    in_order = variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
     return {"TORCH_NCCL_ENABLE_TIMING": "1"} if settings.replace_slow and not in_order else {}
 
 

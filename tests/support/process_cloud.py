@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -172,6 +174,26 @@ class ProcessCloud:
             self._notify(instance, InterruptionKind.SPOT_INTERRUPTION, WARNED_AHEAD)
         self.capacity.warn(instance, WARNED_AHEAD)
 
+    @contextlib.contextmanager
+    def throttled(self, instance: str, every: float = 0.1) -> Iterator[None]:
+        """The processes of an instance stand still half of the time."""
+        over = threading.Event()
+
+        def halve() -> None:
+            while not over.wait(every / 2):
+                found = processes.marked(self._mark, instance)
+                _signal(found, signal.SIGSTOP)
+                over.wait(every / 2)
+                _signal(found, signal.SIGCONT)
+
+        thread = threading.Thread(target=halve, name="throttle")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def _launch(self, instance: Instance) -> None:
         place = self.place(instance.id)
         place.mkdir()
@@ -197,6 +219,12 @@ class ProcessCloud:
         processes.end(lambda: processes.marked(self._mark, instance))
         self._started.pop(instance).wait()
         shutil.rmtree(self.shm(instance), ignore_errors=True)
+
+
+def _signal(found: Sequence[processes.LocalProcess], number: int) -> None:
+    for process in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 class ProcessCapacity(MemoryCapacity):

@@ -49,6 +49,24 @@ def env_of(
     )
 
 
+def test_collectives_are_timed_where_slow_nodes_are_to_be_replaced() -> None:
+    """Unless the job says otherwise, or kernels start in their order."""
+    name, settings = "TORCH_NCCL_ENABLE_TIMING", Settings(2, 2, workers=2, replace_slow=True)
+    replacing = dataclasses.replace(CONFIG, settings=settings)
+    assert name not in env_of(CONFIG)
+    assert env_of(replacing)[name] == "1"
+    assert env_of(replacing, **{name: "0"})[name] == "0"
+    in_order = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert name not in env_of(replacing, **in_order)
+    assert name not in env_of(dataclasses.replace(replacing, env=in_order))
+
+
+def test_a_worker_measures_its_own_time_several_times_until_its_node_may_be_named() -> None:
+    assert float(env_of(CONFIG)["SPOTELASTIC_MEASURE_EVERY"]) == 30.0
+    off = dataclasses.replace(CONFIG, settings=Settings(2, 2, workers=2, slow_after=0.0))
+    assert float(env_of(off)["SPOTELASTIC_MEASURE_EVERY"]) == 0.0
+
+
 def test_a_worker_gets_every_variable_of_torchrun() -> None:
     env = env_of(dataclasses.replace(CONFIG, role="trainer"), KEPT="yes")
     expected = {

@@ -144,6 +144,35 @@ def test_a_page_has_all_its_memory_from_the_beginning(tmp_path: Path) -> None:
     assert (tmp_path / "page").stat().st_blocks * 512 >= pages.SIZE
 
 
+def test_a_page_has_the_newest_measurement_until_the_next_round(tmp_path: Path) -> None:
+    page = WorkerPage(tmp_path / "page")
+    page.reset("r1", 0)
+    assert (page.read(0).measured, page.read(0).own_time, page.read(0).waiting_time) == (0, 0, 0)
+    for number in (1, 2, 65535, 65536):
+        page.measured(number, 0.25, 0.75)
+        read = page.read(0)
+        assert read.measured == (number - 1) % 65535 + 1
+        assert (read.own_time, read.waiting_time) == pytest.approx((0.25, 0.75), rel=1e-4)
+    page.measured(3, 0.5, 0.0)
+    assert (page.read(0).own_time, page.read(0).waiting_time) == (0.5, 0.0)
+    page.measured(4, 0.0, 0.5)
+    assert page.read(0).own_time == 0.0
+    page.reset("r2", 0)
+    assert page.read(0).measured == 0
+
+
+def test_a_measurement_touches_no_point_of_the_curve(tmp_path: Path) -> None:
+    page = WorkerPage(tmp_path / "page")
+    page.reset("r1", 0)
+    for step in range(1, 4000):  # more than the page has room for
+        page.ready(page.publish(step, float(step), 1.0) + 1)
+    page.measured(1, 0.25, 0.75)
+    points = page.take_points(all_written=True)
+    assert [point.loss for point in points] == [float(point.step) for point in points]
+    page.publish(4000, 1.0, 2.0)
+    assert page.read(0).measured == 1
+
+
 def test_a_page_without_room_is_refused(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "disk", pages.SIZE // 2048) as disk,
