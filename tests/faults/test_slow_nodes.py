@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 SUPPORT = Path(__file__).parents[1] / "support"
 STEPS = 100_000
-STEP_TIME = 0.1
+STEP_TIME = 0.02
 
 
 @contextmanager

@@ -175,7 +175,7 @@ class ProcessCloud:
         self.capacity.warn(instance, WARNED_AHEAD)
 
     @contextlib.contextmanager
-    def throttled(self, instance: str, every: float = 0.1) -> Iterator[None]:
+    def throttled(self, instance: str, every: float = 0.4) -> Iterator[None]:
         """The processes of an instance stand still half of the time."""
         over = threading.Event()
 
