@@ -83,9 +83,15 @@ def _fate(seen: Observation, event: CloudEvent, handled: set[str]) -> Fate:
         case LifecycleAction() | GroupActivity():
             ours = any(event.group == group.name for group in seen.groups)
             ours = ours or _is_lost_control(seen, event)
-            return "handled" if ours or event.instance in seen.machines else "foreign"
+            return "handled" if ours or _is_ours(seen, event.instance) else "foreign"
         case _:
-            return "handled" if event.instance in seen.machines else "foreign"
+            return "handled" if _is_ours(seen, event.instance) else "foreign"
+
+
+def _is_ours(seen: Observation, instance: str) -> bool:
+    """Whether an instance belongs to the cluster. EC2 may not show a new one yet."""
+    known = instance in seen.machines or instance in seen.nodes or instance in seen.left
+    return known or seen.member(instance) is not None
 
 
 def _is_lost_control(seen: Observation, event: LifecycleAction | GroupActivity) -> bool:
@@ -209,4 +215,6 @@ def _explained(seen: Observation, activity: GroupActivity) -> str:
 
 def _is_worker(seen: Observation, instance: str) -> bool:
     machine = seen.machines.get(instance)
-    return machine is not None and machine.role == "worker"
+    if machine is None:  # only workers are nodes, and members of worker groups
+        return _is_ours(seen, instance)
+    return machine.role == "worker"

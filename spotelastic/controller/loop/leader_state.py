@@ -15,6 +15,7 @@ from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetr
 from spotelastic.controller.decisions.urgent import Membership, acted
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.loop.late_answers import Ended, groups_now, instances_now
 from spotelastic.controller.loop.requests import (
     AnyAction,
     GroupsSeen,
@@ -32,6 +33,8 @@ from spotelastic.controller.model.observation import (
     Fate,
     Message,
     Observation,
+    Remove,
+    Replace,
     Tell,
     account,
 )
@@ -94,6 +97,8 @@ class LeaderState:
     """Instances whose failed boot this leader has recorded."""
     told: frozenset[tuple[str, str, str]] = frozenset()
     """Events that this leader has recorded."""
+    ended: Ended = field(default_factory=dict)
+    """What this leader has told the groups to end, which the cloud may show only later."""
     fates: Mapping[Fate, int] = field(default_factory=dict)
     """Number of deleted messages, by what was done about them."""
     reason: str = ""
@@ -123,9 +128,10 @@ class LeaderState:
             case JobRead():
                 return self._job_read(result, now)
             case GroupsSeen(groups):
-                view = replace(view, groups=groups)
+                view = replace(view, groups=groups_now(groups, self.ended))
             case InstancesSeen(instances, bill, date):
-                view = replace(view, instances=instances, bill=bill, billed_at=now, prices_of=date)
+                there = instances_now(view.instances, instances, now)
+                view = replace(view, instances=there, bill=bill, billed_at=now, prices_of=date)
             case Performed(done):
                 return self._performed(done)
         return replace(self, view=view)
@@ -139,12 +145,14 @@ class LeaderState:
         told = {account(action.event) for action in done if isinstance(action, Tell)}
         examined = {action.machine.id for action in done if isinstance(action, Examine)}
         postponed = [action.until for action in done if isinstance(action, Postpone)]
+        ended = {each.instance: each for each in done if isinstance(each, Replace | Remove)}
         fates = Counter(self.fates)
         fates.update(action.fate for action in done if isinstance(action, Discard))
         return replace(
             self,
             view=replace(self.view, groups=acted(self.view.groups, done)),
             told=self.told | told,
+            ended={**self.ended, **ended},
             examined=self.examined | examined,
             switch_at=postponed[-1] if postponed else self.switch_at,
             fates=dict(fates),
