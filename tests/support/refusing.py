@@ -1,4 +1,4 @@
-"""Makes AWS calls fail, for good or a number of times."""
+"""Makes AWS calls fail or answer nothing, for good or a number of times."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,21 @@ def refuse(
             "ResponseMetadata": {"HTTPStatusCode": status},
         }
         return SimpleNamespace(status_code=status), answer
+
+    client.meta.events.register("before-call", before)
+    return asked
+
+
+def show_nothing(client: Any, operation: str, answer: dict[str, Any], *, times: int) -> list[Any]:
+    """Of the operation: it answers as before anything was made, so many times."""
+    asked: list[Any] = []
+
+    def before(model: Any, params: Any, **_: Any) -> Any:
+        if model.name != operation:
+            return None
+        asked.append(params)
+        empty = {**answer, "ResponseMetadata": {"HTTPStatusCode": 200}}
+        return (SimpleNamespace(status_code=200), empty) if len(asked) <= times else None
 
     client.meta.events.register("before-call", before)
     return asked

@@ -20,9 +20,15 @@ T = TypeVar("T")
 
 THROTTLED = frozenset(
     {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "PriorRequestNotComplete",
+        "RequestLimitExceeded",
+        "RequestThrottled",  # SQS
+        "RequestThrottledException",
+        "ThrottledException",
         "Throttling",
         "ThrottlingException",
-        "RequestLimitExceeded",
         "TooManyRequestsException",
         "ServiceUnavailable",
         "InternalError",
@@ -81,14 +87,17 @@ class Aws:
         *,
         account: str = "",
         read_timeout: float = 30.0,
+        attempts: int = 4,
         session: AwsSession | None = None,
     ) -> None:
         """`account` is the account's number, if the caller knows it already; `session` makes the
-        clients, by default one of boto3's.
+        clients, by default one of boto3's. Each call is tried that many times, with growing pauses,
+        while AWS is busy.
         """
         self._region = region
         self._account = account
         self._read_timeout = read_timeout
+        self._attempts = attempts
         self._given = session
 
     @cached_property
@@ -146,7 +155,7 @@ class Aws:
         config = Config(
             connect_timeout=5.0,
             read_timeout=self._read_timeout,
-            retries={"mode": "standard", "total_max_attempts": 4},
+            retries={"mode": "standard", "total_max_attempts": self._attempts},
             # A queue's long poll, the controller's calls and the publisher share a process.
             max_pool_connections=16,
         )

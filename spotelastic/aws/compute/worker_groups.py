@@ -13,12 +13,12 @@ itself ends the instances. For the same reason no instance is protected from sca
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from spotelastic.aws.base.clients import Aws, Busy, Rejected, calling, patient
+from spotelastic.aws.base.clients import KNOWN_WITHIN, Aws, Busy, Rejected, calling, patient
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, SUBNETS
 from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
@@ -30,6 +30,8 @@ from spotelastic.aws.compute.network_interfaces import ORDINARY, Interface
 from spotelastic.clock import wall
 from spotelastic.cloud.model import UNATTENDED
 from spotelastic.errors import EnvironmentFailure, UsageError
+
+T = TypeVar("T")
 
 DRAIN_TIME = 180
 """Seconds that a terminating instance may take to save before its group goes on anyway."""
@@ -137,16 +139,9 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
     found = _template(aws, name)
     if found is None:
-        with calling(f"create the launch template {name}"):
-            aws.ec2.create_launch_template(
-                LaunchTemplateName=name,
-                LaunchTemplateData=data,
-                VersionDescription=digest,
-                TagSpecifications=[
-                    {"ResourceType": "launch-template", "Tags": [_tag(wanted.names.cluster)]}
-                ],
-            )
-        return "1"
+        if _create_template(aws, wanted, data, digest):
+            return "1"
+        found = _shown(f"the launch template {name}", lambda: _template(aws, name))
     _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
     latest = _latest(aws, name)
     if latest.get("VersionDescription") != digest:
@@ -155,6 +150,29 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
                 LaunchTemplateName=name, LaunchTemplateData=data, VersionDescription=digest
             )["LaunchTemplateVersion"]
     return str(latest["VersionNumber"])
+
+
+def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> bool:
+    """Create the launch template; return False if there is one already, and EC2 did not show it."""
+    name, tags = wanted.names.workers, [_tag(wanted.names.cluster)]
+    try:
+        with calling(f"create the launch template {name}"):
+            aws.ec2.create_launch_template(
+                LaunchTemplateName=name,
+                LaunchTemplateData=data,
+                VersionDescription=digest,
+                TagSpecifications=[{"ResourceType": "launch-template", "Tags": tags}],
+            )
+    except Rejected as error:
+        if error.code != "InvalidLaunchTemplateName.AlreadyExistsException":
+            raise
+        return False
+    return True
+
+
+def _shown(what: str, look: Callable[[], T | None]) -> T:
+    """Wait until AWS shows what it says is there: an `up` before has just made it."""
+    return until(look, f"{what} exists, and AWS does not show it", KNOWN_WITHIN)
 
 
 def _template(aws: Aws, name: str) -> dict[str, Any] | None:
@@ -252,9 +270,9 @@ def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version
     spot = name == wanted.names.workers
     policy = _policy(wanted, version, spot=spot)
     found = _group(aws, name)
-    if found is None:
-        _create_group(aws, wanted, name, policy)
-    else:
+    if found is None and not _create_group(aws, wanted, name, policy):
+        found = _shown(f"the group {name}", lambda: _group(aws, name))
+    if found is not None:
         _check_owner(f"group {name}", found.get("Tags", ()), wanted.names.cluster)
         if found.get("Status"):
             raise EnvironmentFailure(
@@ -327,7 +345,18 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 @patient(_passes)
-def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, Any]) -> None:
+def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, Any]) -> bool:
+    """Create the group; return False if there is one already, and Auto Scaling did not show it."""
+    try:
+        _ask_for_group(aws, wanted, name, policy)
+    except Rejected as error:
+        if error.code != "AlreadyExists":
+            raise
+        return False
+    return True
+
+
+def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, Any]) -> None:
     with calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
             AutoScalingGroupName=name,

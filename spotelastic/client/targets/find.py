@@ -9,7 +9,7 @@ from spotelastic.client.targets.account import configured
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.local_data import KeptCluster
-from spotelastic.client.targets.local_target import READ_TIMEOUT, LocalTarget
+from spotelastic.client.targets.local_target import ATTEMPTS, READ_TIMEOUT, LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base.kept_logs import KeptOutput
@@ -71,7 +71,8 @@ def output_left_here(name: str, where: bool | None) -> KeptOutput | None:
 
 def in_region(region: str | None) -> AwsTarget:
     """Return AWS, in that region or the configured one."""
-    return AwsTarget(Aws(region or _configured_region(), read_timeout=READ_TIMEOUT), region)
+    aws = Aws(region or _configured_region(), read_timeout=READ_TIMEOUT, attempts=ATTEMPTS)
+    return AwsTarget(aws, region)
 
 
 def _configured_region() -> str | None:

@@ -29,6 +29,7 @@ from spotelastic.client.targets.account import AccountClusters
 from spotelastic.client.targets.cloud_target import CloudEnded
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.local import cloud, joining
+from spotelastic.local.base import conditions
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.joining import CloudUse
@@ -38,6 +39,8 @@ from spotelastic.model.progress import NodeStatus
 
 READ_TIMEOUT = 10.0
 """Seconds that a command waits for one answer."""
+ATTEMPTS = 8
+"""How often a command makes a call while AWS is busy: nothing else waits for it meanwhile."""
 GONE = "the local cloud has ended, and its clusters with it"
 EMULATED = (
     "The local cloud's prices are invented, to show what a plan looks like. Nothing here costs "
@@ -58,7 +61,10 @@ class LocalTarget(AccountClusters):
     def __init__(self, info: CloudInfo, use: CloudUse | None = None) -> None:
         global _used
         _used = info
-        super().__init__(Aws(info.region, read_timeout=READ_TIMEOUT, session=LocalSession(info)))
+        session = LocalSession(info)
+        super().__init__(
+            Aws(info.region, read_timeout=READ_TIMEOUT, attempts=ATTEMPTS, session=session)
+        )
         self._info = info
         self._use = use
         self._owned = ""
@@ -67,11 +73,15 @@ class LocalTarget(AccountClusters):
     @classmethod
     def join(cls, say: Say) -> "LocalTarget":
         """Use the running local cloud, or start one."""
-        use, new = joining.join(lambda: say("starting the local cloud"))
+        wanted = conditions.from_environment(os.environ)
+        under = f" under the conditions {wanted}" if wanted.changed() else ""
+        use, new = joining.join(lambda: say(f"starting the local cloud{under}"))
         if new:
             say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
         else:
             say(f"using the running local cloud at {use.info.endpoint}")
+            if under:
+                say(f"it keeps its conditions: {conditions.VARIABLE} counts where a cloud starts")
         return cls(use.info, use)
 
     @property

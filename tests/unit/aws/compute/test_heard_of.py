@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from moto import mock_aws
-from support.refusing import refuse
+from support.refusing import refuse, show_nothing
 from support.workers import ITS, two_workers
 
 from spotelastic.aws.base import account
@@ -69,6 +69,18 @@ def test_a_group_goes_once_nothing_else_changes_it(aws: Aws, code: str, status: 
     worker_groups.delete(aws, ITS)
     assert len(asked) == 2 + 2
     assert groups(aws) == []
+
+
+def test_what_an_up_before_has_just_made_is_taken_though_aws_does_not_show_it(aws: Aws) -> None:
+    """An `up` that was killed, and one that follows within the second."""
+    worker_groups.ensure(aws, two_workers(aws))
+    none: dict[str, list[object]] = {"LaunchTemplates": [], "AutoScalingGroups": []}
+    templates = show_nothing(aws.ec2, "DescribeLaunchTemplates", none, times=2)
+    looks = show_nothing(aws.autoscaling, "DescribeAutoScalingGroups", none, times=2)
+    made = refuse(aws.autoscaling, "CreateAutoScalingGroup", "AlreadyExists")
+    worker_groups.ensure(aws, two_workers(aws))
+    assert (len(templates), len(looks), len(made)) == (3, 2 + 2, 1)
+    assert groups(aws) == [ITS.workers, ITS.on_demand]
 
 
 def test_a_new_bucket_is_protected_though_its_changes_conflict(aws: Aws) -> None:
