@@ -24,6 +24,7 @@ from typing import Any
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.linux import name_process
 from spotelastic.local.base import processes
+from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.base.remains import Remains, write_atomically
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.server import Config, Server
@@ -68,6 +69,7 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         logs=Path(settings["logs"]),
         boot_command=tuple(settings["boot_command"]),
         capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
+        conditions=Conditions(**settings["conditions"]),
     )
     server = Server(config, lost=over.set)
     server.start()

@@ -21,7 +21,9 @@ from typing import IO
 from spotelastic_checkpoints import isolated
 
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.local.base import conditions as conditions_of
 from spotelastic.local.base import processes
+from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.base.remains import Remains
 
 MOTO = "5.2.5"
@@ -68,18 +70,22 @@ def start(
     capacity: Mapping[tuple[str, str], int] | None = None,
     timeout: float = 60.0,
     boot_command: Sequence[str] = BOOT,
+    conditions: Conditions | None = None,
 ) -> CloudInfo:
     """Start a cloud as a separate process, in its own session.
 
     Unless `detach`ed it ends, and cleans up, when its starter ends in any way. With a `user`, a
     connection for joining.py, it ends when it has no users any more. `net` is the block of loopback
     addresses for its instances; by default one that no other local cloud on this machine uses.
-    `capacity` limits (instance type, zone). `boot_command` is what an instance runs.
+    `capacity` limits (instance type, zone). `boot_command` is what an instance runs. `conditions`
+    are by default those that the environment asks for.
 
-    Raises `RunsAlready` if a cloud is running, `EnvironmentFailure` if the machine lacks something,
-    and `Unavailable` if it is not ready after `timeout` seconds.
+    Raises `UsageError` if the environment asks for conditions that there are not, `RunsAlready` if
+    a cloud is running, `EnvironmentFailure` if the machine lacks something, and `Unavailable` if it
+    is not ready after `timeout` seconds.
     """
     _check_machine()
+    held = conditions_of.from_environment(os.environ) if conditions is None else conditions
     with alone():
         if running := find():
             raise RunsAlready(
@@ -95,6 +101,7 @@ def start(
             "logs": str(logs()),
             "boot_command": list(boot_command),
             "capacity": [[type, zone, n] for (type, zone), n in (capacity or {}).items()],
+            "conditions": held.changed(),
         }
         try:
             return _launch(remains, settings, detach, user, timeout)

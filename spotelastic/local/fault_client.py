@@ -19,6 +19,7 @@ import msgspec
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.linux import send
 from spotelastic.local.base import processes
+from spotelastic.local.base.conditions import Conditions, ConditionsInForce
 from spotelastic.local.iam.authority import Authority, Call
 from spotelastic.local.instances.imds import Trouble
 
@@ -55,6 +56,14 @@ class FaultClient:
         """Deliver one copy of each event after each of these delays; none: events are lost."""
         self._ask("set_delivery", delays=delays)
 
+    def set_conditions(self, conditions: Conditions) -> None:
+        """Let other conditions hold from now on."""
+        self._ask("set_conditions", conditions=conditions.changed())
+
+    def set_disk_key(self, name: str, *, granted: bool) -> None:
+        """Set the key of new disks, and whether Auto Scaling's role may use it."""
+        self._ask("set_disk_key", name=name, granted=granted)
+
     def set_metadata(self, instance: str, trouble: Trouble) -> None:
         """Disturb the next requests to an instance's metadata service."""
         self._ask("set_metadata", instance=instance, trouble=trouble)
@@ -84,9 +93,9 @@ class FaultClient:
         """Set the on-demand price that the Pricing API answers."""
         self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
 
-    def set_quota(self, code: str, vcpus: int) -> None:
-        """Set a quota, by its code, e.g. L-3819A6DF."""
-        self._ask("set_quota", code=code, vcpus=vcpus)
+    def set_quota(self, code: str, value: int) -> None:
+        """Set a quota, by its code: L-3819A6DF (vCPUs), L-F678F1CE (networks), ..."""
+        self._ask("set_quota", code=code, value=value)
 
     def calls(self) -> list[Call]:
         """Return the AWS calls of roles and users so far, each kind of call once."""
@@ -119,6 +128,7 @@ class Desk:
     market: "SpotMarket"
     authority: Authority
     bus: "Bus"
+    conditions: ConditionsInForce
     cloud: str
 
     def interrupt(self, instance: str, seconds: float) -> None:
@@ -134,6 +144,12 @@ class Desk:
 
     def set_delivery(self, delays: list[float]) -> None:
         self.bus.delays = tuple(delays)
+
+    def set_conditions(self, conditions: dict[str, Any]) -> None:
+        self.conditions.set(Conditions(**conditions))
+
+    def set_disk_key(self, name: str, granted: bool) -> None:
+        self.machines.disk_key.name, self.machines.disk_key.granted = name, granted
 
     def set_metadata(self, instance: str, trouble: Trouble) -> None:
         self.machines.set_metadata(self._living(instance), trouble)
@@ -166,8 +182,8 @@ class Desk:
     def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
         self.market.listed[type] = usd_per_hour
 
-    def set_quota(self, code: str, vcpus: int) -> None:
-        self.market.quotas[code] = vcpus
+    def set_quota(self, code: str, value: int) -> None:
+        self.market.quotas[code] = value
 
     def calls(self) -> Any:
         return msgspec.to_builtins(self.authority.calls)

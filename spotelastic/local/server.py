@@ -12,11 +12,12 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from spotelastic.aws.base.identity import CLUSTER
-from spotelastic.local import cloud, fault_client
+from spotelastic.local import cloud, fault_client, throttling
 from spotelastic.local.autoscaling import pricing
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.bus import Bus
+from spotelastic.local.base.conditions import KIND, Conditions, ConditionsInForce
 from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
@@ -45,6 +46,7 @@ class Config:
     boot_command: tuple[str, ...]
     capacity: tuple[tuple[str, str, int], ...] = ()
     """(instance type, zone, count); pairs that are not listed are unlimited."""
+    conditions: Conditions = KIND
 
 
 class Server:
@@ -64,7 +66,8 @@ class Server:
         market = SpotMarket({(type, zone): count for type, zone, count in config.capacity})
         authority = Authority()
         self._agenda = Agenda(lock)
-        bus = _bus(config.region, self._agenda)
+        self._conditions = ConditionsInForce(config.conditions)
+        bus = _bus(config.region, self._agenda, self._conditions)
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._moto.start()
         host, port = self._moto.get_host_and_port()
@@ -82,6 +85,7 @@ class Server:
             market=market,
             imds_port=config.imds_port,
             emit=bus.emit,
+            conditions=self._conditions,
         )
         scaling = _scaling(config.region, self._machines, market, self._agenda, bus.emit)
         self._machines.changed = scaling.machine_changed
@@ -107,6 +111,7 @@ class Server:
             market=market,
             authority=authority,
             bus=bus,
+            conditions=self._conditions,
             cloud=config.remains.cloud,
         )
         self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
@@ -115,7 +120,8 @@ class Server:
         """Start timers, hypervisor and metadata services, and serve faults and prices."""
         web = self._moto._server
         assert web is not None
-        web.app = fault_client.middleware(self._desk, self._priced(web.app))
+        refusing = throttling.middleware(self._conditions, self._priced(web.app))
+        web.app = fault_client.middleware(self._desk, refusing)
         self._agenda.start()
         self._power.start()
         self._machines.start()
@@ -153,10 +159,11 @@ class Server:
         self._machines.close()
 
 
-def _bus(region: str, agenda: Agenda) -> Bus:
+def _bus(region: str, agenda: Agenda, conditions: ConditionsInForce) -> Bus:
     from moto.events.models import events_backends
 
-    return Bus(partial(eventbridge_messages.put, events_backends[ACCOUNT][region]), agenda)
+    put = partial(eventbridge_messages.put, events_backends[ACCOUNT][region])
+    return Bus(put, agenda, conditions)
 
 
 def _clusters(region: str) -> frozenset[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from spotelastic.clock import wall
+from spotelastic.local.base.conditions import KIND, Conditions, ConditionsInForce
 from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.power import Layout
 
@@ -56,7 +57,7 @@ class Deaf:
 
 
 @contextmanager
-def account(folder: Path) -> Iterator[Authority]:
+def account(folder: Path, conditions: Conditions = KIND) -> Iterator[Authority]:
     """All boto3 clients of the process have this account, and no other, until the block ends."""
     from moto import mock_aws
     from moto.autoscaling.models import autoscaling_backends
@@ -85,6 +86,7 @@ def account(folder: Path) -> Iterator[Authority]:
             market=market,
             imds_port=0,
             emit=lambda event: events.put(bus, event, wall()),
+            conditions=ConditionsInForce(conditions),
         )
         scaling = AutoScaling(
             backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][REGION],

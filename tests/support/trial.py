@@ -24,6 +24,7 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import certificates
 from spotelastic.cloud.model import WorkerGroup
+from spotelastic.errors import Unavailable
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.progress import Event, Status
@@ -91,12 +92,20 @@ def controllers(status: Status) -> list[str]:
 
 
 def eventually(look: Callable[[], T | None], what: str) -> T:
-    """Polls what can only be polled: AWS's API, which tells a laptop nothing by itself."""
+    """Polls what can only be polled: AWS's API, which tells a laptop nothing by itself, and which
+    may be busy."""
     deadline = time.monotonic() + DEADLINE
-    while (found := look()) is None:
+    while (found := _unless_busy(look)) is None:
         assert time.monotonic() < deadline, f"not within {DEADLINE} s: {what}"
         time.sleep(0.1)
     return found
+
+
+def _unless_busy(look: Callable[[], T | None]) -> T | None:
+    try:
+        return look()
+    except Unavailable:
+        return None
 
 
 def nothing_is_left(aws: Aws) -> None:

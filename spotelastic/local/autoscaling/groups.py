@@ -7,8 +7,8 @@ terminate.
 
 A member passes through Pending, Pending:Wait (launch hooks), Pending:Proceed, InService,
 Terminating, Terminating:Wait (termination hooks) and Terminating:Proceed. Terminating members no
-longer count, so their replacements launch at once. An instance that EC2 has already taken leaves
-its group without waiting for hooks.
+longer count, so their replacements launch at once. An instance that EC2 has taken passes through
+the hooks as well: its group waits until the action is completed or times out.
 """
 
 import logging
@@ -41,7 +41,13 @@ TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 _log = logging.getLogger(__name__)
 
 RETRY = 15.0
-"""Seconds until a failed launch is tried again, unless capacity changes before."""
+"""Seconds until a failed launch is tried again, unless capacity changes before. Where the cloud is
+slow, it does not notice that, and each further try comes after a longer time.
+"""
+RETRY_AT_MOST = 300.0
+"""Longest such time, in seconds."""
+BROKEN = "Client.InternalError"
+"""State reason of an instance that EC2 accepted and could not start."""
 
 Launch = Callable[[Any, planner.LaunchPool, bool], Any]
 """Launches one instance for (group, pool, spot); raises EC2's error."""
@@ -52,6 +58,8 @@ class _Ledger:
     """What moto does not store of a group."""
 
     retry_at: float = 0.0
+    failures: int = 0
+    """Tries in a row that have failed."""
     deleting: bool = False
 
 
@@ -88,14 +96,15 @@ class AutoScaling:
 
     def machine_changed(self, machine: LocalInstance) -> None:
         """Note that an instance's state has changed."""
-        if machine.state == machines.TERMINATED:
+        if machine.state == machines.TERMINATED and machine.it.state_reason.code != BROKEN:
             self.capacity_changed()
         self.wake()
 
     def capacity_changed(self) -> None:
-        """Let launches that failed be tried again at once."""
-        for ledger in self._ledgers.values():
-            ledger.retry_at = 0.0
+        """Let launches that failed be tried again at once, unless the cloud is slow."""
+        if not self._machines.conditions.now.slow:
+            for ledger in self._ledgers.values():
+                ledger.retry_at = 0.0
         self.wake()
 
     def terminate_member(self, instance: str, decrement: bool) -> Activity:
@@ -193,7 +202,7 @@ class AutoScaling:
                 member.abandoned |= wait.hook.default_result == "ABANDON"
         state = member.lifecycle_state
         if machine is None or machine.state in machines.GONE:
-            self._advance_gone(group, member, machine)
+            self._advance_gone(group, member, machine, now)
         elif state == "Pending" and machine.state == machines.RUNNING:
             self._enter_hooks(group, member, LAUNCHING)
             self._advance(group, member, now)
@@ -208,24 +217,61 @@ class AutoScaling:
             self._proceed_terminating(member)
 
     def _advance_gone(
-        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
+        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None, now: float
     ) -> None:
         if machine is not None and machine.state in (machines.STOPPING, machines.STOPPED):
             if not suspended(group, "HealthCheck"):
                 self._machines.terminate(member.instance)
             return
         if not member.lifecycle_state.startswith("Terminating"):
-            if suspended(group, "HealthCheck"):
+            if suspended(group, "HealthCheck") or not self._is_found_out(member, machine, now):
                 return
-            member.activity = self._begin(
-                group,
-                member,
-                "in response to an EC2 health check indicating it has been terminated or stopped.",
-            )
-            member.lifecycle_state = "Terminating"
-            member.waits.clear()
-        if machine is None or machine.state == machines.TERMINATED:
+            self._begin_leaving(group, member, machine)
+        if member.lifecycle_state == "Terminating:Wait" and not member.waits:
+            member.lifecycle_state = "Terminating:Proceed"
+        ended = machine is None or machine.state == machines.TERMINATED
+        if ended and member.lifecycle_state != "Terminating:Wait":
             self._leave(group, member)
+
+    def _is_found_out(
+        self, member: LocalGroupMember, machine: LocalInstance | None, now: float
+    ) -> bool:
+        """Whether the group's health check has seen by now that the instance is gone."""
+        if member.found_out_at is None:
+            gone_at = machine.gone_at if machine is not None else now
+            member.found_out_at = gone_at + self._machines.conditions.health_check()
+            self._agenda.at(member.found_out_at, self.wake)
+        return now >= member.found_out_at
+
+    def _begin_leaving(
+        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
+    ) -> None:
+        """Let a member go whose instance EC2 has taken. One that never ran passes no hooks."""
+        ran = member.lifecycle_state != "Pending"
+        if machine is not None and machine.it.state_reason.code == BROKEN:
+            self._launch_broke(group, member, str(machine.it.state_reason.message))
+        member.activity = self._begin(
+            group,
+            member,
+            "in response to an EC2 health check indicating it has been terminated or stopped.",
+        )
+        member.lifecycle_state = "Terminating"
+        member.waits.clear()
+        if ran:
+            self._enter_hooks(group, member, TERMINATING)
+
+    def _launch_broke(self, group: Any, member: LocalGroupMember, why: str) -> None:
+        if member.activity is None:
+            return
+        member.activity.ended(
+            "Cancelled",
+            "Instance became unhealthy while waiting for instance to be in InService state. "
+            f"Termination Reason: {why}",
+        )
+        ended = eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
+        self._emit(ended)
+        self._launch_failed(self._ledger(group.name), wall())
+        member.activity = None
 
     def _leave(self, group: Any, member: LocalGroupMember) -> None:
         group.instance_states.remove(member)
@@ -258,6 +304,7 @@ class AutoScaling:
 
     def _put_in_service(self, group: Any, member: LocalGroupMember) -> None:
         member.lifecycle_state = "InService"
+        self._ledger(group.name).failures = 0
         if member.activity is not None:
             member.activity.ended("Successful")
             self._emit(
@@ -313,8 +360,15 @@ class AutoScaling:
             if spot not in failed and not self._launch_one(group, policy, spot):
                 failed.add(spot)
         if failed:
-            ledger.retry_at = now + RETRY
-            self._agenda.at(ledger.retry_at, self.wake)
+            self._launch_failed(ledger, now)
+
+    def _launch_failed(self, ledger: _Ledger, now: float) -> None:
+        """Leave the group's launches alone for a while."""
+        ledger.failures += 1
+        slow = self._machines.conditions.now.slow
+        longer = min(RETRY * 2 ** (ledger.failures - 1), RETRY_AT_MOST) * slow
+        ledger.retry_at = now + (longer if slow else RETRY)
+        self._agenda.at(ledger.retry_at, self.wake)
 
     def _launch_one(self, group: Any, policy: planner.GroupRequest, spot: bool) -> bool:
         failure = "the group has no subnet"

@@ -10,7 +10,7 @@ SPOT_SHARE = 0.3
 """Spot price as a share of the on-demand price, unless one is set."""
 
 QUOTA = 100_000
-"""vCPUs of a family that the account may run, unless a quota is set."""
+"""What the account may have of anything that AWS counts, unless a quota is set."""
 
 _PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
 """US dollars an hour per vCPU and per GiB of GPU memory, for types without a shipped price."""
@@ -25,12 +25,12 @@ class SpotMarket:
     listed: dict[str, float] = field(default_factory=dict)
     """On-demand prices that were set, by type."""
     quotas: dict[str, int] = field(default_factory=dict)
-    """Quotas that were set in vCPUs, by code."""
+    """Quotas that were set, by code: of vCPUs by family, of networks, of addresses."""
 
     _shipped: Mapping[str, float] = field(default_factory=lambda: shipped_table().usd_per_hour)
 
     def quota(self, code: str) -> int:
-        """Return a quota in vCPUs."""
+        """Return a quota."""
         return self.quotas.get(code, QUOTA)
 
     def within_quota(self, type: str, spot: bool, running: Iterable[tuple[str, bool]]) -> bool:

@@ -16,9 +16,11 @@ from typing import Any
 from spotelastic.clock import wall
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.base.conditions import ConditionsInForce
 from spotelastic.local.instances import metadata
 from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.imds import MetadataServer, Trouble
+from spotelastic.local.instances.launch_checks import DiskKey
 from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials
 from spotelastic.local.instances.power import Power
 
@@ -49,6 +51,10 @@ class LocalInstance:
     target_state: str = ""
     credentials: RoleCredentials | None = None
     off: Future[None] | None = None
+    starts: int = 0
+    """How often it was switched on."""
+    gone_at: float = 0.0
+    """When EC2 began to end it; 0: it has not."""
 
     @property
     def id(self) -> str:
@@ -82,7 +88,10 @@ class LocalInstances:
         market: SpotMarket,
         imds_port: int,
         emit: Callable[[eventbridge_messages.BusEvent], None],
+        conditions: ConditionsInForce | None = None,
     ) -> None:
+        self.conditions = conditions or ConditionsInForce()
+        self.disk_key = DiskKey()
         self._agenda = agenda
         self._power = power
         self._market = market
@@ -126,12 +135,19 @@ class LocalInstances:
 
     # -- what EC2 does -----------------------------------------------------------------------
 
-    def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:
-        """Start a new instance. Raises `OSError` if its address cannot be bound."""
+    def add(self, instance: Any, own_interfaces: Iterable[str], *, fails: str = "") -> None:
+        """Start a new instance. Raises `OSError` if its address cannot be bound.
+
+        `fails` is the state reason of one that EC2 accepts but cannot start.
+        """
         machine = LocalInstance(instance, tuple(own_interfaces))
         self._imds.open(machine.id, machine.address)
         self._machines[machine.id] = machine
-        self._switch_on(machine)
+        if fails:
+            self._set_state(machine, PENDING)
+            self._agenda.soon(partial(self.terminate, instance, fails))
+        else:
+            self._switch_on(machine)
 
     def start_again(self, instance: Any) -> None:
         """Start a stopped instance."""
@@ -175,11 +191,37 @@ class LocalInstances:
             if machine.off is not None:
                 machine.off.result(_SETTLE)
                 self._is_off(machine)
+                self._release(machine)
 
     # -- what befalls instances --------------------------------------------------------------
 
     def interrupt(self, machine: LocalInstance, seconds: float) -> None:
-        """Give notice, with any number of seconds, and take the instance away after it."""
+        """Give notice, with any number of seconds, and take the instance away after it.
+
+        Under the condition `together` other instances of its pool get theirs within the second.
+        """
+        self._interrupt(machine, seconds)
+        for other in self._alike(machine)[: self.conditions.now.together]:
+            self._agenda.at(
+                wall() + self.conditions.apart(), partial(self._interrupt, other, seconds)
+            )
+
+    def _alike(self, machine: LocalInstance) -> list[LocalInstance]:
+        """Return the other spot instances of its type and zone that run without a notice."""
+        return [
+            each
+            for each in self._machines.values()
+            if each is not machine
+            and each.spot
+            and each.state == RUNNING
+            and not each.notices.interruption
+            and each.it.instance_type == machine.it.instance_type
+            and each.it.availability_zone == machine.it.availability_zone
+        ]
+
+    def _interrupt(self, machine: LocalInstance, seconds: float) -> None:
+        if machine.state not in (PENDING, RUNNING):
+            return
         machine.notices.interruption = end = wall() + seconds
         self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
         self._agenda.at(end, partial(self._take_away, machine, end))
@@ -206,20 +248,36 @@ class LocalInstances:
     # -- switching ---------------------------------------------------------------------------
 
     def _switch_on(self, machine: LocalInstance) -> None:
-        machine.off = None
+        machine.off, machine.gone_at = None, 0.0
+        machine.starts += 1
         self._set_state(machine, PENDING)
+        boot = partial(self._boot, machine, machine.starts)
+        if not self.conditions.now.slow:
+            boot()
+            return
+        runs_at = wall() + self.conditions.pending()
+        self._agenda.at(runs_at, partial(self._is_on, machine, machine.starts))
+        self._agenda.at(runs_at + self.conditions.boot(), boot)
+
+    def _boot(self, machine: LocalInstance, start: int) -> None:
+        """Start the instance's processes, unless it has been ended or stopped since."""
+        if machine.starts != start or machine.state not in (PENDING, RUNNING):
+            return
         endpoint = f"http://{machine.address}:{self._port}"
         future = self._power.on(machine.id, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint})
-        future.add_done_callback(lambda _: self._agenda.soon(partial(self._is_on, machine)))
+        future.add_done_callback(lambda _: self._agenda.soon(partial(self._is_on, machine, start)))
 
-    def _is_on(self, machine: LocalInstance) -> None:
-        if machine.state == PENDING:
+    def _is_on(self, machine: LocalInstance, start: int) -> None:
+        if machine.starts == start and machine.state == PENDING:
             self._set_state(machine, RUNNING)
 
     def _switch_off(self, machine: LocalInstance, state: str) -> None:
+        machine.gone_at = wall()
         self._set_state(machine, state)
+        ended = partial(self._is_off, machine)
+        lasts = self.conditions.end(str(machine.it.instance_type))
         machine.off = self._power.off(machine.id)
-        machine.off.add_done_callback(lambda _: self._agenda.soon(partial(self._is_off, machine)))
+        machine.off.add_done_callback(lambda _: self._agenda.at(wall() + lasts, ended))
 
     def _is_off(self, machine: LocalInstance) -> None:
         if machine.state == STOPPING:
@@ -227,11 +285,14 @@ class LocalInstances:
             self._set_state(machine, STOPPED)
         elif machine.state == SHUTTING_DOWN:
             self._imds.close_address(machine.address)
-            self._release(machine)
+            if lasts := self.conditions.detach():
+                self._agenda.at(wall() + lasts, partial(self._release, machine))
+            else:
+                self._release(machine)
             self._set_state(machine, TERMINATED)
 
     def _release(self, machine: LocalInstance) -> None:
-        """Release volumes, interfaces and the role, as EC2 does after a termination."""
+        """Release volumes, interfaces and the role, as EC2 does after a termination. Idempotent."""
         instance, backend = machine.it, machine.it.ec2_backend
         instance.teardown_defaults()
         for interface in list(instance.nics.values()):
@@ -289,6 +350,7 @@ class LocalInstances:
 _REASONS = {
     "Client.UserInitiatedShutdown": "User initiated shutdown",
     "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
+    "Client.InternalError": "Client error on launch",
     "Server.SpotInstanceTermination": "Spot instance termination",
     "Server.InternalError": "Internal error",
 }

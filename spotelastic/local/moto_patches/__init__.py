@@ -12,6 +12,7 @@ schedules.py    scheduled actions of groups
 stacks.py       CloudFormation stacks
 resources.py    resources of stacks that moto lacks
 accounts.py     quotas, service-linked roles
+stale.py        answers that are some seconds old
 images.py       machine images
 """
 
@@ -42,6 +43,7 @@ from spotelastic.local.moto_patches import (
     resources,
     schedules,
     stacks,
+    stale,
 )
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -69,7 +71,7 @@ def install(
     permissions.install(patches, authority)
     locks.install(patches, lock)
     ec2.install(patches, machines, market, power)
-    network.install(patches, power, volumes)
+    network.install(patches, power, volumes, agenda, machines.conditions)
     groups.install(patches, scaling)
     buckets.install(patches)
     objects.install(patches, KeptBuckets(buckets_folder), account, region)
@@ -77,7 +79,8 @@ def install(
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
     images.install(account, region)
-    accounts.install(patches, market)
+    accounts.install(patches, market, machines.disk_key)
+    stale.install(patches, machines.conditions)
     for model in resources.MODELS:
         _log.info("%s: moto lacks this resource", model.cloudformation_type())
     for patch in patches.applied:

@@ -5,6 +5,7 @@ import base64
 import copy
 import ipaddress
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -13,11 +14,17 @@ from moto.ec2.models.iam_instance_profile import IamInstanceProfileAssociationBa
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
+from moto.ec2.responses import instances as instance_responses
 from moto.ec2.responses.general import General
 from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
-from moto.ec2.utils import parse_user_data
+from moto.ec2.utils import filter_iam_instance_profiles, parse_user_data
+from moto.iam.exceptions import NoSuchEntity, NotFoundException
+from moto.iam.models import iam_backends
 
+from spotelastic.clock import wall
+from spotelastic.local.autoscaling.groups import BROKEN
+from spotelastic.local.instances import launch_checks
 from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import TERMINATED, LocalInstances
 from spotelastic.local.instances.power import Power
@@ -63,6 +70,10 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
         spot = _apply_template(kwargs, template)
         subnet = _subnet(backend, kwargs)
         type, zone = kwargs["instance_type"], subnet.availability_zone
+        _check(backend, kwargs, template, type, image_id)
+        _check_profile(backend, kwargs, template, machines)
+        disks = kwargs.get("block_device_mappings") or ()
+        startable = launch_checks.is_startable(disks, machines.disk_key)
         if machines.free(type, zone) < count:
             raise _no_capacity(type, zone, spot)
         if not machines.within_quota(type, spot):
@@ -74,10 +85,66 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
             instance.lifecycle = "spot" if spot else None
             _associate_profile(backend, instance, kwargs, template)
             own = [nic.id for nic in instance.nics.values() if nic.id not in before]
-            machines.add(instance, own)
+            machines.add(instance, own, fails="" if startable else BROKEN)
             if group is not None:
                 group.add(instance)
         return reservation
+
+
+def _check(
+    backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any], type: str, image: Any
+) -> None:
+    """Refuse what EC2 refuses: interfaces, disks and an image that do not fit the type."""
+    found = backend.amis.get(image or template.get("ImageId"))
+    facts = None
+    if found is not None:
+        (root,) = found.block_device_mappings
+        ebs, device = root["Ebs"], root["DeviceName"]
+        facts = launch_checks.ImageFacts(
+            str(found.architecture), device, ebs["SnapshotId"], int(ebs["VolumeSize"])
+        )
+    wanted = launch_checks.LaunchRequest(
+        type=type,
+        described=INSTANCE_TYPES.get(type) or {},
+        interfaces=template.get("NetworkInterfaces") or kwargs.get("nics") or (),
+        disks=kwargs.get("block_device_mappings") or (),
+        image=facts,
+    )
+    if (refusal := launch_checks.refusal(wanted)) is not None:
+        raise EC2ClientError(refusal.code, refusal.message)
+
+
+def _check_profile(
+    backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any], machines: LocalInstances
+) -> None:
+    """Refuse an instance profile that does not exist, or is too new for EC2 to know it."""
+    given = _profile(kwargs, template)
+    if not any(given):
+        return
+    known = next(
+        (
+            each
+            for each in iam_backends[backend.account_id]["aws"].get_instance_profiles()
+            if each.arn == given[0] or each.name == given[1]
+        ),
+        None,
+    )
+    if known is None or is_new(known.create_date, machines.conditions.age()):
+        raise _unknown_profile(*given)
+
+
+def _unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
+    what, which = ("ARN", "arn") if arn else ("name", "name")
+    return EC2ClientError(
+        "InvalidParameterValue",
+        f"Value ({arn or name}) for parameter iamInstanceProfile.{which} is invalid. Invalid IAM "
+        f"Instance Profile {what}",
+    )
+
+
+def is_new(made: datetime, seconds: float) -> bool:
+    """Whether moto made something within the last seconds."""
+    return made.replace(tzinfo=UTC).timestamp() > wall() - seconds
 
 
 def _install_profiles(patches: Patches) -> None:
@@ -97,6 +164,17 @@ def _install_profiles(patches: Patches) -> None:
             if profile.name in asked or profile.arn in asked:
                 return existing
         return original(backend, *args, **kwargs)
+
+    def known(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return filter_iam_instance_profiles(*args, **kwargs)
+        except (NoSuchEntity, NotFoundException) as error:
+            arn, name = kwargs["iam_instance_profile_arn"], kwargs["iam_instance_profile_name"]
+            raise _unknown_profile(arn, name) from error
+
+    patches.addition(
+        instance_responses, "filter_iam_instance_profiles", "moto has IAM's error, not EC2's"
+    )(known)
 
 
 def _install_user_data(patches: Patches) -> None:
@@ -131,6 +209,9 @@ def _apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool
     }
     if not kwargs.get("nics") and template.get("NetworkInterfaces"):
         kwargs["nics"] = _interfaces(template["NetworkInterfaces"], kwargs.get("subnet_id"))
+    if not kwargs.get("block_device_mappings") and template.get("BlockDeviceMappings"):
+        # As the request's own: moto would add them to a root disk of its own.
+        kwargs["block_device_mappings"] = template["BlockDeviceMappings"]
     behaviour = template.get("InstanceInitiatedShutdownBehavior")
     kwargs["instance_initiated_shutdown_behavior"] = (
         kwargs.get("instance_initiated_shutdown_behavior") or behaviour
@@ -210,13 +291,20 @@ def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> Placemen
 def _associate_profile(
     backend: Any, instance: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> None:
-    profile = template.get("IamInstanceProfile") or {}
-    arn = kwargs.get("iam_instance_profile_arn") or profile.get("Arn")
-    name = kwargs.get("iam_instance_profile_name") or profile.get("Name")
+    arn, name = _profile(kwargs, template)
     if arn or name:
         backend.associate_iam_instance_profile(
             instance.id, iam_instance_profile_name=name, iam_instance_profile_arn=arn
         )
+
+
+def _profile(
+    kwargs: Mapping[str, Any], template: Mapping[str, Any]
+) -> tuple[str | None, str | None]:
+    """Return ARN and name of the instance profile; one of them, or none, is given."""
+    profile = template.get("IamInstanceProfile") or {}
+    arn = kwargs.get("iam_instance_profile_arn") or profile.get("Arn")
+    return arn, kwargs.get("iam_instance_profile_name") or profile.get("Name")
 
 
 def _no_capacity(type: str, zone: str, spot: bool) -> EC2ClientError:
@@ -373,6 +461,4 @@ def _score(free: float, target: int) -> int:
 
 
 def _now() -> str:
-    from datetime import UTC, datetime
-
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
