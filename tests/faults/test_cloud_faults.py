@@ -14,7 +14,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.account import DENIED, EXPIRED, FAULTS, Fault, Killed, Laptop, account, forget
+from support.account import (
+    DENIED,
+    EXPIRED,
+    FAULTS,
+    NETWORK,
+    Fault,
+    Killed,
+    Laptop,
+    account,
+    forget,
+)
 from support.asked import changed as changed_request
 from support.asked import job, request
 from support.local_cloud import until
@@ -29,7 +39,7 @@ from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.network import cloudformation
+from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import survey
 from spotelastic.aws.planning.type_selection import Requirement
@@ -120,7 +130,6 @@ def test_what_a_cluster_leaves_would_be_found(trial: Trial) -> None:
         "ec2.launch_templates",
         "ec2.reservations",
         "ec2.volumes",
-        "ec2.vpcs",
         "iam.instance_profiles",
         "iam.roles",
         "logs.groups",
@@ -174,6 +183,7 @@ def test_an_up_that_is_interrupted_leaves_alone_what_another_one_has_made(trial:
 def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(
     trial: Trial, part: int
 ) -> None:
+    shared_network.ensure(trial.laptop.aws, NETWORK, (), lambda _: None)
     calls = trial.calls(trial.up)
     trial.down()
     assert len(calls) > 30
@@ -188,6 +198,33 @@ def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(
             complete(trial, told)
         trial.down()
         trial.nothing_is_left(told)
+
+
+def test_the_shared_network_that_goes_wrong_anywhere_is_whole_the_next_time(trial: Trial) -> None:
+    aws = trial.laptop.aws
+
+    def make() -> None:
+        shared_network.ensure(aws, NETWORK, (), lambda _: None)
+
+    def remove() -> None:
+        shared_network.remove(aws, lambda _: None)
+
+    of_making, of_removal = trial.calls(make), trial.calls(remove)
+    assert {"cloudformation.CreateStack", "ec2.DescribeVpcs"} <= set(of_making)
+    assert "cloudformation.DeleteStack" in of_removal
+    for what, calls in ((make, of_making), (remove, of_removal)):
+        for at, fault in pairs(calls):
+            told = f"{fault.name} at call {at}, {calls[at - 1]}"
+            if what is remove:
+                make()
+            clear(trial.attempt(what, fault, at), fault, told)
+            make()
+            network = shared_network.look(aws)
+            assert network is not None, told
+            remove()
+            assert shared_network.look(aws) is None, told
+            assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True], told
+            forget()
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.asked import request
 from support.local_cloud import environment, running_cloud
+from support.trial import only_the_shared_network_is_left
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
@@ -85,4 +86,4 @@ def nothing_is_left() -> None:
     assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
     assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
     assert aws.ec2.describe_volumes()["Volumes"] == []
-    assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True]
+    only_the_shared_network_is_left(aws)

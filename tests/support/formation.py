@@ -15,6 +15,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from support.template import CLUSTER, REGION, arn, resources
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
+from spotelastic.aws.base.identity import NETWORK
 from spotelastic.local.iam.evaluation import AccessRequest, Resource
 
 NOT_OURS = {
@@ -97,12 +98,29 @@ WHOLE = (
 
 
 def accesses(operation: str) -> Iterator[AccessRequest]:
-    """All that CloudFormation does to create, update or delete the stack."""
+    """All that CloudFormation does to create, update or delete the stack of a cluster."""
     for logical, resource in resources().items():
         kind = resource["Type"]
         for action in sorted(_actions(kind, operation)):
             if not any(fnmatch(action, pattern) for pattern in NOT_OURS):
                 yield from _access(logical, action)
+
+
+def network_accesses(operation: str) -> Iterator[AccessRequest]:
+    """The same of the stack of the network that clusters share, whose parts have its tag."""
+    for resource in resources("network.yaml").values():
+        kind = resource["Type"]
+        name = kind.removeprefix("AWS::EC2::")
+        for action in sorted(_actions(kind, operation)):
+            if any(fnmatch(action, pattern) for pattern in NOT_OURS):
+                continue
+            access = AccessRequest(action, context={"aws:RequestedRegion": REGION})
+            if any(fnmatch(action, pattern) for pattern in WHOLE):
+                yield access
+                continue
+            for each in map(_of_ec2, PARTS.get(name, (name,))):
+                tags = {NETWORK: "1"} if each.tags else {}
+                yield replace(access, resources=(replace(each, tags=tags),))
 
 
 def declared() -> set[str]:

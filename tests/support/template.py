@@ -36,14 +36,14 @@ _VALUES: Mapping[str, str] = {
 
 
 @lru_cache
-def template() -> dict[str, Any]:
+def template(file: str = "cluster.yaml") -> dict[str, Any]:
     """A function of CloudFormation's that is none of names stands for what it is given."""
-    loaded: dict[str, Any] = yaml.load(infra("cluster.yaml").read_text(), _Loader)
+    loaded: dict[str, Any] = yaml.load(infra(file).read_text(), _Loader)
     return loaded
 
 
-def resources() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = template()["Resources"]
+def resources(file: str = "cluster.yaml") -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = template(file)["Resources"]
     return found
 
 

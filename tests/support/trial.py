@@ -17,10 +17,11 @@ from support.patience import PATIENT
 
 from spotelastic.aws.artifacts.code_archive import pack
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import Names
+from spotelastic.aws.base.names import SHARED_NETWORK, Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.network import shared_network
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import certificates
 from spotelastic.cloud.model import WorkerGroup
@@ -115,15 +116,21 @@ def nothing_is_left(aws: Aws) -> None:
     assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
     assert aws.ec2.describe_volumes()["Volumes"] == []
     assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
-    assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True]
+    only_the_shared_network_is_left(aws)
     assert aws.sqs.list_queues().get("QueueUrls", []) == []
     assert aws.logs.describe_log_groups()["logGroups"] == []
     parameters = aws.ssm.describe_parameters()["Parameters"]
     assert [p["Name"] for p in parameters if not p["Name"].startswith("/aws/")] == []
-    assert (
-        aws.cloudformation.list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
-        == []
-    )
+    stacks = aws.cloudformation.list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
+    assert {stack["StackName"] for stack in stacks} <= {SHARED_NETWORK}
+
+
+def only_the_shared_network_is_left(aws: Aws) -> None:
+    """Besides the default one."""
+    shared = shared_network.look(aws)
+    vpcs = aws.ec2.describe_vpcs()["Vpcs"]
+    others = [vpc["VpcId"] for vpc in vpcs if not vpc["IsDefault"]]
+    assert others == ([shared.vpc] if shared else [])
 
 
 NO_WORKERS = (sys.executable, "-c", CONTROL_ONLY)

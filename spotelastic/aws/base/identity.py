@@ -6,6 +6,8 @@ from spotelastic.aws.base.imds import DEFAULT_URL, Imds
 from spotelastic.errors import EnvironmentFailure
 
 CLUSTER = "spotelastic:cluster"
+NETWORK = "spotelastic:network"
+"""Tag of the network that clusters share, with the version of its template."""
 ROLE = "spotelastic:role"
 BUCKET = "spotelastic:bucket"
 MEMBER = "spotelastic:member"

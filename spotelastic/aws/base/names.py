@@ -14,12 +14,19 @@ CONTROL_TYPE = "t3.small"
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 PREFIX = "spotelastic-"
+SHARED_NETWORK = f"{PREFIX}SharedNetwork"
+"""The stack of the network that clusters share. No cluster's stack is called so: names of clusters
+have no capitals."""
 TERMINATE_HOOK = "spotelastic-drain"
 """The lifecycle hook at which a terminating instance waits until it has drained."""
 SWITCH = "spotelastic-unattended"
 """The scheduled action that empties a worker group which no controller looks after."""
 PARTS_DIFF = 4
 """A cluster's network has 2 ** PARTS_DIFF parts of equal size, for one subnet each."""
+SHARED_PARTS_DIFF = 3
+"""The same for the network that clusters share: it has one subnet per zone, and no private ones."""
+SHARED_SIZE = 16
+"""Prefix length of that network, the largest of a VPC: its subnets hold 8,187 addresses each."""
 RESERVED = 32
 """Addresses of a subnet that workers cannot have: AWS's, a control node's, those of leaving nodes.
 """
@@ -149,20 +156,40 @@ def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19)
     Networks in AWS may overlap, but then they can never be peered. In the local cloud all share one
     loopback.
     """
+    block = _free_block(pool, taken, size)
+    parts = list(block.subnets(prefixlen_diff=PARTS_DIFF))
+    subnets = parts[:zones]
+    private = parts[len(parts) // 2 :][:zones]
+    return Addresses(
+        block=str(block),
+        subnets=tuple(map(str, subnets)),
+        private=tuple(map(str, private)),
+        # AWS assigns addresses at random; the template reserves these before any launch.
+        # The last address of a subnet belongs to AWS.
+        members=tuple(str(subnet[-3]) for subnet in subnets[: len(MEMBERS)]),
+    )
+
+
+def shared_block(pool: str, taken: tuple[str, ...]) -> str:
+    """Return the block of `pool` for the network that clusters share.
+
+    At most half of the pool: the rest is for networks of clusters that need one of their own.
+    """
+    size = max(SHARED_SIZE, ipaddress.IPv4Network(pool).prefixlen + 1)
+    return str(_free_block(pool, taken, size))
+
+
+def shared_subnets(block: str) -> tuple[str, ...]:
+    """Return the blocks of the subnets of the network that clusters share, one per zone."""
+    parts = ipaddress.IPv4Network(block).subnets(prefixlen_diff=SHARED_PARTS_DIFF)
+    return tuple(map(str, parts))
+
+
+def _free_block(pool: str, taken: tuple[str, ...], size: int) -> ipaddress.IPv4Network:
     used = [ipaddress.IPv4Network(block) for block in taken]
     for block in ipaddress.IPv4Network(pool).subnets(new_prefix=size):
         if not any(block.overlaps(other) for other in used):
-            parts = list(block.subnets(prefixlen_diff=PARTS_DIFF))
-            subnets = parts[:zones]
-            private = parts[len(parts) // 2 :][:zones]
-            return Addresses(
-                block=str(block),
-                subnets=tuple(map(str, subnets)),
-                private=tuple(map(str, private)),
-                # AWS assigns addresses at random; the template reserves these before any launch.
-                # The last address of a subnet belongs to AWS.
-                members=tuple(str(subnet[-3]) for subnet in subnets[: len(MEMBERS)]),
-            )
+            return block
     raise EnvironmentFailure(
         f"no free /{size} network is left in {pool}: delete a cluster that is not needed "
         "(`spotelastic ls`, `spotelastic down NAME`)"

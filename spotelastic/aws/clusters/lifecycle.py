@@ -2,9 +2,11 @@
 
 `create` works in an order in which booting instances find what they read:
 
+* the network that clusters share, if it does not exist yet
 * the bucket with code and job, and the log group
-* the stack: network, roles, queues, and the control nodes, which boot as soon as their groups exist
-* the worker groups
+* the stack: roles, queues, and the control nodes, which boot as soon as their groups exist
+* the worker groups, while the stack is still being made: workers boot beside the control nodes, and
+  wait for these
 
 `teardown.py` works in the opposite order. Both can be repeated at any point.
 """
@@ -13,6 +15,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,19 +24,21 @@ from spotelastic.aws.artifacts import boot_artifacts, environments
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
-from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
 from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.network import cloudformation
+from spotelastic.aws.network import cloudformation, shared_network, zones
+from spotelastic.aws.network.cloudformation import UNUSABLE
 from spotelastic.aws.planning import dry_run
 from spotelastic.aws.planning.plan import ClusterSpec, LaunchPlan, packed, plan_of
 from spotelastic.aws.security import certificates
 from spotelastic.aws.security import secrets as user_secrets
-from spotelastic.clock import wall
+from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE
-from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.job import JobSpec
 
 Say = Callable[[str], None]
@@ -78,8 +83,8 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
             plan.image,
             request.job.instance_types[0],
             block=plan.parameters["Cidr"],
-            vpc=plan.spec.vpc,
-            subnet=next(iter(plan.spec.subnets), ""),
+            vpc=plan.parameters["GivenVpc"],
+            subnet=next(iter(zones.given(plan.parameters["GivenSubnets"])), ""),
         )
         dry_run.ensure_service_roles(aws)
     bucket = plan.bucket
@@ -88,7 +93,14 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
     maker = secrets.token_hex(8)
     try:
-        return _bring_up(request, plan, aws, say, maker, new=known is None)
+        try:
+            return _bring_up(request, plan, aws, say, maker, known)
+        except EnvironmentFailure as error:
+            if not plan.shared or not shared_network.LOST.search(str(error)):
+                raise
+            say(f"the network {SHARED_NETWORK} was removed in the meantime: making it again")
+            known = known or cloudformation.describe(aws, its.stack)
+            return _bring_up(request, plan, aws, say, maker, known)
     except BaseException:
         if known is None:
             _undo(request.name, bucket, say, aws, maker)
@@ -114,53 +126,96 @@ def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
 
 
 def _bring_up(
-    request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, maker: str, *, new: bool
+    request: ClusterSpec,
+    plan: LaunchPlan,
+    aws: Aws,
+    say: Say,
+    maker: str,
+    known: Mapping[str, Any] | None,
 ) -> ClusterRecord:
-    its = Names(request.name)
+    its, new = Names(request.name), known is None
     service_role = account.ensure_service_role(aws)
-    cluster = ClusterRecord(aws, replace(plan.spec, service_role=service_role), plan.bucket)
-    objects = cluster.objects
+    objects = BucketObjects(aws, plan.bucket, request.name)
     if not new and objects.has(STOPPING):
         raise UsageError(
             f"the cluster {request.name} is being taken down: end that first with "
             f"`spotelastic down {request.name}`, then run `spotelastic up` again"
         )
+    plan = _in_its_network(request, plan, aws, say, known)
+    cluster = ClusterRecord(aws, replace(plan.spec, service_role=service_role), plan.bucket)
+    began = steady()
     cluster = ship(cluster, request, new=new)
     if warning := cluster.spec.validity.warning(request.name, wall()):
         say(f"warning: {warning}")
     log_group.ensure(aws, its)
     boot_artifacts.ship(objects, request.etcd, say)
-    say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
-    parameters = {**plan.parameters, "ServiceRole": service_role}
-    outputs = cloudformation.ensure(aws, its.stack, parameters, say, maker=maker)
+    say(f"code, certificates and software: shipped after {steady() - began:.0f} s")
+    say(f"stack {its.stack}: queue, roles, {len(MEMBERS)} control nodes")
+    early = EarlyWorkers(aws, its, plan.parameters, partial(_workers, request, plan, aws, say))
+    outputs = cloudformation.ensure(
+        aws,
+        its.stack,
+        {**plan.parameters, "ServiceRole": service_role},
+        say,
+        maker=maker,
+        meanwhile=early.look,
+        clear=early.end,
+    )
     if not new:
         log_group.ensure(aws, its)  # in stacks of 0.1 the group was a part, which goes now
+    if not early.made:
+        _workers(request, plan, aws, say, StackParts.of(outputs))
+    return cluster
+
+
+def _in_its_network(
+    request: ClusterSpec,
+    plan: LaunchPlan,
+    aws: Aws,
+    say: Say,
+    known: Mapping[str, Any] | None,
+) -> LaunchPlan:
+    """Return the plan in the network that clusters share, which is made if it is not there."""
+    if not plan.shared or (known is not None and known["StackStatus"] not in UNUSABLE):
+        return plan
+    began = steady()
+    wanted = zones.given(plan.parameters["Zones"])
+    found = shared_network.ensure(aws, request.network, wanted, say)
+    if found.vpc == plan.parameters["GivenVpc"]:
+        return plan
+    say(f"network {SHARED_NETWORK}: there after {steady() - began:.0f} s")
+    return plan_of(request, aws, known, found)
+
+
+def _workers(request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, parts: StackParts) -> None:
+    """Create or change the worker groups, which use these parts of the stack."""
     size = plan.spec.settings.max_nodes
-    group = plan.spec.worker_group
     instances = "instance" if size == 1 else "instances"
-    say(f"workers {group}: {size} spot {instances} of {request.job.instance_types[0]}")
+    say(
+        f"workers {plan.spec.worker_group}: {size} spot {instances} of "
+        f"{request.job.instance_types[0]}"
+    )
     worker_groups.ensure(
         aws,
         worker_groups.WorkerGroups(
-            names=its,
+            names=Names(request.name),
             types=request.job.instance_types,
             size=size,
             start=_start(request),
             spot=True,
             image=plan.image,
             bucket=plan.bucket,
-            profile=outputs["WorkerProfile"],
-            security_group=outputs["MemberGroup"],
-            subnets=_subnets(plan, outputs, plan.worker_zones),
-            first=_subnets(plan, outputs, _first(request, plan)),
+            profile=parts.profile,
+            security_group=parts.security_group,
+            subnets=_subnets(plan, parts, plan.worker_zones),
+            first=_subnets(plan, parts, _first(request, plan)),
             interfaces=plan.interfaces,
             disk=plan.disk,
             public=None if plan.spec.vpc else True,
-            placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
+            placement_group=parts.placement_group if plan.parameters["PlacedIn"] else "",
             max_price=request.job.capacity.max_price,
         ),
     )
-    return cluster
 
 
 def _start(request: ClusterSpec) -> int:
@@ -179,10 +234,10 @@ def _first(request: ClusterSpec, plan: LaunchPlan) -> tuple[str, ...]:
     return () if request.job.capacity.zones == "spread" else packed(request, plan.worker_zones)
 
 
-def _subnets(plan: LaunchPlan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:
+def _subnets(plan: LaunchPlan, parts: StackParts, its_zones: Sequence[str]) -> tuple[str, ...]:
     """Return the workers' subnets in these zones."""
-    pairs = zip(plan.parameters["Zones"].split(","), outputs["Subnets"].split(","), strict=True)
-    return tuple(subnet for zone, subnet in pairs if zone in zones)
+    pairs = zip(plan.parameters["Zones"].split(","), parts.subnets, strict=False)
+    return tuple(subnet for zone, subnet in pairs if zone in its_zones)
 
 
 def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:

@@ -24,11 +24,15 @@ from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
+from spotelastic.clock import steady
 from spotelastic.cloud.bucket import STOPPING
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import counted
 
 TERMINATE_TIMEOUT = 1800.0
 """Seconds. An instance with eight GPUs may take a quarter of an hour to shut down."""
+TOLD_EVERY = 60.0
+"""Seconds between two lines about instances that still shut down."""
 AT_ONCE = 200
 """Values that EC2 takes in one filter."""
 
@@ -43,10 +47,11 @@ def delete(
     say: Say = lambda _: None,
     aws: Aws | None = None,
     within: float = TERMINATE_TIMEOUT,
+    told_every: float = TOLD_EVERY,
 ) -> None:
     """Delete everything of the cluster except objects and logs, and wait until it is gone.
 
-    Its instances should be gone `within` seconds.
+    Its instances should be gone `within` seconds; `say` hears of them every `told_every` seconds.
 
     With `keep_data` False also its objects, the run's checkpoints, and the logs of all clusters of
     this name. Missing parts are not an
@@ -61,7 +66,7 @@ def delete(
     worker_groups.delete(aws, its)
     for each in MEMBERS:
         worker_groups.delete_group(aws, its.control(each), name)
-    _end_instances(aws, name, within=within)
+    _end_instances(aws, name, within=within, told_every=told_every, say=say)
     worker_groups.delete_template(aws, its)
     _delete_secrets(aws, its)
     say(f"deleting the stack {its.stack}")
@@ -84,6 +89,17 @@ def delete_from_within(aws: Aws, name: str, bucket: str, service_role: str) -> N
     _delete_secrets(aws, its)
     etcd_identity.give_up_disks(aws, name)
     cloudformation.begin_deletion(aws, its.stack, service_role)
+
+
+def end_workers(aws: Aws, its: Names) -> None:
+    """End the workers of a cluster whose stack has failed, and wait until they are gone.
+
+    The stack that is made again has another security group and instance profile, so the launch
+    template goes, too.
+    """
+    worker_groups.delete(aws, its)
+    _end_instances(aws, its.cluster, "worker")
+    worker_groups.delete_template(aws, its)
 
 
 def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
@@ -109,17 +125,28 @@ def _note(objects: BucketObjects) -> None:
 
 
 def _end_instances(
-    aws: Aws, cluster: str, role: str = "", *, within: float = TERMINATE_TIMEOUT
+    aws: Aws,
+    cluster: str,
+    role: str = "",
+    *,
+    within: float = TERMINATE_TIMEOUT,
+    told_every: float = TOLD_EVERY,
+    say: Say = lambda _: None,
 ) -> None:
     """Terminate the instances, and wait until EC2 has taken back their network interfaces.
 
     While an interface exists, the stack's subnets and security group cannot be deleted.
     """
+    began = told = steady()
 
     def ended() -> tuple[str, ...] | None:
+        nonlocal told
         found = autoscaling.instances(aws, cluster, role)
         left = [machine.id for machine in found if machine.state != "terminated"]
         autoscaling.end(aws, left)
+        if left and steady() - told >= told_every:
+            told = steady()
+            say(f"{counted(len(left), 'instance')} still shutting down, {told - began:.0f} s")
         return None if left else tuple(machine.id for machine in found)
 
     gone = until(ended, f"instances of {cluster} still exist", within)

@@ -1,13 +1,13 @@
-"""Creates, changes, describes and deletes the CloudFormation stack of a cluster.
+"""Creates, changes, describes and deletes CloudFormation stacks, above all that of a cluster.
 
-The stack is made from `infra/cluster.yaml`.
+That one is made from `infra/cluster.yaml`.
 """
 
 import hashlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
@@ -15,6 +15,7 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import PREFIX
 from spotelastic.aws.base.waiting import until
+from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
 CREATE_TIMEOUT = 900.0
@@ -48,6 +49,8 @@ QUEUE_REST = 60.0
 """Seconds after which SQS allows the name of a deleted queue again."""
 QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
 NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
+EXPORT_IN_USE = re.compile(r"cannot delete export|export \S+ cannot be deleted", re.I)
+"""Recognizes the refusal to delete a stack because another one imports something of it."""
 
 Say = Callable[[str], None]
 
@@ -98,51 +101,67 @@ def ensure(
     *,
     maker: str,
     sleep: Callable[[float], None] = time.sleep,
+    meanwhile: Callable[[], object] = lambda: None,
+    clear: Callable[[], object] = lambda: None,
 ) -> dict[str, str]:
     """Create the stack or update the existing one, and return its outputs when it is complete.
 
-    A stack whose creation failed or was rolled back is deleted first. Raises `EnvironmentFailure`
-    with CloudFormation's reason.
+    A stack whose creation failed or was rolled back is deleted first; `clear` ends what uses it
+    before. `meanwhile` is called at each look at a stack that is just being created. Raises
+    `EnvironmentFailure` with CloudFormation's reason.
     """
     body = infra("cluster.yaml").read_text()
-    found = _settled(aws, name, say)
+    found = settled(aws, name, say)
     if found is not None and found["StackStatus"] in UNUSABLE:
         say(f"stack {name}: deleting the remains of an earlier attempt")
+        clear()
         delete(aws, name)
         found = None
+    began = steady()
     if found is None:
-        _create(aws, name, wanted, body, maker)
-        if _lacks_a_queue(aws, name, say):
+        create(aws, name, wanted, body, _tags(wanted, body, maker))
+        if _lacks_a_queue(aws, name, say, meanwhile):
             say(f"stack {name}: its queues' names are not free yet, retrying in {QUEUE_REST:.0f} s")
+            clear()
             delete(aws, name)
             sleep(QUEUE_REST)
-            _create(aws, name, wanted, body, maker)
+            create(aws, name, wanted, body, _tags(wanted, body, maker))
     elif found["StackStatus"] == STUCK:
         raise EnvironmentFailure(f"the stack {name} cannot be changed{WAYS_OUT[STUCK]}")
-    elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != _digest(body):
-        _update(aws, name, wanted, body, tags(found).get(MAKER, maker))
+    elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != digest(body):
+        update(aws, name, wanted, body, _tags(wanted, body, tags(found).get(MAKER, maker)))
+        meanwhile = _nothing
     else:
         return outputs(found)
-    found = _settled(aws, name, say)
+    found = settled(aws, name, say, meanwhile)
     if found is None or not stands(found):
         way_out = WAYS_OUT.get("" if found is None else found["StackStatus"], "")
-        raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}{way_out}")
+        raise EnvironmentFailure(f"the stack {name} failed: {failure(aws, name)}{way_out}")
+    say(f"stack {name}: complete after {steady() - began:.0f} s")
     return outputs(found)
 
 
-def _lacks_a_queue(aws: Aws, name: str, say: Say) -> bool:
+def _nothing() -> None: ...
+
+
+def _lacks_a_queue(aws: Aws, name: str, say: Say, meanwhile: Callable[[], object]) -> bool:
     """Whether a queue could not be created because its name was in use less than a minute ago."""
-    found = _settled(aws, name, say)
+    found = settled(aws, name, say, meanwhile)
     if found is None or stands(found):
         return False
     return any(QUEUE_RESTS.search(failure) for failure in _failures(aws, name))
 
 
-def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
-    """Return the stack once no operation is in progress; None if there is none."""
+def settled(
+    aws: Aws, name: str, say: Say, meanwhile: Callable[[], object] = _nothing
+) -> dict[str, Any] | None:
+    """Return the stack once no operation is in progress; None if there is none.
+
+    `meanwhile` is called at each look before.
+    """
     told = ""
 
-    def settled() -> tuple[dict[str, Any] | None] | None:
+    def at_rest() -> tuple[dict[str, Any] | None] | None:
         nonlocal told
         stack = describe(aws, name)
         status = "" if stack is None else stack["StackStatus"]
@@ -151,24 +170,56 @@ def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
         if status != told:
             say(f"stack {name}: {status.lower().replace('_', ' ')}")
         told = status
+        meanwhile()
         return None
 
-    return until(settled, f"the stack {name} does not settle", CREATE_TIMEOUT)[0]
+    return until(at_rest, f"the stack {name} does not settle", CREATE_TIMEOUT)[0]
 
 
-def _create(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: str) -> None:
+def made_so_far(aws: Aws, name: str, parts: Sequence[str]) -> dict[str, str] | None:
+    """Return the ids of these parts of a stack that is just being created, None if any is missing.
+
+    CloudFormation makes a part, and then watches for a while that it lasts, up to minutes. It can
+    be used as soon as it has an id.
+    """
+    found: dict[str, str] = {}
+    for part in parts:
+        try:
+            with calling(f"look at {part} of the stack {name}"):
+                answer = aws.cloudformation.describe_stack_resource(
+                    StackName=name, LogicalResourceId=part
+                )["StackResourceDetail"]
+        except Rejected as error:
+            if error.code != "ValidationError":
+                raise
+            return None  # it is not begun yet
+        if answer["ResourceStatus"] not in ("CREATE_IN_PROGRESS", "CREATE_COMPLETE"):
+            return None
+        if not (id := answer.get("PhysicalResourceId")):
+            return None
+        found[part] = str(id)
+    return found
+
+
+def create(
+    aws: Aws, name: str, wanted: Mapping[str, str], body: str, its_tags: Mapping[str, str]
+) -> None:
+    """Begin to create a stack from that template."""
     with calling(f"create the stack {name}"):
         aws.cloudformation.create_stack(
             StackName=name,
             TemplateBody=body,
             Parameters=_pairs(wanted),
             Capabilities=["CAPABILITY_IAM"],
-            Tags=_tags(wanted, body, maker),
+            Tags=_tag_list(its_tags),
             OnFailure="DO_NOTHING",  # keeps the failed resources for the error message
         )
 
 
-def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: str) -> None:
+def update(
+    aws: Aws, name: str, wanted: Mapping[str, str], body: str, its_tags: Mapping[str, str]
+) -> None:
+    """Begin to change a stack; one that is so already is not an error."""
     try:
         with calling(f"change the stack {name}"):
             aws.cloudformation.update_stack(
@@ -176,7 +227,7 @@ def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: st
                 TemplateBody=body,
                 Parameters=_pairs(wanted),
                 Capabilities=["CAPABILITY_IAM"],
-                Tags=_tags(wanted, body, maker),
+                Tags=_tag_list(its_tags),
             )
     except Rejected as error:
         if "No updates are to be performed" not in str(error):
@@ -187,15 +238,16 @@ def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
 
 
-def _tags(wanted: Mapping[str, str], body: str, maker: str) -> list[dict[str, str]]:
-    return [
-        {"Key": CLUSTER, "Value": wanted["Cluster"]},
-        {"Key": TEMPLATE, "Value": _digest(body)},
-        {"Key": MAKER, "Value": maker},
-    ]
+def _tag_list(its_tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in its_tags.items()]
 
 
-def _digest(body: str) -> str:
+def _tags(wanted: Mapping[str, str], body: str, maker: str) -> dict[str, str]:
+    return {CLUSTER: wanted["Cluster"], TEMPLATE: digest(body), MAKER: maker}
+
+
+def digest(body: str) -> str:
+    """Return the hash of a template, which is a tag of the stacks that are made from it."""
     return hashlib.sha256(body.encode()).hexdigest()[:32]
 
 
@@ -214,10 +266,10 @@ def tags(stack: Mapping[str, Any]) -> dict[str, str]:
     return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
 
 
-def summary(zones: int, *, private: bool, given: bool, placed: bool) -> tuple[str, ...]:
-    """Return what the stack consists of, for people: "3 EC2::Subnet", ...
+def summary(zones: int, *, private: bool, placed: bool) -> tuple[str, ...]:
+    """Return what the stack of a cluster consists of, for people: "3 SQS::Queue", ...
 
-    `private`: workers have no public addresses. `given`: the network is the user's. `placed`:
+    `private`: it has a network of its own, in which workers have no public addresses. `placed`:
     workers are in a placement group.
     """
     resources = infra("cluster.yaml").read_text().partition("\nResources:")[2]
@@ -225,8 +277,7 @@ def summary(zones: int, *, private: bool, given: bool, placed: bool) -> tuple[st
 
     def made(condition: str) -> bool:
         kind, zone = condition.rstrip("DEF"), "ABCDEF".find(condition[-1:] or "A")
-        network = not given and zone < zones
-        return {"": True, "Placed": placed, "Private": network and private}.get(kind, network)
+        return {"": True, "Placed": placed}.get(kind, private and zone < zones)
 
     kinds = Counter(kind for kind, condition in found if made(condition))
     return tuple(f"{count} {kind}" for kind, count in sorted(kinds.items()))
@@ -252,6 +303,8 @@ def delete(aws: Aws, name: str) -> None:
             if failed and _beginning(aws, name) == earlier:
                 return None  # CloudFormation still shows how the earlier deletion ended
             raise EnvironmentFailure(f"the stack {name} could not be deleted: {_kept(aws, left)}")
+        if left is not None and EXPORT_IN_USE.search(str(left.get("StackStatusReason", ""))):
+            raise EnvironmentFailure(f"the stack {name} stays: {left['StackStatusReason']}")
         return True if left is None else None
 
     until(gone, f"the stack {name} is not deleted", DELETE_TIMEOUT)
@@ -265,12 +318,13 @@ def begin_deletion(aws: Aws, name: str, role: str = "") -> None:
 
 def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
     """Return the stack's events since it was last created, changed or deleted, newest first."""
+    own = name.split("/")[1] if name.startswith("arn:") else name
     events: list[dict[str, Any]] = []
     with calling(f"read the events of the stack {name}"):
         pages = aws.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
         for event in (event for page in pages for event in page["StackEvents"]):
             events.append(event)
-            if event["LogicalResourceId"] == name and event["ResourceStatus"] in BEGINNINGS:
+            if event["LogicalResourceId"] == own and event["ResourceStatus"] in BEGINNINGS:
                 break
     return events
 
@@ -281,8 +335,8 @@ def _beginning(aws: Aws, name: str) -> str:
     return str(events[-1].get("EventId", "")) if events else ""
 
 
-def _failure(aws: Aws, name: str) -> str:
-    """Return the reason of the first failure."""
+def failure(aws: Aws, name: str) -> str:
+    """Return the reason of the first failure of the newest operation on a stack."""
     return next(iter(_failures(aws, name)), NO_REASON)
 
 
@@ -311,23 +365,29 @@ def _kept(aws: Aws, stack: Mapping[str, Any]) -> str:
 
 
 def _others(aws: Aws, cluster: str) -> list[str]:
-    """Return what others have put into the network that the stack made, as far as that can be seen.
-
-    An endpoint, for example, shows by its network interfaces.
-    """
+    """Return what others have put into the network that the stack made, if that can be seen."""
     tagged = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     try:
         with calling(f"look into the network of {cluster}"):
             vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
-            inside = [{"Name": "vpc-id", "Values": vpcs}]
-            interfaces = aws.ec2.describe_network_interfaces(Filters=inside)["NetworkInterfaces"]
-            groups = aws.ec2.describe_security_groups(Filters=inside)["SecurityGroups"]
+        return inside(aws, vpcs, CLUSTER)
     except SpotelasticError:
         return []
+
+
+def inside(aws: Aws, vpcs: Sequence[str], tag: str) -> list[str]:
+    """Return the interfaces and security groups in these networks that do not have the tag.
+
+    An endpoint, for example, shows by its network interfaces.
+    """
+    filters = [{"Name": "vpc-id", "Values": list(vpcs)}]
+    with calling(f"look into {', '.join(vpcs)}"):
+        interfaces = aws.ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]
+        groups = aws.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
     found = [(i["NetworkInterfaceId"], i.get("Description"), i.get("TagSet")) for i in interfaces]
     found += [(g["GroupId"], g["GroupName"], g.get("Tags")) for g in groups]
     return [
         f"{id} ({what})" if what else id
         for id, what, its in found
-        if what != "default" and not any(tag["Key"] == CLUSTER for tag in its or ())
+        if what != "default" and not any(each["Key"] == tag for each in its or ())
     ]

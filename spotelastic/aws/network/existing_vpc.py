@@ -3,6 +3,7 @@
 Nothing here, or elsewhere, changes that network.
 """
 
+import hashlib
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -199,7 +200,7 @@ def warnings(network: Network, chosen: Sequence[str], interfaces: int) -> Iterat
         )
 
 
-def member_addresses(aws: Aws, subnets: Sequence[Subnet]) -> tuple[str, ...]:
+def member_addresses(aws: Aws, subnets: Sequence[Subnet], cluster: str) -> tuple[str, ...]:
     """Return a free address for each etcd member; the stack takes them before any instance can."""
     with calling("list the addresses in use"):
         pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
@@ -211,15 +212,22 @@ def member_addresses(aws: Aws, subnets: Sequence[Subnet]) -> tuple[str, ...]:
             for interface in page["NetworkInterfaces"]
             for address in interface["PrivateIpAddresses"]
         }
-    return tuple(highest_free(subnet, taken) for subnet in subnets)
+    return tuple(free_address(subnet, taken, cluster) for subnet in subnets)
 
 
-def highest_free(subnet: Subnet, taken: Iterable[str]) -> str:
-    """Return the highest free address: AWS assigns at random, people from the lowest on (pure)."""
+def free_address(subnet: Subnet, taken: Iterable[str], cluster: str) -> str:
+    """Return a free address in the upper half of the subnet, else a lower one (pure).
+
+    AWS assigns at random, people from the lowest on. Where the search begins depends on the
+    cluster's name: two clusters that are made at the same moment hardly ever choose the same.
+    """
     block, used = ipaddress.IPv4Network(subnet.block), frozenset(taken)
-    for index in range(block.num_addresses - 2, _AWS_KEEPS - 1, -1):
-        if str(block[index]) not in used:
-            return str(block[index])
+    usable = block.num_addresses - _AWS_KEEPS - 1
+    begin = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:8]) % max(1, usable // 2)
+    for step in range(usable):
+        address = str(block[-2 - (begin + step) % usable])
+        if address not in used:
+            return address
     raise UsageError(f"--subnets: {subnet.id} has no free address left: name another one")
 
 

@@ -10,6 +10,8 @@ SERVICE_ROLES = {
     "AWSServiceRoleForEC2Spot": "spot.amazonaws.com",
 }
 """Roles by which AWS's own services act; an account needs each once."""
+ANY_BLOCK = "10.64.0.0/16"
+"""A block of addresses that is asked about where the network's own is not chosen yet."""
 
 
 def ensure_service_roles(aws: Aws) -> None:
@@ -67,7 +69,9 @@ def dry_run(
         ),
     }
     if not vpc:
-        calls["make a network"] = lambda: aws.ec2.create_vpc(CidrBlock=block, DryRun=True)
+        calls["make a network"] = lambda: aws.ec2.create_vpc(
+            CidrBlock=block or ANY_BLOCK, DryRun=True
+        )
     refused = [what for what, call in calls.items() if not _would(what, call)]
     if refused:
         raise EnvironmentFailure(

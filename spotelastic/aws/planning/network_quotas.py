@@ -33,9 +33,10 @@ ADDRESSES = NetworkQuota(
 )
 
 
-def check_room(aws: Aws, nat_gateways: int) -> None:
-    """Raise `EnvironmentFailure` where another network, or its NAT gateways, are beyond a quota."""
-    _check(aws, VPCS, 1, _vpcs)
+def check_room(aws: Aws, vpcs: int, nat_gateways: int) -> None:
+    """Raise `EnvironmentFailure` where so many more networks or NAT gateways are beyond a quota."""
+    if vpcs:
+        _check(aws, VPCS, vpcs, _vpcs)
     if nat_gateways:
         _check(aws, ADDRESSES, nat_gateways, _addresses)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from spotelastic.aws.artifacts.boot_artifacts import BootRelease
 from spotelastic.aws.base import account, names
-from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import boot_script
 from spotelastic.aws.base.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.compute import instance_types, offers, worker_groups
@@ -20,7 +20,8 @@ from spotelastic.aws.compute.images import (
 )
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
-from spotelastic.aws.network import cloudformation, existing_vpc, zones
+from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
+from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
@@ -28,16 +29,17 @@ from spotelastic.model.job import JobSpec
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
 )
-_NETWORK = (
-    "GivenVpc",
-    "GivenSubnets",
-    "SubnetCidrs",
-    "PrivateCidrs",
-    "Zones",
-    "Cidr",
-    "MemberAddresses",
-)
-"""The stack's parameters that never change."""
+_NETWORK = {
+    "GivenVpc": "",
+    "GivenSubnets": "",
+    "SharedNetwork": "no",
+    "SubnetCidrs": "",
+    "PrivateCidrs": "",
+    "Zones": "",
+    "Cidr": "",
+    "MemberAddresses": "",
+}
+"""The stack's parameters that never change, with their values where an older stack lacks one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class ClusterSpec:
     placement: Literal["", "cluster"] = ""
     """"cluster": all workers in a placement group, and so in the first of `zones`."""
     network: str = "10.64.0.0/12"
-    """Pool of addresses from which the cluster's own network is taken."""
+    """Pool of addresses from which networks are taken: the shared one, or the cluster's own."""
     bucket: str = ""
     """The user's own bucket; by default the one that all clusters of the account share."""
     disk: int | None = None
@@ -86,9 +88,19 @@ class LaunchPlan:
     """Network interfaces of a worker."""
     disk: RootDisk
 
+    @property
+    def shared(self) -> bool:
+        """Whether the cluster is in the network that clusters share, which may not exist yet."""
+        return shared_network.is_shared(self.parameters)
 
-def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> LaunchPlan:
-    """Return the launch plan.
+
+def plan_of(
+    request: ClusterSpec,
+    aws: Aws,
+    known: Mapping[str, Any] | None,
+    shared: SharedNetwork | None = None,
+) -> LaunchPlan:
+    """Return the launch plan. `shared` is the network that clusters share, if it was just made.
 
     Raises `UsageError` for what contradicts the account or the cluster.
     """
@@ -99,7 +111,8 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
     instance_types.check_spot(kinds, job.capacity, job.settings.max_nodes)
     interfaces = choose_interfaces([each.network for each in kinds])
     offered = _offers(aws, request)
-    network = _network(aws, request, offered, known)
+    private = len(interfaces) > 1
+    network = _network(aws, request, offered, known, private=private, shared=shared)
     its_zones = zones.given(network["Zones"])
     worker_zones = zones.with_workers(offered, its_zones, request.job.instance_types)
     placed = _placed(request, worker_zones, kinds, known)
@@ -113,8 +126,8 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
     image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
     image = image or first_image(aws, *workers_images(kind.gpus))
     disk = _disk(aws, request, image, known)
-    shared = account.default_bucket(aws)
-    bucket = _bucket(request, known) or shared
+    usual = account.default_bucket(aws)
+    bucket = _bucket(request, known) or usual
     account.check_bucket(aws, bucket)
     spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces), disk)
     parameters = {
@@ -124,13 +137,13 @@ def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> 
         **_data(aws, bucket, request),
         **network,
         "PlacedIn": placed,
-        "PrivateWorkers": "yes" if len(interfaces) > 1 else "no",
+        "PrivateWorkers": "yes" if private else "no",
         "ControlImage": first_image(aws, AMAZON_LINUX),
         "ControlType": names.CONTROL_TYPE,
         "BootScript": boot_script(),
     }
     return LaunchPlan(
-        bucket, bucket != shared, spec, parameters, image, worker_zones, interfaces, disk
+        bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk
     )
 
 
@@ -158,8 +171,9 @@ def _spec(
         queue=its.queue,
         worker_group=its.workers,
         created_at=wall(),
-        vpc=network["GivenVpc"],
-        subnets=zones.given(network["GivenSubnets"]),
+        # The user's, not the one that clusters share.
+        vpc="" if shared_network.is_shared(network) else network["GivenVpc"],
+        subnets=() if shared_network.is_shared(network) else zones.given(network["GivenSubnets"]),
         nat_gateways=existing_vpc.gateways(interfaces, network["GivenVpc"]),
         disk_gib=disk.gib,
         disk_mib_s=DISK_MIB_S,
@@ -226,31 +240,76 @@ def _network(
     request: ClusterSpec,
     offered: zones.Offers,
     known: Mapping[str, Any] | None,
+    *,
+    private: bool,
+    shared: SharedNetwork | None,
 ) -> dict[str, str]:
     """Return the parameters of the network; those of an existing cluster stay."""
-    if known is not None:
-        given = cloudformation.parameters(known)
-        existing_vpc.check_kept(
-            request.name, zones.given(given["GivenSubnets"]), request.job.subnets
-        )
-        return {name: given[name] for name in _NETWORK}
+    if known is not None and not _starts_anew(known):
+        return _kept_network(request, known)
     types, control = request.job.instance_types, names.CONTROL_TYPE
-    subnets: tuple[str, ...] = ()
     if request.job.vpc:
         its = existing_vpc.look(aws, request.job.vpc, request.job.subnets)
         offered = existing_vpc.within(its, offered, types, control)
         chosen = zones.choose(offered, types, control, aws.region)
-        subnets = tuple(subnet.id for subnet in its.of(chosen))
-        members = existing_vpc.member_addresses(aws, its.of(chosen[: len(MEMBERS)]))
-        free = names.Addresses("", (), (), members)
+        subnets = its.of(chosen)
+        members = existing_vpc.member_addresses(aws, subnets[: len(MEMBERS)], request.name)
+        return _NETWORK | {
+            "GivenVpc": request.job.vpc,
+            "GivenSubnets": zones.padded([subnet.id for subnet in subnets]),
+            "SubnetCidrs": zones.padded(()),
+            "PrivateCidrs": zones.padded(()),
+            "Zones": zones.padded(chosen),
+            "MemberAddresses": ",".join(members),
+        }
+    chosen = zones.choose(offered, types, control, aws.region)
+    if private:
+        return _own_network(aws, request, chosen)
+    found = shared or shared_network.look(aws)
+    if found is not None and (shared is not None or set(chosen) <= set(found.zones)):
+        inside = {zone: offered[zone] for zone in found.zones if zone in offered}
+        chosen = zones.choose(inside, types, control, aws.region)
     else:
-        chosen = zones.choose(offered, types, control, aws.region)
-        # All nodes may be in one zone. Each has one address, however many network cards it has.
-        size = names.block_size(request.job.settings.max_nodes)
-        free = names.addresses(request.network, _networks(aws), len(chosen), size)
-    lists = (subnets, free.subnets, free.private, chosen)
-    values = (request.job.vpc, *map(zones.padded, lists), free.block, ",".join(free.members))
-    return dict(zip(_NETWORK, values, strict=True))
+        found = shared_network.planned(aws, request.network, chosen)
+    return shared_network.parameters(aws, found, chosen, request.name)
+
+
+def _kept_network(request: ClusterSpec, known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of the network that the cluster is in."""
+    given = _NETWORK | {
+        name: value for name, value in cloudformation.parameters(known).items() if name in _NETWORK
+    }
+    its = () if shared_network.is_shared(given) else zones.given(given["GivenSubnets"])
+    existing_vpc.check_kept(request.name, its, request.job.subnets)
+    return given
+
+
+def _starts_anew(known: Mapping[str, Any]) -> bool:
+    """Whether the stack has to be made again, in the shared network as it is now.
+
+    That one may have been removed and made again since the stack failed.
+    """
+    unusable = known["StackStatus"] in cloudformation.UNUSABLE
+    return unusable and shared_network.is_shared(cloudformation.parameters(known))
+
+
+def _own_network(aws: Aws, request: ClusterSpec, chosen: Sequence[str]) -> dict[str, str]:
+    """Return the parameters of a network that the cluster's stack makes, with a NAT gateway.
+
+    A NAT gateway costs money, so it has to go with the cluster. It is not in the shared network,
+    because private subnets of many clusters would need blocks of their own in it.
+    """
+    # All nodes may be in one zone. Each has one address, however many network cards it has.
+    size = names.block_size(request.job.settings.max_nodes)
+    free = names.addresses(request.network, shared_network.networks(aws), len(chosen), size)
+    return _NETWORK | {
+        "GivenSubnets": zones.padded(()),
+        "SubnetCidrs": zones.padded(free.subnets),
+        "PrivateCidrs": zones.padded(free.private),
+        "Zones": zones.padded(chosen),
+        "Cidr": free.block,
+        "MemberAddresses": ",".join(free.members),
+    }
 
 
 def packed(request: ClusterSpec, worker_zones: tuple[str, ...]) -> tuple[str, ...]:
@@ -294,9 +353,3 @@ def _prefixes(folder: str) -> tuple[str, ...]:
 def _offers(aws: Aws, request: ClusterSpec) -> zones.Offers:
     wanted = {*request.job.instance_types, names.CONTROL_TYPE}
     return offers.zones(aws, wanted)
-
-
-def _networks(aws: Aws) -> tuple[str, ...]:
-    with calling("list the networks in use"):
-        pages = aws.ec2.get_paginator("describe_vpcs").paginate()
-        return tuple(vpc["CidrBlock"] for page in pages for vpc in page["Vpcs"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
-from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.images import find_root_disk, first_image, workers_images
@@ -17,8 +17,9 @@ from spotelastic.aws.compute.network_interfaces import choose_interfaces
 from spotelastic.aws.compute.prices import PriceList
 from spotelastic.aws.compute.quotas import NodeDemand, Quotas
 from spotelastic.aws.compute.zone_ranking import Zones
-from spotelastic.aws.network import cloudformation, existing_vpc, zones
+from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.existing_vpc import Network
+from spotelastic.aws.network.shared_network import SharedNetwork
 from spotelastic.aws.planning import disk_key, network_quotas, type_selection
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
@@ -26,6 +27,8 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import JobSpec
 
 ANY_TYPE = Requirement()
+SHARED_NETWORK_MADE = f"the network that all clusters share ({SHARED_NETWORK}; free, and stays)"
+"""What a plan calls the network where it is not there yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,10 @@ def survey(
     price = _price(aws, kinds[0].name, first, listed)
     addresses = _addresses(_nodes(job), interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
+    private, shared = interfaces > 1 and network is None, None
     if network is None and known is None:
-        network_quotas.check_room(aws, nat_gateways)
+        shared = None if private else shared_network.look(aws)
+        network_quotas.check_room(aws, int(shared is None), nat_gateways)
     image = first_image(aws, *workers_images(kinds[0].gpus))
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
@@ -87,12 +92,14 @@ def survey(
         zones=for_workers,
         price=price,
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
-        resources=cloudformation.summary(
-            len(its_zones), private=interfaces > 1, given=network is not None, placed=placed
+        resources=(
+            *cloudformation.summary(len(its_zones), private=private, placed=placed),
+            *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(
             *short,
             *_of_network(job, network, its_zones, interfaces, known),
+            *_of_shared_network(job, shared, its_zones),
             *disk_key.warnings(aws),
         ),
         options=options,
@@ -224,6 +231,21 @@ def _of_network(
         if known is None:
             packed, nodes = job.capacity.zones == "pack", job.settings.max_nodes
             yield from existing_vpc.shortages(network.of(its_zones), nodes, packed=packed)
+
+
+def _of_shared_network(
+    job: JobSpec, shared: SharedNetwork | None, its_zones: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield where other clusters have left too few addresses in the network that all share."""
+    if shared is None:
+        return
+    for subnet in shared.of([zone for zone in its_zones if zone in shared.zones]):
+        if subnet.free < job.settings.max_nodes + 2:
+            yield (
+                f"{SHARED_NETWORK}, the network that clusters share, has only {subnet.free} free "
+                f"addresses in {subnet.zone}: end another cluster, or name a network of your own "
+                "with --vpc and --subnets"
+            )
 
 
 def _estimate(

@@ -36,6 +36,8 @@ spotelastic down demo
 spotelastic down demo --delete-data
 
 spotelastic down demo --delete-data --bucket our-bucket
+
+spotelastic down --network
 """
 
 
@@ -123,6 +125,12 @@ def down(
         str | None,
         typer.Option(help="With --delete-data, for a cluster that is gone: the bucket it used."),
     ] = None,
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network", help="Remove the network that clusters share, once none is in it."
+        ),
+    ] = False,
     where: Where = None,
     region: Region = None,
 ) -> None:
@@ -132,6 +140,11 @@ def down(
     """
     from spotelastic.client.targets.find import find
 
+    if network:
+        if name is not None or delete_data or bucket is not None:
+            raise UsageError("--network: is given alone; take the clusters down first, one by one")
+        find(where, region, note).remove_network(say)
+        return
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
     if delete_data and name is not None and _delete_here(name, where):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
 from spotelastic.aws.clusters import lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
@@ -15,7 +15,7 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.prices import STORED
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.network import cloudformation
+from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
 from spotelastic.client.published import status_of
@@ -28,6 +28,9 @@ WORTH_TELLING = 0.005
 
 class AccountClusters:
     """The clusters of one account and region."""
+
+    costs_money: bool
+    """Whether what is created here is billed."""
 
     def __init__(self, aws: Aws) -> None:
         self.aws = aws
@@ -170,12 +173,26 @@ class AccountClusters:
         its = self._bucket_of(name, bucket)
         teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")
+        if self.costs_money and not self.names() and shared_network.look(self.aws) is not None:
+            say(
+                f"the network {SHARED_NETWORK} stays for the next `up`, and costs nothing; "
+                "`spotelastic down --network` removes it"
+            )
         with contextlib.suppress(OtherVersion):  # what it has left, only that version can tell
             if keep_data:
                 if log_group.streams(self.aws, Names(name).log_group):
                     kept = log_group.KEPT_DAYS
                     say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
                 self._tell_of_data(stored_data.of(self.aws, its, name), say)
+
+    def remove_network(self, say: Callable[[str], None]) -> None:
+        """Remove the network that clusters share. Raises `UsageError` while one is in it."""
+        gone = shared_network.remove(self.aws, say)
+        say(
+            f"the network {SHARED_NETWORK} is gone"
+            if gone
+            else f"there is no network {SHARED_NETWORK} in {self.aws.region}"
+        )
 
     def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
         """Tell what stays stored, and what that costs."""

@@ -120,6 +120,9 @@ class CloudTarget(Protocol):
     ) -> None:
         """Take a cluster down, whoever uses it; without a name the only one there is."""
 
+    def remove_network(self, say: Say) -> None:
+        """Remove the network that clusters share. Raises `UsageError` while one is in it."""
+
     # -- what befalls it ------------------------------------------------------------------------
 
     def interrupt(self, what: InterruptionRequest) -> float | None:

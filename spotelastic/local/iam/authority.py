@@ -246,7 +246,9 @@ def _autoscaling(request: AwsRequest) -> list[Resource]:
 
 
 def _cloudformation(request: AwsRequest) -> list[Resource]:
-    name = request.given.get("StackName")
+    name = str(request.given.get("StackName") or "")
+    if name.startswith("arn:"):
+        return [Resource(name)]
     return [Resource(request.arn("cloudformation", f"stack/{name}/id"))] if name else []
 
 

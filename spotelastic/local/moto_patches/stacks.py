@@ -6,7 +6,8 @@ from typing import Any
 
 from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.cloudformation import parsing
-from moto.cloudformation.models import CloudFormationBackend, Stack
+from moto.cloudformation.exceptions import ValidationError
+from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.elastic_block_store import Volume
@@ -30,6 +31,7 @@ def install(patches: Patches, scaling: AutoScaling, deleted: Callable[[], object
     _install_groups(patches, scaling)
     _install_updates(patches)
     _install_tags(patches)
+    _install_imports(patches)
     _install_deletion(patches, deleted)
 
 
@@ -148,6 +150,43 @@ def _install_tags(patches: Patches) -> None:
         )(create)
 
 
+def _install_imports(patches: Patches) -> None:
+    known = parsing.clean_json
+
+    def clean_json(value: Any, resources: Any) -> Any:
+        if isinstance(value, dict) and "Fn::ImportValue" in value:
+            name = known(value["Fn::ImportValue"], resources)
+            vars(resources).setdefault("imports", set()).add(name)
+        return known(value, resources)
+
+    patches.addition(parsing, "clean_json", "moto does not remember what a stack imports")(
+        clean_json
+    )
+
+
+def _importers(backend: Any, exporting: Any) -> list[str]:
+    """Return the names of the stacks that import something of this one."""
+    exported = set(_exports(exporting))
+    return sorted(
+        stack.name
+        for stack in backend.stacks.values()
+        if stack is not exporting and exported & vars(stack.resource_map).get("imports", set())
+    )
+
+
+def _exports(stack: Any) -> list[str]:
+    outputs = stack.template_dict.get("Outputs") or {}
+    return [str(output["Export"]["Name"]) for output in outputs.values() if "Export" in output]
+
+
+def _forget_outputs(stack: Any) -> None:
+    """Take the outputs from a stack that has none any more: moto would make the resources anew."""
+    exported = cloudformation_backends[stack.account_id][stack.region_name].exports
+    for name in _exports(stack):
+        exported.pop(name, None)
+    stack.output_map = parsing.OutputMap(stack.resource_map, {}, stack.stack_id)
+
+
 def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
     for model, gone in _DELETIONS.items():
 
@@ -165,6 +204,7 @@ def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
         except Exception as error:
             stack._add_stack_event("CREATE_FAILED", resource_status_reason=_reason(error))
             stack.resource_map.delete()
+            _forget_outputs(stack)
             stack._add_stack_event("ROLLBACK_COMPLETE")
             stack.status = "ROLLBACK_COMPLETE"
 
@@ -173,6 +213,13 @@ def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
     )
     def delete_stack(original: Callable[..., Any], backend: Any, name: str) -> None:
         found = [stack for stack in backend.stacks.values() if name in (stack.name, stack.stack_id)]
+        for stack in found:
+            if importers := _importers(backend, stack):
+                raise ValidationError(
+                    stack.stack_id,
+                    message=f"Export {_exports(stack)[0]} cannot be deleted as it is in use by "
+                    f"{' and '.join(importers)}",
+                )
         try:
             original(backend, name)
         except Exception as error:
@@ -181,6 +228,8 @@ def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
                 stack.status = "DELETE_FAILED"
                 backend.stacks[stack.stack_id] = stack
         else:
+            for stack in found:
+                _forget_outputs(stack)
             deleted()
 
 

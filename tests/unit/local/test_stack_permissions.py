@@ -8,10 +8,11 @@ from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
-from support.formation import NOT_OURS, WHOLE, accesses, declared
+from support.formation import NOT_OURS, WHOLE, accesses, declared, network_accesses
 from support.permissions import deletion, documented, shipped
-from support.template import SERVICE_ROLE
+from support.template import SERVICE_ROLE, arn, policies
 
+from spotelastic.aws.base.names import SHARED_NETWORK
 from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 
 
@@ -25,6 +26,31 @@ def test_whoever_runs_up_and_down_may_have_the_stack_made_changed_and_deleted(
 
 def test_the_service_role_may_delete_every_resource_of_the_stack() -> None:
     assert refused(deletion(), "delete") == []
+
+
+@pytest.mark.parametrize("operation", ["create", "update", "delete"])
+@pytest.mark.parametrize("policy", [shipped, documented])
+def test_whoever_runs_up_and_down_may_have_the_shared_network_made_changed_and_deleted(
+    policy: Callable[[], Policy], operation: str
+) -> None:
+    wanted = list(network_accesses(operation))
+    assert len(wanted) > 10
+    assert [each for each in wanted if not permits([policy()], each)] == []
+
+
+def test_the_end_of_a_cluster_can_never_delete_the_network_that_others_are_in() -> None:
+    """Neither by the service role, with which a leader has its stack deleted, nor by its own."""
+    wanted = [
+        each
+        for each in network_accesses("delete")
+        if not any(fnmatch(each.action, pattern) for pattern in WHOLE)
+    ]
+    assert {"ec2:DeleteVpc", "ec2:DeleteSubnet", "ec2:DeleteRoute"} <= {e.action for e in wanted}
+    for role in ([deletion()], policies("ControlRole"), policies("WorkerRole")):
+        assert [each for each in wanted if permits(role, each)] == []
+    stack = Resource(arn("cloudformation", f"stack/{SHARED_NETWORK}/id"))
+    for role in (policies("ControlRole"), policies("WorkerRole")):
+        assert not permits(role, AccessRequest("cloudformation:DeleteStack", (stack,)))
 
 
 def refused(policy: Policy, operation: str) -> list[str]:

@@ -15,8 +15,9 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 
-def test_the_template_is_clean() -> None:
-    command = [str(Path(sys.executable).with_name("cfn-lint")), str(infra("cluster.yaml"))]
+def test_the_templates_are_clean() -> None:
+    templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml"))
+    command = [str(Path(sys.executable).with_name("cfn-lint")), *templates]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (found.returncode, found.stdout) == (0, "")
 

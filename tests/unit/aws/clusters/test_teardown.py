@@ -24,8 +24,11 @@ LEFT = {"NetworkInterfaceId": "eni-1"}
 def laptop(tmp_path: Path) -> Iterator[Laptop]:
     with account(tmp_path):
         laptop = Laptop()
-        clusters.create(request(NAME, 2), lambda _: None, laptop.aws)
+        clusters.create(request(NAME, 2), quiet, laptop.aws)
         yield laptop
+
+
+def quiet(_: str) -> None: ...
 
 
 def linger(laptop: Laptop, looks: int) -> None:
@@ -58,10 +61,29 @@ def test_interfaces_that_stay_are_named_and_keep_the_stack(laptop: Laptop) -> No
     assert cloudformation.describe(laptop.aws, Names(NAME).stack) is not None
 
 
+def test_how_many_instances_still_shut_down_is_told(laptop: Laptop) -> None:
+    """With eight GPUs they do so for minutes."""
+    looks, told = 3, list[str]()
+
+    def answer(parsed: dict[str, Any], **_: object) -> None:
+        nonlocal looks
+        looks -= 1
+        for each in (each for found in parsed["Reservations"] for each in found["Instances"]):
+            if looks > 0:
+                each["State"]["Name"] = "shutting-down"
+
+    laptop.aws.ec2.meta.events.register("after-call.ec2.DescribeInstances", answer)
+    teardown.delete(NAME, aws=laptop.aws, told_every=0.0, say=told.append)
+    assert "5 instances still shutting down, 0 s" in told
+    assert remains(NAME) == []
+
+
 def test_what_others_have_put_into_the_network_is_named_where_it_keeps_the_stack(
     laptop: Laptop,
 ) -> None:
-    """As GuardDuty does, by itself."""
+    """As GuardDuty does, by itself. One with several network cards has a network of its own."""
+    teardown.delete(NAME, aws=laptop.aws)
+    clusters.create(request(NAME, 1, instance_types=("p4d.24xlarge",)), quiet, laptop.aws)
     ec2 = laptop.aws.ec2
     tagged = [{"Name": f"tag:{CLUSTER}", "Values": [NAME]}]
     subnet = ec2.describe_subnets(Filters=tagged)["Subnets"][0]

@@ -1,5 +1,6 @@
 """A network of the user's, from hand-made observations."""
 
+import ipaddress
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from spotelastic.aws.network.existing_vpc import (
     Network,
     Subnet,
     check_kept,
-    highest_free,
+    free_address,
     shortages,
     warnings,
     within,
@@ -74,11 +75,21 @@ def test_a_network_without_names_is_told() -> None:
 
 def test_a_members_address_is_one_that_nobody_has_and_aws_does_not_keep() -> None:
     small = replace(PUBLIC[0], block="10.0.0.0/28")
-    assert highest_free(small, ()) == "10.0.0.14"
-    assert highest_free(small, ("10.0.0.14", "10.0.0.13")) == "10.0.0.12"
-    taken = [f"10.0.0.{last}" for last in range(4, 15)]
+    usable = {f"10.0.0.{last}" for last in range(4, 15)}
+    taken = set[str]()
+    for _ in range(len(usable)):
+        taken.add(free_address(small, taken, "demo"))
+    assert taken == usable
     with pytest.raises(UsageError, match="subnet-a has no free address"):
-        highest_free(small, taken)
+        free_address(small, taken, "demo")
+
+
+def test_members_of_clusters_that_are_made_at_once_hardly_ever_choose_one_address() -> None:
+    large = replace(PUBLIC[0], block="10.64.0.0/19")
+    chosen = [free_address(large, (), f"cluster-{number}") for number in range(40)]
+    assert len(set(chosen)) >= 39
+    upper = ipaddress.ip_network("10.64.16.0/20")
+    assert all(ipaddress.ip_address(each) in upper for each in chosen)
 
 
 def test_three_zones_for_control_and_one_for_workers_are_needed() -> None:

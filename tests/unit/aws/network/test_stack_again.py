@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from moto.sqs.models import SQSBackend
-from support.account import REGION, account
+from support.account import NETWORK, REGION, account
 from support.asked import request
 
 from spotelastic.aws.base.account import ensure_service_role
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.network import cloudformation
+from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.planning.plan import plan_of
 from spotelastic.errors import EnvironmentFailure
 
@@ -51,20 +51,30 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> Queues:
     return Queues(monkeypatch)
 
 
-def made(aws: Aws, told: list[str], slept: list[float]) -> dict[str, str]:
+def made(
+    aws: Aws, told: list[str], slept: list[float], cleared: list[str] | None = None
+) -> dict[str, str]:
+    shared_network.ensure(aws, NETWORK, (), lambda _: None)
     parameters = plan_of(request(NAME), aws, None).parameters
     wanted = {**parameters, "ServiceRole": ensure_service_role(aws)}
     return cloudformation.ensure(
-        aws, Names(NAME).stack, wanted, told.append, maker="m", sleep=slept.append
+        aws,
+        Names(NAME).stack,
+        wanted,
+        told.append,
+        maker="m",
+        sleep=slept.append,
+        clear=lambda: None if cleared is None else cleared.append("cleared"),
     )
 
 
 def test_it_is_made_again_a_minute_later(aws: Aws, queues: Queues) -> None:
-    told, slept = list[str](), list[float]()
+    told, slept, cleared = list[str](), list[float](), list[str]()
     queues.refusals = 1
-    assert made(aws, told, slept)["WorkerProfile"]
+    assert made(aws, told, slept, cleared)["WorkerProfile"]
     assert slept == [cloudformation.QUEUE_REST]
     assert [line for line in told if "not free yet, retrying in 60 s" in line]
+    assert cleared == ["cleared"], "workers that use the stack are ended before it goes"
 
 
 def test_after_that_the_reason_is_told(aws: Aws, queues: Queues) -> None:

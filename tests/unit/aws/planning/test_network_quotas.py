@@ -41,19 +41,20 @@ def account(vpcs: float | str, addresses: float | str = 5.0) -> Aws:
 
 def test_a_sixth_network_is_refused_with_what_to_do() -> None:
     with pytest.raises(EnvironmentFailure) as refused:
-        check_room(account(5.0), 0)
+        check_room(account(5.0), 1, 0)
     line = str(refused.value)
     assert line.startswith("the account may have 5 networks (VPCs) in eu-x-1, and has 5: delete")
     assert "--vpc and --subnets" in line and f"services/vpc/quotas/{VPCS.code}" in line
-    check_room(account(6.0), 0)
+    check_room(account(6.0), 1, 0)
+    check_room(account(5.0), 0, 0)
 
 
 def test_a_nat_gateway_needs_an_elastic_address() -> None:
     with pytest.raises(EnvironmentFailure, match="5 elastic addresses in eu-x-1, and has 5"):
-        check_room(account(6.0), 1)
-    check_room(account(6.0, 6.0), 1)
+        check_room(account(6.0), 1, 1)
+    check_room(account(6.0, 6.0), 1, 1)
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "NoSuchResourceException"])
 def test_a_quota_that_is_not_known_forbids_nothing(code: str) -> None:
-    check_room(account(code, code), 1)
+    check_room(account(code, code), 1, 1)

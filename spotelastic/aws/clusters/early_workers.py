@@ -1,0 +1,106 @@
+"""Makes the worker groups of a new cluster while its stack is still being made.
+
+Workers need three parts of the stack: their instance profile, the security group, and perhaps the
+placement group. CloudFormation makes these within seconds, but goes on for minutes, above all to
+watch that instance profiles last. Workers that boot meanwhile wait for the control nodes.
+
+What must never happen is that workers are paid for and forgotten. Their group has its dead man's
+switch before it launches anything. Whatever deletes a stack that failed ends the workers before:
+`up` itself, the next `up`, and `down`, which also finds groups without a stack.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.network import cloudformation
+
+PROFILE = "WorkerProfile"
+GROUP = "MemberGroup"
+PLACEMENT = "Placement"
+
+
+@dataclass(frozen=True, slots=True)
+class StackParts:
+    """The parts of a cluster's stack that its workers use."""
+
+    profile: str
+    """ARN of their instance profile."""
+    security_group: str
+    subnets: tuple[str, ...]
+    """In the order of the cluster's zones."""
+    placement_group: str = ""
+
+    @classmethod
+    def of(cls, outputs: Mapping[str, str]) -> Self:
+        """Return the parts of a complete stack."""
+        return cls(
+            profile=outputs["WorkerProfile"],
+            security_group=outputs["MemberGroup"],
+            subnets=tuple(outputs["Subnets"].split(",")),
+            placement_group=outputs["Placement"],
+        )
+
+
+class EarlyWorkers:
+    """Makes the workers of a stack that is being made, once.
+
+    `parameters` are those of the stack. A cluster with a network of its own has its workers made
+    when the stack is complete: before, they would have no way to the internet.
+    """
+
+    def __init__(
+        self,
+        aws: Aws,
+        its: Names,
+        parameters: Mapping[str, str],
+        make: Callable[[StackParts], None],
+    ) -> None:
+        self._aws = aws
+        self._its = its
+        self._given = parameters
+        self._make = make
+        self.made = False
+
+    def look(self) -> None:
+        """Make the workers if what they need is there."""
+        if self.made or not self._given["GivenVpc"]:
+            return
+        parts = self._parts()
+        if parts is not None:
+            self._make(parts)
+            self.made = True
+
+    def end(self) -> None:
+        """End the workers: the stack that they use is about to be deleted."""
+        teardown.end_workers(self._aws, self._its)
+        self.made = False
+
+    def _parts(self) -> StackParts | None:
+        placed = bool(self._given["PlacedIn"])
+        wanted = (PROFILE, GROUP, *((PLACEMENT,) if placed else ()))
+        found = cloudformation.made_so_far(self._aws, self._its.stack, wanted)
+        arn = None if found is None else _usable_profile(self._aws, found[PROFILE])
+        if found is None or arn is None:
+            return None
+        return StackParts(
+            profile=arn,
+            security_group=found[GROUP],
+            subnets=tuple(self._given["GivenSubnets"].split(",")),
+            placement_group=found[PLACEMENT] if placed else "",
+        )
+
+
+def _usable_profile(aws: Aws, name: str) -> str | None:
+    """Return the ARN of an instance profile once it has its role, None before."""
+    try:
+        with calling(f"look at the instance profile {name}"):
+            profile = aws.iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    except Rejected as error:
+        if error.code != "NoSuchEntity":
+            raise
+        return None
+    return str(profile["Arn"]) if profile["Roles"] else None
