@@ -42,6 +42,7 @@ from spotelastic.model.round import Round, RoundEnd
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode, readable
 from spotelastic.store.election import campaign
@@ -212,6 +213,9 @@ class AgentExecutor:
             return []
         now = self._clock()
         outcome = membership.perform(self._store, self.keys, seen, action.actions, leadership, now)
+        if outcome.succeeded:
+            for line in slow_nodes.lines(action.actions):
+                logger.warning(line)
         return [events.DecisionWritten(*holding.written(outcome, seen, now))]
 
     @_do.register

@@ -30,7 +30,8 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         whole=bool(status.snapshots) and status.snapshots[-1].whole,
         quiet=quiet,
         at_risk=notice is not None and notice.kind is not InterruptionKind.LEAVE,
-        measured=slowest.measured if slowest is not None else 0,
+        # Once all workers have made the same measurement: it counts once.
+        measured=min((w.measured for w in status.workers), default=0),
         own_time=slowest.own_time if slowest is not None else 0.0,
         waiting_time=slowest.waiting_time if slowest is not None else 0.0,
     )

@@ -14,7 +14,7 @@ Must never happen:
   nodes whose steps take unlike times are not compared.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -176,4 +176,20 @@ def named(slow: SlowNode) -> Event:
 def cleared(slow: SlowNode, reason: str, now: float) -> Event:
     """Returns the event that tells that a node is slow no longer."""
     data = {"incarnation": slow.incarnation, "since": slow.at}
-    return Event(now, OVER, f"node {slow.node} is slow no longer: {reason}", slow.node, data)
+    return Event(now, OVER, _over_line(slow, reason), slow.node, data)
+
+
+def _over_line(slow: SlowNode, reason: str) -> str:
+    return f"node {slow.node} is slow no longer: {reason}"
+
+
+def lines(actions: Iterable[Action]) -> Iterator[str]:
+    """Yields what people are told of these actions on the holder's machine: where there is no
+    controller, they see it nowhere else.
+    """
+    for action in actions:
+        match action:
+            case NameSlow(slow):
+                yield slow.line
+            case ClearSlow(slow, reason):
+                yield _over_line(slow, reason)

@@ -42,6 +42,8 @@ LEAST = 2
 """Binary logarithm of the fewest steps between two measurements."""
 STEPS = 512
 """Most steps of one measurement."""
+OPTIMIZERS = 4096
+"""Most steps of optimizers that one step of the script may have."""
 SECOND = 1e9
 """Nanoseconds."""
 
@@ -148,7 +150,7 @@ class OwnTimeMeter:
         """Steps between two measurements, a power of two; 0: not known yet."""
         self._begin = 0
         self._waited = self._waited_at = 0
-        self._optimizers: list[tuple[int, int]] = []
+        self._optimizers = deque[tuple[int, int]](maxlen=OPTIMIZERS)
 
     def optimizer_begins(self, *_: object) -> None:
         """An optimizer has all gradients, and begins its step."""
@@ -168,7 +170,8 @@ class OwnTimeMeter:
             self._measure(step)
 
     def step_begins(self) -> None:
-        self._waited, self._optimizers = 0, []
+        self._waited = 0
+        self._optimizers.clear()
         self._begin = self._clock()
 
     def _measure(self, step: int) -> None:
@@ -247,6 +250,9 @@ def measuring(page: WorkerPage, world_size: int) -> Measuring | None:
     every = float(os.environ.get(MEASURE_EVERY) or 0.0)
     if every <= 0 or world_size < 2 or not dist.is_initialized():
         return None
-    on_gpu = "nccl" in str(dist.get_backend_config())
+    backends = str(dist.get_backend_config())
+    on_gpu = "nccl" in backends and torch.cuda.is_available()
+    if not on_gpu and "gloo" not in backends:
+        return None
     meter = OwnTimeMeter(page, every, lambda: recorded(on_gpu=on_gpu))
     return Measuring(meter, on_gpu=on_gpu)

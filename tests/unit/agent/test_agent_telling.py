@@ -31,6 +31,21 @@ def test_steps_are_told_with_the_round_that_executed_them() -> None:
     assert progress("a", NEW, STATUS, 10.0, "").round == 0
 
 
+def test_a_node_is_as_slow_as_its_slowest_worker_once_all_have_measured() -> None:
+    first, second = STATUS.workers
+    fast = structs.replace(first, measured=5, own_time=0.1, waiting_time=0.4)
+    slow = structs.replace(second, measured=4, own_time=0.3, waiting_time=0.2)
+
+    def told(*workers: WorkerStep) -> tuple[int, float, float]:
+        found = progress("a", NEW, structs.replace(STATUS, workers=workers), 10.0, "")
+        return found.measured, found.own_time, found.waiting_time
+
+    assert told(fast, slow) == (4, 0.3, 0.2)
+    assert told(fast, structs.replace(slow, measured=5)) == (5, 0.3, 0.2)
+    assert told(fast, second)[0] == 0
+    assert told() == (0, 0.0, 0.0)
+
+
 def test_the_newest_commit_is_told_whoever_knows_of_it() -> None:
     local = node_state(commit=Commit(1, 70))
     assert progress("a", local, STATUS, 10.0, "").committed == 70

@@ -14,7 +14,7 @@ from spotelastic.model.progress import Progress, SlowNode
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.decision import ClearSlow, NameSlow
 from spotelastic.rendezvous.slowness.paces import WINDOW, after
-from spotelastic.rendezvous.slowness.slow_nodes import cleared, decide, named
+from spotelastic.rendezvous.slowness.slow_nodes import cleared, decide, lines, named
 from spotelastic.rendezvous.view import LiveNode, RunState, fold
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -96,6 +96,10 @@ def test_a_node_that_keeps_three_others_waiting_is_named_with_what_it_costs() ->
         "node n2 is 1.8 times slower than the others: the job trains at 58% of its speed"
     )
     assert named(name.slow).kind == "slow"
+    assert list(lines([name, ClearSlow(name.slow, "it has left")])) == [
+        name.slow.line,
+        "node n2 is slow no longer: it has left",
+    ]
     assert decide(performed(seen), NOW) == (), "it is told once"
 
 

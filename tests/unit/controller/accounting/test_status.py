@@ -5,12 +5,12 @@ from dataclasses import replace
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
-from spotelastic.controller.model.observation import DepartedNode
+from spotelastic.controller.model.observation import REPLACED, DepartedNode, SlowReplacement
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Upload
+from spotelastic.model.progress import Event, NodeStatus, Point, Progress, SlowNode, Upload
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
@@ -157,3 +157,27 @@ def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
     assert status("demo", mirror.records(), {}, "", 5.0).warnings == ()
     watch.close()
     store.close()
+
+
+# -- slow nodes -----------------------------------------------------------------------------------
+
+
+def test_the_status_names_slow_nodes_as_long_as_they_are_there() -> None:
+    slow = {id: SlowNode(id, "1", 30.0, factor, 0.6) for id, factor in (("a", 1.5), ("b", 2.0))}
+    gone = SlowNode("x", "1", 30.0, 3.0, 0.3)
+    seen = replace(RECORDS, slow={**slow, "x": gone})
+    assert [each.node for each in status("demo", seen, MACHINES, "a", 50.0).slow] == ["b", "a"]
+
+
+def test_a_controller_remembers_who_is_slow_and_who_was_replaced_for_it() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    slow = SlowNode("a", "1", 30.0, 1.5, 0.7)
+    data = {"slot": 2, "incarnation": "1"}
+    store.put(KEYS.slow("a"), encode(slow))
+    store.put(KEYS.event("1"), encode(Event(40.0, REPLACED, "", "a", data)))
+    store.watch(KEYS.root, mirror)
+    assert mirror.records().slow == {"a": slow}
+    assert mirror.records().slow_replaced == (SlowReplacement("a", "1", 40.0, 2),)
+    store.delete(KEYS.slow("a"))
+    assert mirror.records().slow == {}
