@@ -120,6 +120,10 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"subnets": ("subnet-1",)}, "needs both flags"),
         ({"linger": "10"}, "--linger 10: expected a time, such as 90s or 10m, 0, or forever"),
         ({"linger": "auto"}, "--linger auto: expected a time"),
+        (
+            {"replace_slow": True, "min": 4},
+            "--replace-slow: the job never has a node to spare with --min 4",
+        ),
         ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
         ({"keep_every": -1}, "--keep-every -1: must not be negative"),
         ({"stall_timeout": -0.5}, "--stall-timeout -0.5: must not be negative"),
