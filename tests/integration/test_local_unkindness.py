@@ -65,7 +65,7 @@ def test_an_image_of_another_architecture_and_a_disk_that_is_too_small_are_refus
     image = next(each for each in images if each["Architecture"] == "x86_64")
     its = {"ImageId": image["ImageId"]}
     assert refused(lambda: run(laptop, **its, InstanceType="c7g.large")) == "InvalidParameterValue"
-    small = {"DeviceName": image["RootDeviceName"], "Ebs": {"VolumeSize": 8}}
+    small = {"DeviceName": image["RootDeviceName"], "Ebs": {"VolumeSize": 7}}
     assert (
         refused(lambda: run(laptop, **its, BlockDeviceMappings=[small]))
         == "InvalidBlockDeviceMapping"

@@ -78,7 +78,7 @@ def install(
     logs.install(patches, KeptLogs(logs_folder), account, region)
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
-    images.install(account, region)
+    images.install(patches, account, region)
     accounts.install(patches, market, machines.disk_key)
     stale.install(patches, machines.conditions)
     for model in resources.MODELS:

@@ -1,10 +1,16 @@
-"""Adds the public parameters that name Deep Learning images, which moto lacks."""
+"""Adds the public parameters that name Deep Learning images, which moto lacks, and gives images the
+size that those of Amazon Linux have."""
 
 from typing import Any
 
 from moto.core.utils import utcnow
+from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
 
+from spotelastic.local.moto_patches.patch import Patches
+
+GIB = 8
+"""Size of an image's root disk."""
 _LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _DEEP_LEARNING = "/aws/service/deeplearning/ami/x86_64/{}/latest/ami-id"
 _FLAVOURS = (
@@ -14,8 +20,19 @@ _FLAVOURS = (
 )
 
 
-def install(account: str, region: str) -> None:
-    """Add the parameters of Deep Learning AMIs, with the same image as any other."""
+def install(patches: Patches, account: str, region: str) -> None:
+    """Apply the patch, and add the parameters of Deep Learning AMIs, with the same image as any
+    other.
+    """
+    described = Ami.block_device_mappings.fget  # type: ignore[attr-defined]
+
+    def mappings(image: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = described(image)
+        return [{**each, "Ebs": {**each["Ebs"], "VolumeSize": GIB}} for each in found]
+
+    patches.addition(Ami, "block_device_mappings", "moto's images have 15 GiB, Amazon Linux's 8")(
+        property(mappings)
+    )
     parameters = ssm_backends[account][region]._parameters
     make: Any = Parameter  # its abstract methods are for CloudFormation only
     image = parameters[_LINUX][-1].value
