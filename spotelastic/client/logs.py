@@ -91,6 +91,8 @@ class GroupOutput:
         return log_group.lines(self.cluster.aws, self.cluster.spec.log_group, begin, since)
 
 
+SKEW = 86_400.0
+"""Seconds by which the clock of the computer that ran `up` may be ahead of the nodes'."""
 ALL, POLLING = Wanted(), Polling()
 
 
@@ -115,7 +117,8 @@ def tail(
         return
     begin = log_group.prefix(its, wanted.node or "")
     seen: dict[str, int] = {}
-    since = int(wanted.since * 1000)
+    # CloudWatch looks through all that is kept, of earlier clusters too, unless it is told a time.
+    since = int(1000 * max(wanted.since, cluster.spec.born_at - SKEW))
     looked = any_shown = runs = False
     heard, until = steady(), math.inf if follow else steady()
     while True:

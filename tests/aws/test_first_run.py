@@ -126,8 +126,8 @@ def tagged(region: str) -> list[str]:
         TagFilters=[{"Key": CLUSTER, "Values": [NAME]}]
     )
     found = [item["ResourceARN"] for page in pages for item in page["ResourceTagMappingList"]]
-    # Instances that are terminated are told for an hour.
-    return [arn for arn in found if ":instance/" not in arn]
+    # Instances that are terminated are told for an hour. What the workers have written stays.
+    return [arn for arn in found if ":instance/" not in arn and ":log-group:" not in arn]
 
 
 def test_the_first_run_on_a_real_account(run: Run) -> None:
@@ -144,6 +144,7 @@ def test_the_first_run_on_a_real_account(run: Run) -> None:
     run.status(lambda s: s.world_size == 1, "one node")
     told = run.cli("down", NAME)
     assert "its checkpoints stay" in told
+    assert "found *** 0.9.0" in run.cli("logs", NAME)
     assert tagged(run.aws.region) == []
 
 

@@ -80,7 +80,9 @@ def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
         "the workers: no output; lines are deleted 14 days after they came\n"
     )
     assert command(monkeypatch, "report", NAME) == 2
-    assert f"{NAME} has no report yet" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{NAME} is gone: this is its last report; `spotelastic logs {NAME}` prints" in told
+    assert f"{NAME} has no report yet" in told
     assert AwsTarget(aws).data(NAME).url == f"s3://{BUCKET}/{NAME}/checkpoints/"
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from spotelastic import validation
-from spotelastic.cli.commands.found_cluster import found_cluster
+from spotelastic.cli.commands.found_cluster import LAST_REPORT, found_cluster
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.clock import wall
 from spotelastic.wrapping import note
@@ -138,7 +138,8 @@ def report(
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
 
-    cluster = found_cluster(name, where, region, gone=True)
+    left = f"{LAST_REPORT}; `spotelastic logs {name}` prints its output"
+    cluster = found_cluster(name, where, region, gone=True, left=left)
     tables.show(cluster.report(), tables.report_table, as_json=json)
 
 
