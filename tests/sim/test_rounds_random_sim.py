@@ -7,9 +7,12 @@ import pytest
 from support.virtual import World
 from support.virtual_training import NETWORK
 
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.job import RankPolicy, Settings
 
 SETTINGS = Settings(2, 4, max_restarts=100)
+KINDS = ("kill", "notice", "leave", "worker", "ill", "slow", "cut", "arrive")
+LOST = GpuFault("Xid 79, the GPU has fallen off the bus", "kernel", "xid 79")
 
 
 def check(world: World) -> None:
@@ -29,6 +32,8 @@ def interrupt(world: World, kind: str, name: str) -> None:
         node.notice(world.random.uniform(1, 20))
     elif kind == "leave" and len(world.nodes) > 1:
         node.leave()
+    elif kind == "ill" and len(world.nodes) > 1:
+        node.fall_ill(LOST)
     elif kind == "worker" and world.round is not None:
         node.worker_exits(world.round.incarnation, 1)
     elif kind == "slow":
@@ -50,9 +55,9 @@ def pinned_ranks_hold(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_interruptions_always_end_in_success(seed: int) -> None:
-    """Kills, notices, departures, failures, arrivals, stalls and cuts, below min too."""
+    """Kills, notices, departures, failures, arrivals, stalls, cuts and sick GPUs, below min too."""
     policy: RankPolicy = "pinned" if seed % 3 == 0 else "stable"
-    world = World(replace(SETTINGS, rank_policy=policy), 600, seed)
+    world = World(replace(SETTINGS, rank_policy=policy), 600, seed, gpus=True)
     names = (f"n{i}" for i in itertools.count())
 
     def arrive() -> None:
@@ -70,8 +75,7 @@ def test_random_interruptions_always_end_in_success(seed: int) -> None:
         world.run(lambda goal=goal: world.now >= goal or world.done, 10)
         if world.done:
             break
-        kinds = ["kill", "notice", "leave", "worker", "slow", "cut", "arrive", "arrive", "arrive"]
-        kind = world.random.choice(kinds)
+        kind = world.random.choice([*KINDS, "arrive", "arrive"])
         if kind == "arrive" or not world.nodes:
             arrive()
         else:

@@ -52,6 +52,19 @@ def test_a_noticed_node_that_was_killed_while_still_needed_counts_as_noticed() -
     assert row.seen_after_s == pytest.approx(0.2)
 
 
+def test_a_node_that_left_for_a_sick_gpu_is_neither_a_notice_nor_a_failure() -> None:
+    """Whose worker failed first, and whose group then ended the instance."""
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("failure", "b", round="r1", rank=1, at=story.now).end()
+    story.propose("worker", "abc", about="b", resume=memory(28))
+    story.tell("unhealthy", "b", kind="unhealthy", source="kernel", at=story.now, seen_at=story.now)
+    story.tell("notice", "b", kind="planned", source="imds", at=story.now, seen_at=story.now)
+    story.propose("drain", "ac", about="b", resume=memory(28)).train(60, after=1.0)
+    row = only(story.report())
+    assert (row.kind, row.node, row.steps_lost) == ("unhealthy", "b", 2)
+    assert row.told_by == "kernel"
+
+
 def test_a_node_that_was_given_up_was_not_taken_by_the_spot_market() -> None:
     """As with `scale`, or an on-demand node that spot takes the turn of."""
     story = Story().propose("start", "abc").train(30, after=1.0)

@@ -6,6 +6,7 @@ from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
 from spotelastic.controller.model.observation import REPLACED, DepartedNode, SlowReplacement
+from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Failure, Job
 from spotelastic.model.node import Fingerprint, Node
@@ -181,3 +182,39 @@ def test_a_controller_remembers_who_is_slow_and_who_was_replaced_for_it() -> Non
     assert mirror.records().slow_replaced == (SlowReplacement("a", "1", 40.0, 2),)
     store.delete(KEYS.slow("a"))
     assert mirror.records().slow == {}
+
+
+FAULT = GpuFault("Xid 79, the GPU has fallen off the bus", "kernel", "xid 79", "0000:1b:00", 79)
+
+
+def test_a_sick_node_is_shown_with_what_was_seen_for_an_hour() -> None:
+    drain = Drain("b", Notice(InterruptionKind.UNHEALTHY, "b", "health", 1.0, 2.0))
+    told = FAULT.event("b", 40.0, joined=True)
+    xid = Event(41.0, "gpu", "a: GPU 0000:1c:00: Xid 31, the program has used a wrong address", "a")
+    elsewhere = Event(41.0, "gpu", "d: GPU 0000:1c:00: Xid 31", "d")
+    ill = replace(RECORDS, drains={"b": drain}, events=(told, told, xid, elsewhere))
+    shown = status("demo", ill, MACHINES, "a", 50.0)
+    assert {each.id: each.state for each in shown.nodes}["b"] == "sick"
+    assert shown.warnings == (told.message, xid.message)
+    assert status("demo", ill, MACHINES, "a", 4000.0).warnings == (xid.message,)
+
+
+def test_the_status_says_which_network_nodes_have() -> None:
+    def efa(node: str, devices: int, plugin: bool) -> Event:
+        data = {"devices": devices, "plugin": plugin}
+        return Event(20.0, "efa", f"{node} has {devices} EFA devices", node, data)
+
+    def network(*events: Event) -> str:
+        return status("demo", replace(RECORDS, events=events), MACHINES, "a", 50.0).network
+
+    assert network() == ""
+    alike = [efa(node, 4, plugin=True) for node in ("a", "b", "c", "gone")]
+    assert network(*alike) == "EFA: 4 devices, plugin yes"
+    assert network(*alike[:2], efa("c", 1, plugin=False)) == (
+        "EFA: 4 devices, plugin yes (a, b); EFA: 1 device, plugin no (c)"
+    )
+    lacking = status(
+        "demo", replace(RECORDS, events=(efa("a", 4, plugin=False),)), MACHINES, "a", 50.0
+    )
+    assert lacking.network == "EFA: 4 devices, plugin no (a)"
+    assert lacking.warnings == ("a has 4 EFA devices",)
