@@ -1,8 +1,10 @@
 """Nodes with sick GPUs, in virtual time: they leave at once, and the script is not charged."""
 
+import pytest
 from support.virtual import World
 
 from spotelastic.agent.shutdown import STUCK
+from spotelastic.model.agreement import Proposal
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event
@@ -118,12 +120,27 @@ def test_a_sick_node_is_gone_whether_etcd_answers_or_not() -> None:
     assert sick.exit_code == STUCK
 
 
-def test_a_spot_notice_and_a_sick_gpu_at_once() -> None:
-    """What counts is that nobody can wait for a save with the node."""
+def target(world: World) -> int:
+    """The step at which all are to save, once there is one."""
+    value = world.store.get(world.keys.proposal)
+    return decode(value.data, Proposal).target if value is not None else 0
+
+
+@pytest.mark.parametrize("who", ["n1", "n2"])
+def test_a_sick_node_while_a_save_for_a_notice_is_agreed_on(who: str) -> None:
+    """Nobody can reach the agreed step any more, whichever of them is the sick one."""
     world = training()
+    world.step_time = 1.0
+    for node in world.nodes.values():
+        node.hangs = True  # in a collective, as workers do whose peer is gone
     world.nodes["n1"].notice(120.0)
-    world.nodes["n1"].fall_ill(LOST)
-    world.run(lambda: world.trains("n0", "n2"), 5)
+    world.run(lambda: target(world) > 0, 10)
+    began = world.now
+    world.nodes[who].fall_ill(LOST)
+    others = sorted({"n0", "n1", "n2"} - {who})
+    world.run(lambda: world.started[-1].number > 1, 30)
+    assert world.now - began < 0.5, "sooner than workers notice that a peer is gone"
+    assert {member.node for member in world.started[-1].members} <= set(others)
     assert world.violations() == []
 
 
@@ -133,9 +150,12 @@ def test_slots_that_only_the_sick_node_has_are_read_before_it_goes() -> None:
     for index in range(3):
         world.add(f"n{index}")
     world.run(lambda: world.trains("n0", "n1", "n2") and world.step() >= 20, 40)
-    before = world.started[-1]
-    world.nodes["n1"].fall_ill(LOST)
-    world.run(lambda: world.trains("n0", "n2"), 15)
+    before, holder = world.started[-1], world.nodes[world.holder]
+    sick = min({"n0", "n1", "n2"} - {world.holder})
+    holder.client.cut()  # it hears late of the sick node
+    world.after(1.0, holder.client.heal)
+    world.nodes[sick].fall_ill(LOST)
+    world.run(lambda: world.trains(*sorted({"n0", "n1", "n2"} - {sick})), 15)
     after = world.started[-1]
     assert after.resume.kind == "memory"
     assert world.lost_steps(before, after) < 20
