@@ -5,7 +5,8 @@ whatever a provider does beyond them (networks, images, roles, what `up` creates
 
 Every method may raise `Unavailable` if the cloud does not answer, and `EnvironmentFailure` if it
 refuses. The caller tries again later, so that every method that changes something is idempotent:
-what is done already, or is gone, is no error.
+what is done already, or is gone, is no error. What is shown may be some seconds old, and older than
+what was shown before: the caller remembers what it has done.
 
 `aws/provider/` implements these with AWS's API, which the local cloud emulates; `memory/` holds
 everything in memory. `tests/contract/test_capacity_provider.py` holds for all of them.

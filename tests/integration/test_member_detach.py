@@ -1,13 +1,15 @@
 """What lingers on an instance that is terminated is taken from it, by the control role alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from botocore.exceptions import ClientError
 from support.account import REGION, account
 from support.asked import request
+from support.local_cloud import until
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.template import ACCOUNT
 
@@ -16,9 +18,11 @@ from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, Identity
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.node import etcd_identity
+from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.iam.authority import Authority
 
 NAME, OTHER = "quokka", "wombat"
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -52,6 +56,22 @@ def test_the_interface_and_the_disk_of_a_terminated_instance_are_taken_over(
     keeps_to_its_cluster(role, NAME, authority.calls, detached)
 
 
+def test_answers_from_before_make_nothing_that_is_free_be_detached_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the refusal end the boot: what EC2 shows is looked at again."""
+    monkeypatch.setenv("SPOTELASTIC_VOLUMES", str(tmp_path / "attached"))
+    with account(tmp_path, Conditions(stale=0.4)):
+        admin = Aws(REGION)
+        clusters.create(request(NAME), lambda _: None, admin)
+        aws = signed_in(admin, role_of(admin, NAME, "ControlRole"))
+        first = eventually(lambda: before(admin))
+        place = etcd_identity.take(aws, NAME, "a", first, lambda _: None)
+        successor = replace(first, instance=eventually(lambda: another(admin, first.instance)))
+        terminate_lingering(first.instance)
+        assert etcd_identity.take(aws, NAME, "a", successor, lambda _: None) == place
+
+
 def test_the_interface_of_another_cluster_is_not_detached(authority: Authority) -> None:
     admin = Aws(REGION)
     aws = signed_in(admin, role_of(admin, NAME, "ControlRole"))
@@ -65,6 +85,19 @@ def test_the_interface_of_another_cluster_is_not_detached(authority: Authority) 
         with pytest.raises(ClientError, match="UnauthorizedOperation"):
             aws.ec2.detach_network_interface(AttachmentId=attachment, Force=True)
     assert interface(admin, OTHER)["Attachment"]["InstanceId"] == theirs.instance
+
+
+def eventually(look: Callable[[], T]) -> T:
+    """What a look finds once EC2 shows it."""
+
+    def shown() -> list[T]:
+        try:
+            return [look()]
+        except (ValueError, ClientError):
+            return []
+
+    (found,) = until(shown)
+    return found
 
 
 def before(aws: Aws, cluster: str = NAME) -> Identity:

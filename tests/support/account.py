@@ -19,7 +19,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from spotelastic.clock import wall
-from spotelastic.local.base.conditions import KIND, Conditions, ConditionsInForce
+from spotelastic.local.base.conditions import Conditions, ConditionsInForce, from_environment
 from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.power import Layout
 
@@ -57,8 +57,11 @@ class Deaf:
 
 
 @contextmanager
-def account(folder: Path, conditions: Conditions = KIND) -> Iterator[Authority]:
-    """All boto3 clients of the process have this account, and no other, until the block ends."""
+def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Authority]:
+    """All boto3 clients of the process have this account, and no other, until the block ends.
+
+    Without `conditions` it has those that the environment asks for.
+    """
     from moto import mock_aws
     from moto.autoscaling.models import autoscaling_backends
     from moto.core import DEFAULT_ACCOUNT_ID
@@ -86,7 +89,7 @@ def account(folder: Path, conditions: Conditions = KIND) -> Iterator[Authority]:
             market=market,
             imds_port=0,
             emit=lambda event: events.put(bus, event, wall()),
-            conditions=ConditionsInForce(conditions),
+            conditions=ConditionsInForce(conditions or from_environment(os.environ)),
         )
         scaling = AutoScaling(
             backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][REGION],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, Identity
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.node import hardware
@@ -25,12 +25,14 @@ IN_USE = frozenset(
     {
         "IncorrectState",
         "InvalidAttachment.NotFound",
+        "InvalidAttachmentID.NotFound",
+        "InvalidInstanceID.NotFound",  # EC2 does not know a new instance everywhere yet
         "InvalidNetworkInterface.InUse",
         "InvalidParameterValue",
         "VolumeInUse",
     }
 )
-"""Error codes of an attempt that came too early, or twice."""
+"""Error codes of an attempt that came too early, twice, or upon an old answer."""
 _LOST = frozenset({"deleting", "deleted", "error"})
 _ENDED = "terminated"
 _OF_A_STACK = "aws:cloudformation:"
@@ -181,7 +183,9 @@ def _attach(
                     assert holder is not None
                     detach(holder)
         except Rejected as error:
-            if error.code not in IN_USE:
+            # EC2's answer may be old. Of an attachment that has ended meanwhile it knows no tags
+            # either, and then denies what it permits of one that is there.
+            if error.code not in IN_USE and not (todo == "detach" and error.code in DENIED):
                 raise
         return None
 
