@@ -90,8 +90,10 @@ class GpuExaminer:
         self._post(GpusExamined(nvidia_smi.judge(self._known.readings, answer)))
 
     def _reported(self, report: KernelReport) -> None:
-        """Tells of what the kernel says about a GPU of this node's workers, not of another one."""
+        """Tells of what the kernel says about a GPU of this node's workers, not of another one. The
+        switches between GPUs serve all of them.
+        """
         fault, ours = report.fault, self._known.addresses
         logger.warning(f"the kernel says: {fault.line}")
-        if not ours or any(fault.gpu.startswith(address) for address in ours):
+        if not ours or report.of_switch or any(fault.gpu.startswith(each) for each in ours):
             self._post(XidSeen(fault, report.verdict or ""))

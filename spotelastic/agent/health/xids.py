@@ -69,6 +69,8 @@ class KernelReport:
     fault: GpuFault
     verdict: Verdict | None
     """None: the number is not known here."""
+    of_switch: bool = False
+    """Whether it is about a switch between GPUs."""
 
 
 def read(line: str) -> KernelReport | None:
@@ -77,7 +79,7 @@ def read(line: str) -> KernelReport | None:
         sick = match["fatal"] == "Fatal"
         words = "an error of the switch between GPUs" + (match["rest"] or "").rstrip()
         fault = _fault(int(match["xid"]), match["gpu"], words, "SXid")
-        return KernelReport(fault, "sick" if sick else None)
+        return KernelReport(fault, "sick" if sick else None, of_switch=True)
     match = _XID.search(line)
     if match is None:
         return None

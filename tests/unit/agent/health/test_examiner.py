@@ -78,9 +78,16 @@ def test_the_kernel_is_heard_from_the_check_on_about_the_workers_gpus(machine: M
         machine.says(79, gpu="0000:9a:00")  # of which another program makes use
         machine.says(31)
         machine.says(94)
-        first, second = machine.told(), machine.told()
-    assert isinstance(first, XidSeen) and isinstance(second, XidSeen)
-    assert [(e.fault.xid, e.verdict) for e in (first, second)] == [(31, "script"), (94, "sick")]
+        machine.kernel.write_text(
+            "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"
+        )
+        told = [machine.told() for _ in range(3)]
+    assert all(isinstance(event, XidSeen) for event in told)
+    assert [(event.fault.xid, event.verdict) for event in told] == [
+        (31, "script"),
+        (94, "sick"),
+        (20034, "sick"),
+    ]
 
 
 def test_an_instance_that_lacks_a_gpu_does_not_join(machine: Machine) -> None:

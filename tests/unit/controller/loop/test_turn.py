@@ -32,8 +32,11 @@ from spotelastic.controller.loop.requests import (
 )
 from spotelastic.controller.loop.turn import Turn
 from spotelastic.controller.model.observation import Message, Replace
+from spotelastic.model.gpu import GpuFault
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
 
 NAMES = GroupNames("spot", "on-demand")
 GROUP = WorkerGroup("spot", len(NODES), tuple(GroupMember(name, "InService") for name in NODES))
@@ -58,11 +61,12 @@ class World:
     now: float = 100.0
     messages: tuple[Message, ...] = ()
     replaced: set[str] = field(default_factory=set)
+    records: Records = RECORDS
     asked: list[tuple[Request, Result, Inputs]] = field(default_factory=list)
 
     def inputs(self) -> Inputs:
         self.now += 0.01
-        return Inputs(self.now, self.now, 1.0, RECORDS, self.messages)
+        return Inputs(self.now, self.now, 1.0, self.records, self.messages)
 
     def answer(self, request: Request) -> StepAnswer:
         result = self._result(request)
@@ -144,6 +148,20 @@ def test_whatever_fails_a_warned_node_is_tried_before_the_next_look(
                 assert not due, (request, due)
             known = {message.warns for message in inputs.messages}
         world.now += 1.0
+
+
+def test_sick_nodes_wait_for_the_look_that_tells_how_many_are_replaced() -> None:
+    """The short way, which replaces a node under notice before that, would replace all of them."""
+    sick = [GpuFault("x", "kernel", "xid 79").event(f"i-old{n}", 99.0, joined=True) for n in "abc"]
+    sick += [GpuFault("x", "kernel", "xid 79").event("i-1", 99.0, joined=True)]
+    notice = Notice(InterruptionKind.UNHEALTHY, "i-1", "health", 99.0, 99.0)
+    drains = {"i-1": Drain("i-1", notice)}
+    world = World(records=replace(RECORDS, drains=drains, events=tuple(sick)))
+    take(leading(), world.inputs(), world.answer)
+    assert world.replaced == set()
+    one = World(records=replace(RECORDS, drains=drains, events=tuple(sick[-1:])))
+    take(leading(), one.inputs(), one.answer)
+    assert one.replaced == {"i-1"}
 
 
 @given(st.lists(st.booleans(), max_size=60))
