@@ -465,3 +465,14 @@ def test_a_flag_may_be_abbreviated_up_to_the_script() -> None:
 def test_a_flag_that_is_none(flag: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         parse([flag, "train.py"], {})
+
+
+def test_gpus_are_checked_where_there_is_a_driver_unless_a_flag_says_no(tmp_path: Path) -> None:
+    driver = tmp_path / "nvidiactl"
+    assert not launcher_options.health_checks(options(), (driver,)).gpus
+    driver.touch()
+    found = launcher_options.health_checks(options(), (driver,))
+    assert (found.gpus, found.promised) == (True, 0), "nobody promised how many there are"
+    assert not launcher_options.health_checks(options("--no-gpu-check"), (driver,)).gpus
+    off = options(SPOTELASTIC_NO_GPU_CHECK="1")
+    assert not launcher_options.health_checks(off, (driver,)).gpus
