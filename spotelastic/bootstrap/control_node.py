@@ -42,7 +42,7 @@ def run(me: Identity) -> int:
     spec = job(aws, me)
     log_as("boot", me.instance, spec.env)
     name = me.tag(MEMBER)
-    place = etcd_identity.take(aws, spec.cluster, name, me, logger.info)
+    place = etcd_identity.take(aws, spec.cluster, name, me, logger.info, spec.demands)
     parameter = Names(spec.cluster).member_certificate(name)
     tls = certificate(aws, parameter)
     hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]

@@ -74,7 +74,8 @@ def prepare(
     env = {**cache_folders(os.environ), **spec.env, **hidden}
     python = ""
     if spec.environment is not None:
-        environments = Environments(objects, place / "environments", node, tell)
+        build = secrets.get(aws, spec.cluster, spec.build_secrets, "build")
+        environments = Environments(objects, place / "environments", node, tell, secrets=build)
         found = environments.ensure(spec.environment, code)
         python = str(found)
         paths = [str(found.parent), env.get("PATH") or os.environ.get("PATH", "")]

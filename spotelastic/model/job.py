@@ -227,6 +227,18 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountDemands:
+    """What the user's account demands of everything that is made in it."""
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """The user's own tags."""
+    boundary: str = ""
+    """ARN of the permissions boundary of roles; empty: none."""
+    key: str = ""
+    """ARN of the key that encrypts disks, parameters and logs; empty: AWS's own."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What `up` writes to the bucket as `job.json`, and every booting instance reads."""
 
@@ -277,12 +289,15 @@ class JobSpec:
     """Environment variables of the script's processes."""
     secrets: Mapping[str, int] = field(default_factory=dict)
     """Versions, by name, of variables whose values are in the Parameter Store alone."""
+    build_secrets: Mapping[str, int] = field(default_factory=dict)
+    """The same of variables that only the build of packages has."""
     validity: Validity = Validity()
     """Expiry of the certificates, as the last `up` left them."""
     read: tuple[str, ...] = ()
     """Further storage, as bucket/prefix, that workers may read."""
     write: tuple[str, ...] = ()
     """Further storage, as bucket/prefix, that workers may read and write."""
+    demands: AccountDemands = AccountDemands()
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""
     gpus: int = 0

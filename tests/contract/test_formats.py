@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "fbce0ad8b93ed715bc96c039e3535528fbfebbbfdaf456fb4ad2ae86b1d53798",
+    "v1.1": "982da0868fde629aa42903412547674969fe3b27fc271d8412678db388af5a31",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -5,17 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.asked import job
+from support.asked import job, request
 from support.local_cloud import Laptop, environment, running_cloud
 
 from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.aws.planning import dry_run
+from spotelastic.aws.planning.plan import plan_of
 from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud
-from spotelastic.model.job import Capacity, JobSpec, Settings
+from spotelastic.model.job import AccountDemands, Capacity, JobSpec, Settings
 
 G_SPOT, G_ON_DEMAND, STANDARD = "L-3819A6DF", "L-DB2E81BA", "L-1216C47A"
 
@@ -237,8 +239,28 @@ def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:
 
 
 def test_a_rehearsal_makes_nothing(laptop: Laptop, aws: Aws) -> None:
-    before = laptop.ec2.describe_vpcs()["Vpcs"]
-    dry_run.dry_run(aws, "ami-12345678", "g5.xlarge", block=laptop.info.net)
-    assert laptop.ec2.describe_vpcs()["Vpcs"] == before
-    templates = laptop.ec2.describe_launch_templates()["LaunchTemplates"]
-    assert "spotelastic" not in {template["LaunchTemplateName"] for template in templates}
+    ec2 = laptop.ec2
+
+    def there() -> list[object]:
+        return [
+            ec2.describe_instances()["Reservations"],
+            ec2.describe_internet_gateways()["InternetGateways"],
+            ec2.describe_launch_templates()["LaunchTemplates"],
+            ec2.describe_security_groups()["SecurityGroups"],
+            ec2.describe_volumes()["Volumes"],
+            ec2.describe_vpcs()["Vpcs"],
+        ]
+
+    before = there()
+    demands = AccountDemands({"Team": "vision"})
+    wish = request("quokka", 2, demands=demands, capacity=Capacity(on_demand="fallback"))
+    plan = plan_of(wish, aws, None)
+    launches = list(lifecycle.rehearsals(wish, plan))
+    assert [each.what for each in launches] == [
+        "start spot instances of c5.large",
+        "start on-demand instances of c5.large",
+        "start control nodes (t3.small)",
+    ]
+    zone = plan.worker_zones[0]
+    dry_run.dry_run(aws, launches, demands, block=plan.parameters["Cidr"], zone=zone)
+    assert there() == before

@@ -26,7 +26,6 @@ NOT_OURS = {
     "autoscaling:*NotificationConfiguration": "not asked for",
     "autoscaling:*Processes": "no UpdatePolicy",
     "autoscaling:*TrafficSources": "there is no load balancer",
-    "autoscaling:DeleteTags": "the template's tags stay the same ones",
     "cloudwatch:*": "no alarms",
     "ec2:*VpnGateway": "no VPN",
     "ec2:AcceptAddressTransfer": "a new address",
@@ -41,12 +40,11 @@ NOT_OURS = {
     "ec2:ReplaceRouteTableAssociation": "new subnets, which have no table of their own yet",
     "elasticloadbalancing:*": "there is none",
     "iam:*GroupPolicy": "roles only",
-    "iam:*PermissionsBoundary": "there is none",
     "iam:*UserPolicy": "roles only",
     "iam:CreateServiceLinkedRole": "`up` has made it before",
     "iam:UpdateAssumeRolePolicy": "what takes a role stays",
     "iam:UpdateRole*": "of roles the policies change alone",
-    "kms:*": "EBS's own key, which all of the account may use through EBS",
+    "kms:*": "what the user's own key permits is that key's policy, and asked through a service",
     "managed-fleets:*": "a group of one's own",
     "ssm:*": "an image by its id",
     "vpc-lattice:*": "no lattice",
@@ -108,7 +106,7 @@ def accesses(operation: str) -> Iterator[AccessRequest]:
 
 def network_accesses(operation: str) -> Iterator[AccessRequest]:
     """The same of the stack of the network that clusters share, whose parts have its tag."""
-    for resource in resources("network.yaml").values():
+    for resource in resources(file="network.yaml").values():
         kind = resource["Type"]
         name = kind.removeprefix("AWS::EC2::")
         for action in sorted(_actions(kind, operation)):

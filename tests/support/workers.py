@@ -2,7 +2,7 @@
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.compute.worker_groups import WorkerGroups
+from spotelastic.aws.compute.launch_template import WorkerGroups
 
 ITS = Names("demo")
 

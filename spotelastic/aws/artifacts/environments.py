@@ -26,17 +26,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from spotelastic import protection
 from spotelastic.aws.artifacts import micromamba
+from spotelastic.aws.artifacts.build_secrets import build_variables, hiding
 from spotelastic.aws.artifacts.micromamba import RELEASE, MicromambaRelease
 from spotelastic.clock import steady
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, told
 from spotelastic.model.job import Environment
 
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 BUILD_WITHIN = 3600.0
 """Seconds that a build may take."""
 TOLD_LINES = 20
@@ -79,6 +82,8 @@ class Environments:
     node: str
     say: Say
     policy: BuildPolicy = BUILD_POLICY
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables that the build has, and nothing else has."""
 
     def ensure(self, wanted: Environment, code: Path) -> Path:
         """Return the Python of the environment, building or fetching it first; `code` is the
@@ -130,11 +135,14 @@ class Environments:
                 return
             self.say(f"building the environment of {wanted.file}")
             try:
-                build(wanted, code, folder, self.policy.micromamba)
+                with build_variables(self.secrets) as env:
+                    build(wanted, code, folder, self.policy.micromamba, env)
                 self._share(tag, folder)
             except BuildFailed as error:
-                self.objects.put(f"environments/{tag}.failed", str(error).encode())
-                raise
+                # What is stored and told is what others may read.
+                why = hiding(self.secrets)(str(error)) if self.secrets else str(error)
+                self.objects.put(f"environments/{tag}.failed", why.encode())
+                raise BuildFailed(why) from None
         self.say(f"the environment of {wanted.file} is built ({steady() - began:.0f} s)")
 
     def _share(self, tag: str, folder: Path) -> None:
@@ -219,9 +227,16 @@ def tag_of(wanted: Environment) -> str:
 
 
 def build(
-    wanted: Environment, code: Path, folder: Path, micromamba_release: MicromambaRelease = RELEASE
+    wanted: Environment,
+    code: Path,
+    folder: Path,
+    micromamba_release: MicromambaRelease = RELEASE,
+    env: Mapping[str, str] = NO_VARIABLES,
 ) -> None:
-    """Build the environment in the empty `folder`. Raises `BuildFailed`."""
+    """Build the environment in the empty `folder`, with the variables `env`.
+
+    Raises `BuildFailed`.
+    """
     file = code / wanted.file
     if not file.is_file():
         raise BuildFailed(
@@ -229,39 +244,40 @@ def build(
         )
     match wanted.kind:
         case "pip":
-            _by_pip(file, folder)
+            _by_pip(file, folder, env)
         case "uv":
-            _by_uv(file, folder)
+            _by_uv(file, folder, env)
         case "conda":
-            _by_conda(file, folder, micromamba_release)
+            _by_conda(file, folder, micromamba_release, env)
     _add_own_packages(folder)
     (folder / _HOME).write_text(str(folder))
 
 
-def _by_pip(file: Path, folder: Path) -> None:
+def _by_pip(file: Path, folder: Path, env: Mapping[str, str]) -> None:
     _empty(folder)
     _add_own_packages(folder)  # pip then skips what is installed already, e.g. torch
     python = folder / "bin" / "python"
     _run(
         [sys.executable, "-P", "-m", "pip", "--python", str(python), "install", "-r", file.name],
         file,
+        env,
     )
 
 
-def _by_uv(file: Path, folder: Path) -> None:
+def _by_uv(file: Path, folder: Path, env: Mapping[str, str]) -> None:
     _empty(folder)
-    command = [_uv(file, folder), "sync", "--frozen", "--no-dev", "--no-install-project"]
+    command = [_uv(file, folder, env), "sync", "--frozen", "--no-dev", "--no-install-project"]
     # By default uv takes the Python that .python-version pins, in which spotelastic and the image's
     # torch cannot be loaded. If the project accepts no other Python, uv says so.
     command += ["--python", str(folder / "bin" / "python")]
-    _run(command, file, UV_PROJECT_ENVIRONMENT=str(folder))
+    _run(command, file, {**env, "UV_PROJECT_ENVIRONMENT": str(folder)})
 
 
-def _by_conda(file: Path, folder: Path, release: MicromambaRelease) -> None:
-    tool, env = _conda(file, folder, release)
+def _by_conda(file: Path, folder: Path, release: MicromambaRelease, env: Mapping[str, str]) -> None:
+    tool, its = _conda(file, folder, release)
     command = [tool, "create"] if tool.endswith("micromamba") else [tool, "env", "create"]
     folder.rmdir()
-    _run([*command, "--yes", "--prefix", str(folder), "--file", file.name], file, **env)
+    _run([*command, "--yes", "--prefix", str(folder), "--file", file.name], file, {**env, **its})
     version = "{}.{}".format(*sys.version_info)
     if not (folder / "lib" / f"python{version}").is_dir():
         raise BuildFailed(
@@ -274,12 +290,12 @@ def _empty(folder: Path) -> None:
     _run([sys.executable, "-P", "-m", "venv", "--without-pip", str(folder)], folder)
 
 
-def _uv(file: Path, folder: Path) -> str:
+def _uv(file: Path, folder: Path, env: Mapping[str, str]) -> str:
     """Return the machine's uv, or install one."""
     if found := shutil.which("uv"):
         return found
     tools = folder.with_name("tools")
-    _run([sys.executable, "-P", "-m", "pip", "install", "--target", str(tools), "uv"], file)
+    _run([sys.executable, "-P", "-m", "pip", "install", "--target", str(tools), "uv"], file, env)
     return str(tools / "bin" / "uv")
 
 
@@ -298,12 +314,12 @@ def _conda(file: Path, folder: Path, release: MicromambaRelease) -> tuple[str, M
     return str(ours), {"MAMBA_ROOT_PREFIX": str(tools / "mamba")}
 
 
-def _run(command: Sequence[str], file: Path, **env: str) -> None:
+def _run(command: Sequence[str], file: Path, env: Mapping[str, str] = NO_VARIABLES) -> None:
     try:
         done = subprocess.run(
             protection.without(command),
             cwd=file.parent,
-            env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"} | env,
+            env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

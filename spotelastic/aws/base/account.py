@@ -5,15 +5,20 @@ lets CloudFormation delete a cluster when no laptop is there to do so.
 """
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base import names
 from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
+from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
+from spotelastic.model.job import AccountDemands
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that the protection below is complete; it is set last."""
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 _MISSING = frozenset({"404", "NoSuchBucket"})
 _FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
 
@@ -23,8 +28,10 @@ def default_bucket(aws: Aws) -> str:
     return names.bucket(aws.account, aws.region)
 
 
-def ensure_bucket(aws: Aws, bucket: str) -> None:
+def ensure_bucket(aws: Aws, bucket: str, own_tags: Mapping[str, str] = NO_TAGS) -> None:
     """Create and protect the shared bucket if needed; can be repeated at any point.
+
+    `own_tags` are the user's, for a bucket that is made now.
 
     Raises `UsageError` if another account has a bucket of this name.
     """
@@ -40,7 +47,7 @@ def ensure_bucket(aws: Aws, bucket: str) -> None:
         if error.code != "BucketAlreadyOwnedByYou":
             raise
     if PROTECTED not in _tags(aws, bucket):
-        _protect(aws, bucket)
+        _protect(aws, bucket, own_tags)
 
 
 def check_bucket(aws: Aws, bucket: str) -> None:
@@ -94,7 +101,7 @@ def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
 
 # S3 applies changes to a bucket one by one, and refuses another one in the meantime.
 @patient(lambda error: error.code == "OperationAborted")
-def _protect(aws: Aws, bucket: str) -> None:
+def _protect(aws: Aws, bucket: str, own_tags: Mapping[str, str]) -> None:
     with calling(f"protect the bucket {bucket}"):
         aws.s3.put_public_access_block(
             Bucket=bucket,
@@ -125,7 +132,8 @@ def _protect(aws: Aws, bucket: str) -> None:
                 ]
             },
         )
-        aws.s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [PROTECTED]})
+        its = [*pairs_of(own_tags), PROTECTED]
+        aws.s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": its})
 
 
 def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
@@ -148,18 +156,22 @@ def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
 # -- roles ---------------------------------------------------------------------------------------
 
 
-def ensure_service_role(aws: Aws) -> str:
+NO_DEMANDS = AccountDemands()
+
+
+def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
     """Return the ARN of the role by which CloudFormation deletes stacks; create it if missing."""
     arn, _ = _ensure_role(
         aws,
         "cloudformation",
         "Lets CloudFormation delete the stacks of spotelastic clusters",
         infra("deletion.json").read_text(),
+        demands,
     )
     return arn
 
 
-def ensure_fault_role(aws: Aws) -> tuple[str, bool]:
+def ensure_fault_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> tuple[str, bool]:
     """Return the ARN of the role by which the Fault Injection Service interrupts nodes, creating it
     if missing.
 
@@ -178,11 +190,17 @@ def ensure_fault_role(aws: Aws) -> tuple[str, bool]:
         ],
     }
     return _ensure_role(
-        aws, "fis", "Interrupts nodes of spotelastic clusters on request", json.dumps(policy)
+        aws,
+        "fis",
+        "Interrupts nodes of spotelastic clusters on request",
+        json.dumps(policy),
+        demands,
     )
 
 
-def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple[str, bool]:
+def _ensure_role(
+    aws: Aws, service: str, description: str, policy: str, demands: AccountDemands
+) -> tuple[str, bool]:
     """Return the ARN of a role for an AWS service, and whether it was created just now."""
     name = f"spotelastic-{service}-{aws.region}"
     trust = {
@@ -202,6 +220,8 @@ def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple
                 RoleName=name,
                 AssumeRolePolicyDocument=json.dumps(trust),
                 Description=description,
+                **({"Tags": pairs_of(demands.tags)} if demands.tags else {}),
+                **({"PermissionsBoundary": demands.boundary} if demands.boundary else {}),
             )["Role"]
     except Rejected as error:
         if error.code != "EntityAlreadyExists":
@@ -209,6 +229,12 @@ def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple
         new = False
         with calling(f"look at the role {name}"):
             role = aws.iam.get_role(RoleName=name)["Role"]
+        its = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn", "")
+        if demands.boundary not in ("", its):
+            with calling(f"set the permissions boundary of the role {name}"):
+                aws.iam.put_role_permissions_boundary(
+                    RoleName=name, PermissionsBoundary=demands.boundary
+                )
     with calling(f"set the permissions of the role {name}"):
         aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
     return str(role["Arn"]), new

@@ -4,6 +4,7 @@ boto3 is imported with the first client, so that importing this module costs not
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,6 +60,8 @@ SKEWED = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture", "RequestExpire
 """Codes for the same."""
 STRANGE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
 """Codes among `EXPIRED` that also come from a region which the account has not enabled."""
+_ENCODED = re.compile(r"\.?\s*Encoded authorization failure message: \S+")
+"""What EC2 adds for programs to a refusal."""
 KNOWN_WITHIN = 60.0
 """Seconds until a new resource is known to all of AWS."""
 
@@ -187,6 +190,10 @@ class Aws:
         return self._client("iam")
 
     @cached_property
+    def kms(self) -> Any:
+        return self._client("kms")
+
+    @cached_property
     def logs(self) -> Any:
         return self._client("logs")
 
@@ -242,11 +249,12 @@ def has_credentials() -> bool:
 
 
 class Rejected(EnvironmentFailure):
-    """AWS refused a call; `code` is its error code."""
+    """AWS refused a call; `code` is its error code, and `reason` what it says itself."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, reason: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.reason = reason or message
 
 
 class SignedOut(Rejected):
@@ -370,7 +378,8 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     if code in EXPIRED and not (code == "AuthFailure" and "credentials" not in message):
         return _signed_out(what, code, message)
     if code in DENIED:
-        return Rejected(f"cannot {what}: not permitted ({message})", code)
+        reason = _ENCODED.sub("", message)
+        return Rejected(f"cannot {what}: not permitted ({reason})", code, reason)
     return Rejected(f"cannot {what}: {message} ({code})", code)
 
 

@@ -11,9 +11,12 @@ from typing import Any
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.partitions import check_fault_injection
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import Unavailable
+from spotelastic.model.job import AccountDemands
 
+NO_DEMANDS = AccountDemands()
 WARNING = 120.0
 """Seconds of notice that AWS always gives."""
 LONGEST = 900.0
@@ -33,13 +36,21 @@ Sleep = Callable[[float], None]
 
 
 def interrupt(
-    aws: Aws, instance: str, seconds: float, *, clock: Clock = steady, sleep: Sleep = time.sleep
+    aws: Aws,
+    instance: str,
+    seconds: float,
+    demands: AccountDemands = NO_DEMANDS,
+    *,
+    clock: Clock = steady,
+    sleep: Sleep = time.sleep,
 ) -> None:
     """Send the spot instance a rebalance recommendation now, and end it after `seconds`.
 
     It gets its notice `WARNING` seconds before the end. `seconds` is from `WARNING` to `LONGEST`.
+    `demands` are those of what is made for it. Raises `UsageError` where AWS has no such service.
     """
-    role, new = account.ensure_fault_role(aws)
+    check_fault_injection(aws.region)
+    role, new = account.ensure_fault_role(aws, demands)
     patient_until = clock() + (KNOWN_WITHIN if new else 0.0)
     arn = f"arn:{aws.partition}:ec2:{aws.region}:{aws.account}:instance/{instance}"
     with calling(f"prepare the interruption of {instance}"):
@@ -47,6 +58,7 @@ def interrupt(
             clientToken=uuid.uuid4().hex,
             description=f"spotelastic interrupt {instance}",
             roleArn=role,
+            tags=dict(demands.tags),
             stopConditions=[{"source": "none"}],
             targets={
                 "node": {
@@ -64,31 +76,46 @@ def interrupt(
             },
         )["experimentTemplate"]["id"]
     try:
-        _run(aws, instance, template, patient_until, clock, sleep)
+        _run(aws, instance, template, demands, patient_until, clock, sleep)
     finally:
         with calling(f"delete the template of the interruption of {instance}"):
             aws.fis.delete_experiment_template(id=template)
 
 
 def _run(
-    aws: Aws, instance: str, template: str, patient_until: float, clock: Clock, sleep: Sleep
+    aws: Aws,
+    instance: str,
+    template: str,
+    demands: AccountDemands,
+    patient_until: float,
+    clock: Clock,
+    sleep: Sleep,
 ) -> None:
     """Begin the experiment; retry until `patient_until` if the role is the obstacle."""
     while True:
         try:
-            return _begin(aws, instance, template, clock, sleep)
+            return _begin(aws, instance, template, demands, clock, sleep)
         except Rejected as error:
             if clock() >= patient_until or not OF_THE_ROLE.search(str(error)):
                 raise
         sleep(ASK_EVERY)
 
 
-def _begin(aws: Aws, instance: str, template: str, clock: Clock, sleep: Sleep) -> None:
+def _begin(
+    aws: Aws,
+    instance: str,
+    template: str,
+    demands: AccountDemands,
+    clock: Clock,
+    sleep: Sleep,
+) -> None:
     """Start the experiment and wait until it runs: only then is it sure that the instance was
     found."""
     with calling(f"interrupt {instance}"):
         experiment = aws.fis.start_experiment(
-            clientToken=uuid.uuid4().hex, experimentTemplateId=template
+            clientToken=uuid.uuid4().hex,
+            experimentTemplateId=template,
+            tags=dict(demands.tags),
         )["experiment"]["id"]
     deadline = clock() + BEGINS_WITHIN
     while (state := _state(aws, instance, experiment))["status"] in BEGINNING:

@@ -12,7 +12,7 @@
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,23 +23,29 @@ import msgspec
 from spotelastic.aws.artifacts import boot_artifacts, environments
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER
-from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK, Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
 from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.compute.images import RootDisk
+from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
+from spotelastic.aws.compute.network_interfaces import ORDINARY
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation, shared_network, zones
 from spotelastic.aws.network.cloudformation import UNUSABLE
 from spotelastic.aws.planning import dry_run
+from spotelastic.aws.planning.dry_run import NO_DEMANDS, LaunchRehearsal
 from spotelastic.aws.planning.plan import ClusterSpec, LaunchPlan, packed, plan_of
+from spotelastic.aws.planning.survey import demand
 from spotelastic.aws.security import certificates
 from spotelastic.aws.security import secrets as user_secrets
 from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.model.job import JobSpec
+from spotelastic.model.job import AccountDemands, JobSpec
 
 Say = Callable[[str], None]
 
@@ -80,16 +86,18 @@ def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRec
     if known is None:
         dry_run.dry_run(
             aws,
-            plan.image,
-            request.job.instance_types[0],
+            rehearsals(request, plan),
+            plan.spec.demands,
             block=plan.parameters["Cidr"],
+            zone=plan.worker_zones[0],
             vpc=plan.parameters["GivenVpc"],
             subnet=next(iter(zones.given(plan.parameters["GivenSubnets"])), ""),
         )
         dry_run.ensure_service_roles(aws)
     bucket = plan.bucket
     if not plan.own_bucket:
-        account.ensure_bucket(aws, bucket)  # if it is another account's, nothing must be undone
+        # If it is another account's, nothing must be undone.
+        account.ensure_bucket(aws, bucket, plan.spec.demands.tags)
     say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
     maker = secrets.token_hex(8)
     try:
@@ -133,8 +141,8 @@ def _bring_up(
     maker: str,
     known: Mapping[str, Any] | None,
 ) -> ClusterRecord:
-    its, new = Names(request.name), known is None
-    service_role = account.ensure_service_role(aws)
+    its, new, demands = Names(request.name), known is None, plan.spec.demands
+    service_role = account.ensure_service_role(aws, demands)
     objects = BucketObjects(aws, plan.bucket, request.name)
     if not new and objects.has(STOPPING):
         raise UsageError(
@@ -147,24 +155,29 @@ def _bring_up(
     cluster = ship(cluster, request, new=new)
     if warning := cluster.spec.validity.warning(request.name, wall()):
         say(f"warning: {warning}")
-    log_group.ensure(aws, its)
+    log_group.ensure(aws, its, demands)
     boot_artifacts.ship(objects, request.etcd, say)
     say(f"code, certificates and software: shipped after {steady() - began:.0f} s")
     say(f"stack {its.stack}: queue, roles, {len(MEMBERS)} control nodes")
-    early = EarlyWorkers(aws, its, plan.parameters, partial(_workers, request, plan, aws, say))
+    former = {} if known is None else own_of(cloudformation.tags(known))
+    if known is not None and former != demands.tags:
+        say("tags: nodes that run, with their disks, and secrets that are stored keep theirs")
+    make = partial(_make_workers, request, plan, aws, say, tuple(former))
+    early = EarlyWorkers(aws, its, plan.parameters, make)
     outputs = cloudformation.ensure(
         aws,
         its.stack,
         {**plan.parameters, "ServiceRole": service_role},
         say,
         maker=maker,
+        own_tags=demands.tags,
         meanwhile=early.look,
         clear=early.end,
     )
     if not new:
-        log_group.ensure(aws, its)  # in stacks of 0.1 the group was a part, which goes now
+        log_group.ensure(aws, its, demands)  # in stacks of 0.1 the group was a part, which goes now
     if not early.made:
-        _workers(request, plan, aws, say, StackParts.of(outputs))
+        make(StackParts.of(outputs))
     return cluster
 
 
@@ -180,14 +193,21 @@ def _in_its_network(
         return plan
     began = steady()
     wanted = zones.given(plan.parameters["Zones"])
-    found = shared_network.ensure(aws, request.network, wanted, say)
+    found = shared_network.ensure(aws, request.network, wanted, say, plan.spec.demands.tags)
     if found.vpc == plan.parameters["GivenVpc"]:
         return plan
     say(f"network {SHARED_NETWORK}: there after {steady() - began:.0f} s")
     return plan_of(request, aws, known, found)
 
 
-def _workers(request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, parts: StackParts) -> None:
+def _make_workers(
+    request: ClusterSpec,
+    plan: LaunchPlan,
+    aws: Aws,
+    say: Say,
+    former_tags: tuple[str, ...],
+    parts: StackParts,
+) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
     size = plan.spec.settings.max_nodes
     instances = "instance" if size == 1 else "instances"
@@ -195,26 +215,58 @@ def _workers(request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, parts: 
         f"workers {plan.spec.worker_group}: {size} spot {instances} of "
         f"{request.job.instance_types[0]}"
     )
-    worker_groups.ensure(
-        aws,
-        worker_groups.WorkerGroups(
-            names=Names(request.name),
-            types=request.job.instance_types,
-            size=size,
-            start=_start(request),
-            spot=True,
-            image=plan.image,
-            bucket=plan.bucket,
-            profile=parts.profile,
-            security_group=parts.security_group,
-            subnets=_subnets(plan, parts, plan.worker_zones),
-            first=_subnets(plan, parts, _first(request, plan)),
-            interfaces=plan.interfaces,
-            disk=plan.disk,
-            public=None if plan.spec.vpc else True,
-            placement_group=parts.placement_group if plan.parameters["PlacedIn"] else "",
-            max_price=request.job.capacity.max_price,
-        ),
+    groups = replace(
+        _workers(request, plan),
+        profile=parts.profile,
+        security_group=parts.security_group,
+        subnets=_subnets(plan, parts, plan.worker_zones),
+        first=_subnets(plan, parts, _first(request, plan)),
+        placement_group=parts.placement_group if plan.parameters["PlacedIn"] else "",
+        former_tags=former_tags,
+    )
+    worker_groups.ensure(aws, groups)
+
+
+def _workers(request: ClusterSpec, plan: LaunchPlan) -> WorkerGroups:
+    """Return the worker groups, without what the stack makes for them."""
+    return WorkerGroups(
+        names=Names(request.name),
+        types=request.job.instance_types,
+        size=plan.spec.settings.max_nodes,
+        start=_start(request),
+        spot=True,
+        image=plan.image,
+        bucket=plan.bucket,
+        profile="",
+        security_group="",
+        subnets=(),
+        interfaces=plan.interfaces,
+        disk=plan.disk,
+        public=None if plan.spec.vpc else True,
+        own_tags=plan.spec.demands.tags,
+        key=plan.spec.demands.key,
+        max_price=request.job.capacity.max_price,
+    )
+
+
+def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehearsal]:
+    """Yield the launches that the cluster will need, of workers and of control nodes."""
+    workers, nodes = _workers(request, plan), demand(plan.spec)
+    own, types = not plan.spec.vpc, request.job.instance_types
+    for spot, wanted in ((True, nodes.spot), (False, nodes.on_demand)):
+        if wanted:
+            purchase = "spot" if spot else "on-demand"
+            yield LaunchRehearsal(
+                f"start {purchase} instances of {types[0]}",
+                launch_template(workers, spot=spot),
+                spot=spot,
+                public=own and len(plan.interfaces) == 1,
+            )
+    control = replace(workers, image=plan.parameters["ControlImage"], types=(CONTROL_TYPE,))
+    yield LaunchRehearsal(
+        f"start control nodes ({CONTROL_TYPE})",
+        launch_template(replace(control, disk=RootDisk(), interfaces=ORDINARY), spot=False),
+        public=own,
     )
 
 
@@ -306,14 +358,15 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
     """Store secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
     its = Names(spec.cluster)
-    ensure_token(aws, its)
+    ensure_token(aws, its, spec.demands)
     hosts = (endpoint.rpartition(":")[0] for endpoint in spec.etcd)
     addresses = dict(zip(spec.etcd_members, hosts, strict=True))
-    validity = certificates.ensure(aws, its, addresses, datetime.now(UTC))
-    given = user_secrets.put(aws, spec.cluster, request.secrets)
+    validity = certificates.ensure(aws, its, addresses, datetime.now(UTC), spec.demands)
+    given = user_secrets.put(aws, spec.cluster, request.secrets, demands=spec.demands)
+    build = user_secrets.put(aws, spec.cluster, request.build_secrets, "build", spec.demands)
     before = None if new else objects.job()
     born_at = spec.created_at if new else before.born_at if before else 0.0
-    spec = replace(spec, secrets=given, validity=validity, born_at=born_at)
+    spec = replace(spec, secrets=given, build_secrets=build, validity=validity, born_at=born_at)
     if new:
         # An earlier cluster of this name may have left its status and reports.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
@@ -322,7 +375,7 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
     return describe(cluster, spec, request.archive)
 
 
-def ensure_token(aws: Aws, its: Names) -> None:
+def ensure_token(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
     """Store the token by which the cluster's daemons know each other, unless it has one."""
     try:
         with calling(f"store the secret {its.token}"):
@@ -330,8 +383,7 @@ def ensure_token(aws: Aws, its: Names) -> None:
                 Name=its.token,
                 Description="Secret by which nodes of a spotelastic cluster recognize each other",
                 Value=secrets.token_hex(32),
-                Type="SecureString",
-                Tags=[{"Key": CLUSTER, "Value": its.cluster}],
+                **user_secrets.parameter(its.cluster, demands),
             )
     except Rejected as error:
         if error.code != "ParameterAlreadyExists":

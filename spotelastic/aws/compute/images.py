@@ -45,6 +45,22 @@ def first_image(aws: Aws, parameter: str, *others: str) -> str:
     return first_image(aws, *others)
 
 
+def find_workers_image(aws: Aws, gpus: int) -> str:
+    """Return the image for workers with so many GPUs.
+
+    Raises `UsageError` where the region has none.
+    """
+    try:
+        return first_image(aws, *workers_images(gpus))
+    except Rejected as error:
+        if error.code != "ParameterNotFound" or not gpus:
+            raise
+        raise UsageError(
+            f"{aws.region} has none of AWS's Deep Learning images, which nodes with GPUs boot: "
+            "choose another region, or --instance-types without GPUs"
+        ) from error
+
+
 def workers_images(gpus: int) -> tuple[str, ...]:
     """Return the parameters that name the images for workers with so many GPUs."""
     return DEEP_LEARNING if gpus else (AMAZON_LINUX,)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import estimate
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError
@@ -89,7 +90,10 @@ class PriceList:
             self.on_demand(type)
 
     def _ask(self, type: str, now: float) -> ListPrice:
-        if now >= self._silent_until:
+        its = partition_of(self._aws.region)
+        if its.currency != "USD":
+            return ListPrice(0.0, self._table.date, now + LISTED_FOR)
+        if its.has_list_prices and now >= self._silent_until:
             try:
                 usd, date = _latest_listed(self._aws, type)
                 return ListPrice(usd, date, now + LISTED_FOR)

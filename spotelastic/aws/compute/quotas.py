@@ -12,6 +12,7 @@ from typing import Protocol
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.partitions import partition_of
 from spotelastic.aws.compute import instance_types
 from spotelastic.aws.compute.instance_types import InstanceType
 
@@ -157,7 +158,7 @@ def family(name: str) -> Family | None:
 
 def link(region: str, code: str, service: str = "ec2") -> str:
     """Return the page where a quota can be raised."""
-    quotas = f"https://{region}.console.aws.amazon.com/servicequotas/home/services"
+    quotas = f"https://{region}.{partition_of(region).console}/servicequotas/home/services"
     return f"{quotas}/{service}/quotas/{code}"
 
 

@@ -14,19 +14,17 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from spotelastic.aws.base.clients import KNOWN_WITHIN, Aws, Busy, Rejected, calling, patient
-from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, SUBNETS
-from spotelastic.aws.base.infra_files import boot_script
+from spotelastic.aws.base.demands import pairs_of
+from spotelastic.aws.base.identity import CLUSTER, SUBNETS
 from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.estimate import DISK_MIB_S
 from spotelastic.aws.compute.images import RootDisk
-from spotelastic.aws.compute.network_interfaces import ORDINARY, Interface
+from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
 from spotelastic.clock import wall
 from spotelastic.cloud.model import UNATTENDED
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -47,45 +45,17 @@ UNHEARD_OF = re.compile(
 """Recognizes Auto Scaling's error about a launch template that it does not know yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerGroups:
-    """What a cluster's worker groups are made of."""
-
-    names: Names
-    types: tuple[str, ...]
-    size: int
-    """Most instances of a group."""
-    spot: bool
-    """Whether the spot group has the instances; the other group exists, and is empty."""
-    image: str
-    bucket: str
-    profile: str
-    """ARN of the instance profile."""
-    security_group: str
-    subnets: tuple[str, ...]
-    """Subnets that nodes may be in."""
-    start: int | None = None
-    """Initial size of a new group; None means `size`. Later the controller sizes it."""
-    first: tuple[str, ...] = ()
-    """Subnets in which a new group launches; empty means all. Later the controller chooses."""
-    disk: RootDisk = RootDisk()
-    interfaces: tuple[Interface, ...] = ORDINARY
-    public: bool | None = True
-    """Whether a node gets a public address; None: as its subnet says."""
-    placement_group: str = ""
-    max_price: float | None = None
-    """Highest spot price of any type, in US dollars an hour; None: the on-demand price."""
-
-
 def ensure(aws: Aws, wanted: WorkerGroups) -> None:
     """Create or update the launch template and both groups, the one in use last."""
-    version = _ensure_template(aws, wanted)
+    versions = dict.fromkeys((True, False), _ensure_template(aws, wanted, spot=True))
+    if wanted.own_tags:
+        versions[False] = _ensure_template(aws, wanted, spot=False)
     in_use, other = wanted.names.workers, wanted.names.on_demand
     if not wanted.spot:
         in_use, other = other, in_use
     start = wanted.size if wanted.start is None else wanted.start
     for name, size in ((other, 0), (in_use, start)):
-        _ensure_group(aws, wanted, name, size, version)
+        _ensure_group(aws, wanted, name, size, versions[name == wanted.names.workers])
 
 
 def postpone(aws: Aws, group: str, until: float) -> None:
@@ -133,9 +103,12 @@ def allow(aws: Aws, group: str, size: int) -> None:
 # -- the launch template -------------------------------------------------------------------------
 
 
-def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
-    """Return the version of the launch template that is as wanted; create one if none is."""
-    name, data = wanted.names.workers, launch_template(wanted)
+def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
+    """Return the version of the launch template that is as wanted; create one if none is.
+
+    All of its versions have the same image and the same disk.
+    """
+    name, data = wanted.names.workers, launch_template(wanted, spot=spot)
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
     found = _template(aws, name)
     if found is None:
@@ -143,18 +116,30 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
             return "1"
         found = _shown(f"the launch template {name}", lambda: _template(aws, name))
     _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
-    latest = _latest(aws, name)
-    if latest.get("VersionDescription") != digest:
+    version = _version(aws, name, digest)
+    if version is None:
         with calling(f"change the launch template {name}"):
-            latest = aws.ec2.create_launch_template_version(
+            version = aws.ec2.create_launch_template_version(
                 LaunchTemplateName=name, LaunchTemplateData=data, VersionDescription=digest
             )["LaunchTemplateVersion"]
-    return str(latest["VersionNumber"])
+    return str(version["VersionNumber"])
+
+
+def _version(aws: Aws, name: str, digest: str) -> dict[str, Any] | None:
+    """Return the newest version with the digest; None if there is none."""
+    with calling(f"read the versions of the launch template {name}"):
+        pages = aws.ec2.get_paginator("describe_launch_template_versions").paginate(
+            LaunchTemplateName=name
+        )
+        found = [each for page in pages for each in page["LaunchTemplateVersions"]]
+    same = [each for each in found if each.get("VersionDescription") == digest]
+    return max(same, key=lambda each: int(each["VersionNumber"]), default=None)
 
 
 def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> bool:
     """Create the launch template; return False if there is one already, and EC2 did not show it."""
-    name, tags = wanted.names.workers, [_tag(wanted.names.cluster)]
+    name = wanted.names.workers
+    tags = [_tag(wanted.names.cluster), *pairs_of(wanted.own_tags)]
     try:
         with calling(f"create the launch template {name}"):
             aws.ec2.create_launch_template(
@@ -192,65 +177,6 @@ def _latest(aws: Aws, name: str) -> dict[str, Any]:
     return latest
 
 
-def launch_template(wanted: WorkerGroups) -> dict[str, Any]:
-    """Return the data of the launch template (pure)."""
-    tags = {
-        CLUSTER: wanted.names.cluster,
-        ROLE: "worker",
-        BUCKET: wanted.bucket,
-        "Name": wanted.names.workers,
-    }
-    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
-    data: dict[str, Any] = {
-        "ImageId": wanted.image,
-        "InstanceType": wanted.types[0],
-        "IamInstanceProfile": {"Arn": wanted.profile},
-        "UserData": boot_script(),
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "BlockDeviceMappings": [
-            {
-                "DeviceName": wanted.disk.device,
-                "Ebs": {
-                    "VolumeSize": wanted.disk.gib,
-                    "VolumeType": "gp3",
-                    "Throughput": DISK_MIB_S,
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
-            }
-        ],
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-            "InstanceMetadataTags": "enabled",
-        },
-        "TagSpecifications": [
-            {"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume")
-        ],
-    }
-    if wanted.interfaces == ORDINARY:
-        data["SecurityGroupIds"] = [wanted.security_group]
-    else:
-        data["NetworkInterfaces"] = [_interface(each, wanted) for each in wanted.interfaces]
-    if wanted.placement_group:
-        data["Placement"] = {"GroupName": wanted.placement_group}
-    return data
-
-
-def _interface(its: Interface, wanted: WorkerGroups) -> dict[str, Any]:
-    data = {
-        "NetworkCardIndex": its.card,
-        "DeviceIndex": its.device,
-        "InterfaceType": its.kind,
-        "Groups": [wanted.security_group],
-        "DeleteOnTermination": True,
-    }
-    # AWS gives public addresses only to instances with one interface.
-    if len(wanted.interfaces) > 1 or wanted.public is None:
-        return data
-    return {**data, "AssociatePublicIpAddress": wanted.public}
-
-
 # -- a group -------------------------------------------------------------------------------------
 
 
@@ -278,7 +204,7 @@ def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version
             raise EnvironmentFailure(
                 f"the group {name} is being deleted: wait a minute, and run `spotelastic up` again"
             )
-        _tag_subnets(aws, wanted, name, found)
+        _ensure_tags(aws, wanted, name, found)
     _keep_in_zones(aws, name)
     _set_switch(aws, name)
     size = start if found is None else found["DesiredCapacity"]
@@ -317,21 +243,20 @@ def _launched_in(wanted: WorkerGroups, found: dict[str, Any] | None) -> tuple[st
 
 
 @patient(_passes)
-def _tag_subnets(aws: Aws, wanted: WorkerGroups, name: str, found: dict[str, Any]) -> None:
-    tag = _subnets_tag(wanted)
-    if any(each["Key"] == SUBNETS and each["Value"] == tag["Value"] for each in found["Tags"]):
-        return
-    with calling(f"note the subnets of the group {name}"):
-        aws.autoscaling.create_or_update_tags(
-            Tags=[
-                {
-                    **tag,
-                    "PropagateAtLaunch": False,
-                    "ResourceId": name,
-                    "ResourceType": "auto-scaling-group",
-                }
-            ]
-        )
+def _ensure_tags(aws: Aws, wanted: WorkerGroups, name: str, found: dict[str, Any]) -> None:
+    """Set the tags of an existing group where they differ. Those that others have set stay."""
+    has = {each["Key"]: each["Value"] for each in found["Tags"]}
+    its = [_subnets_tag(wanted), *pairs_of(wanted.own_tags)]
+    its = [each for each in its if has.get(each["Key"]) != each["Value"]]
+    group = {"ResourceId": name, "ResourceType": "auto-scaling-group"}
+    if its:
+        with calling(f"set the tags of the group {name}"):
+            aws.autoscaling.create_or_update_tags(
+                Tags=[{**tag, "PropagateAtLaunch": False, **group} for tag in its]
+            )
+    if gone := [key for key in wanted.former_tags if key in has and key not in wanted.own_tags]:
+        with calling(f"remove tags of the group {name}"):
+            aws.autoscaling.delete_tags(Tags=[{"Key": key, **group} for key in gone])
 
 
 def _subnets_tag(wanted: WorkerGroups) -> dict[str, str]:
@@ -378,7 +303,11 @@ def _ask_for_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, 
             ],
             Tags=[
                 {**tag, "PropagateAtLaunch": False}
-                for tag in (_tag(wanted.names.cluster), _subnets_tag(wanted))
+                for tag in (
+                    _tag(wanted.names.cluster),
+                    _subnets_tag(wanted),
+                    *pairs_of(wanted.own_tags),
+                )
             ],
         )
 

@@ -15,7 +15,9 @@ from typing import Any
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import Names
+from spotelastic.model.job import AccountDemands
 
+NO_DEMANDS = AccountDemands()
 KEPT_DAYS = 14
 """Days after which CloudWatch deletes a line, unless the group's owner has set another time."""
 _STREAM = re.compile(r"(?:(?P<born>\d{8}-\d{6})/)?(?P<node>[^/]+)/rank-(?P<rank>\d+)")
@@ -61,15 +63,24 @@ def parse(name: str) -> LogStream | None:
     return LogStream(found["born"] or "", found["node"], int(found["rank"])) if found else None
 
 
-def ensure(aws: Aws, its: Names) -> None:
-    """Make the group if there is none. A retention that somebody has set stays."""
+def ensure(aws: Aws, its: Names, demands: AccountDemands = NO_DEMANDS) -> None:
+    """Make the group if there is none. A retention that somebody has set stays.
+
+    One that is there gets the key of `demands` for what comes from now on.
+    """
+    tags = {**demands.tags, CLUSTER: its.cluster}
+    key = {"kmsKeyId": demands.key} if demands.key else {}
     try:
         with calling(f"create the log group {its.log_group}"):
-            aws.logs.create_log_group(logGroupName=its.log_group, tags={CLUSTER: its.cluster})
+            aws.logs.create_log_group(logGroupName=its.log_group, tags=tags, **key)
     except Rejected as error:
         if error.code != "ResourceAlreadyExistsException":
             raise
-        if _retention(aws, its.log_group):
+        found = _described(aws, its.log_group)
+        if key and found.get("kmsKeyId") != demands.key:
+            with calling(f"encrypt the log group {its.log_group}"):
+                aws.logs.associate_kms_key(logGroupName=its.log_group, **key)
+        if found.get("retentionInDays"):
             return
     with calling(f"set the retention of the log group {its.log_group}"):
         aws.logs.put_retention_policy(logGroupName=its.log_group, retentionInDays=KEPT_DAYS)
@@ -134,7 +145,7 @@ def lines(aws: Aws, group: str, begin: str = "", since: int = 0) -> Iterator[Gro
             raise
 
 
-def _retention(aws: Aws, group: str) -> int:
+def _described(aws: Aws, group: str) -> dict[str, Any]:
     with calling(f"look at the log group {group}"):
         found = aws.logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]
-    return next((it.get("retentionInDays", 0) for it in found if it["logGroupName"] == group), 0)
+    return next((dict(it) for it in found if it["logGroupName"] == group), {})

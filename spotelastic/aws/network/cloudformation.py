@@ -8,13 +8,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.demands import own_of, pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import PREFIX
 from spotelastic.aws.base.waiting import until
+from spotelastic.aws.network.stack_template import stack_template
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
@@ -48,6 +51,7 @@ NO_REASON = "CloudFormation gives no reason"
 QUEUE_REST = 60.0
 """Seconds after which SQS allows the name of a deleted queue again."""
 QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
 EXPORT_IN_USE = re.compile(r"cannot delete export|export \S+ cannot be deleted", re.I)
 """Recognizes the refusal to delete a stack because another one imports something of it."""
@@ -100,17 +104,20 @@ def ensure(
     say: Say,
     *,
     maker: str,
+    own_tags: Mapping[str, str] = NO_TAGS,
     sleep: Callable[[float], None] = time.sleep,
     meanwhile: Callable[[], object] = lambda: None,
     clear: Callable[[], object] = lambda: None,
 ) -> dict[str, str]:
     """Create the stack or update the existing one, and return its outputs when it is complete.
 
+    `own_tags` are the user's, for all that is in the stack.
+
     A stack whose creation failed or was rolled back is deleted first; `clear` ends what uses it
     before. `meanwhile` is called at each look at a stack that is just being created. Raises
     `EnvironmentFailure` with CloudFormation's reason.
     """
-    body = infra("cluster.yaml").read_text()
+    body = stack_template(own_tags)
     found = settled(aws, name, say)
     if found is not None and found["StackStatus"] in UNUSABLE:
         say(f"stack {name}: deleting the remains of an earlier attempt")
@@ -119,17 +126,22 @@ def ensure(
         found = None
     began = steady()
     if found is None:
-        create(aws, name, wanted, body, _tags(wanted, body, maker))
+        create(aws, name, wanted, body, _tags(wanted, body, maker, own_tags))
         if _lacks_a_queue(aws, name, say, meanwhile):
             say(f"stack {name}: its queues' names are not free yet, retrying in {QUEUE_REST:.0f} s")
             clear()
             delete(aws, name)
             sleep(QUEUE_REST)
-            create(aws, name, wanted, body, _tags(wanted, body, maker))
+            create(aws, name, wanted, body, _tags(wanted, body, maker, own_tags))
     elif found["StackStatus"] == STUCK:
         raise EnvironmentFailure(f"the stack {name} cannot be changed{WAYS_OUT[STUCK]}")
-    elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != digest(body):
-        update(aws, name, wanted, body, _tags(wanted, body, tags(found).get(MAKER, maker)))
+    elif (
+        parameters(found) != dict(wanted)
+        or tags(found).get(TEMPLATE) != digest(body)
+        or own_of(tags(found)) != dict(own_tags)
+    ):
+        its = _tags(wanted, body, tags(found).get(MAKER, maker), own_tags)
+        update(aws, name, wanted, body, its)
         meanwhile = _nothing
     else:
         return outputs(found)
@@ -211,7 +223,7 @@ def create(
             TemplateBody=body,
             Parameters=_pairs(wanted),
             Capabilities=["CAPABILITY_IAM"],
-            Tags=_tag_list(its_tags),
+            Tags=pairs_of(its_tags),
             OnFailure="DO_NOTHING",  # keeps the failed resources for the error message
         )
 
@@ -227,7 +239,7 @@ def update(
                 TemplateBody=body,
                 Parameters=_pairs(wanted),
                 Capabilities=["CAPABILITY_IAM"],
-                Tags=_tag_list(its_tags),
+                Tags=pairs_of(its_tags),
             )
     except Rejected as error:
         if "No updates are to be performed" not in str(error):
@@ -238,12 +250,11 @@ def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
 
 
-def _tag_list(its_tags: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in its_tags.items()]
-
-
-def _tags(wanted: Mapping[str, str], body: str, maker: str) -> dict[str, str]:
-    return {CLUSTER: wanted["Cluster"], TEMPLATE: digest(body), MAKER: maker}
+def _tags(
+    wanted: Mapping[str, str], body: str, maker: str, own_tags: Mapping[str, str]
+) -> dict[str, str]:
+    its = {CLUSTER: wanted["Cluster"], TEMPLATE: digest(body), MAKER: maker}
+    return {**own_tags, **its}
 
 
 def digest(body: str) -> str:

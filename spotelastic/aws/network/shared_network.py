@@ -17,6 +17,7 @@ from typing import Any
 
 from spotelastic.aws.base import names
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER, NETWORK
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK
@@ -118,10 +119,17 @@ def is_shared(parameters: Mapping[str, str]) -> bool:
 # -- make ----------------------------------------------------------------------------------------
 
 
-def ensure(aws: Aws, pool: str, wanted: Sequence[str], say: Say) -> SharedNetwork:
+def ensure(
+    aws: Aws,
+    pool: str,
+    wanted: Sequence[str],
+    say: Say,
+    own_tags: Mapping[str, str] = cloudformation.NO_TAGS,
+) -> SharedNetwork:
     """Return the network with a subnet in each of the `wanted` zones, made or extended if needed.
 
-    Remains of an attempt that failed are deleted first. A network that cannot be extended is
+    `own_tags` are the user's, for a network that is made now. Remains of an attempt that failed
+    are deleted first. A network that cannot be extended is
     returned as it is. Raises `EnvironmentFailure` with CloudFormation's reason.
     """
     refused = False
@@ -129,7 +137,7 @@ def ensure(aws: Aws, pool: str, wanted: Sequence[str], say: Say) -> SharedNetwor
     for _ in range(ATTEMPTS):
         stack = cloudformation.settled(aws, SHARED_NETWORK, say)
         if stack is None:
-            _create(aws, planned(aws, pool, wanted), say)
+            _create(aws, planned(aws, pool, wanted), say, own_tags)
             continue
         found = _read(aws, stack) if stack["StackStatus"] in USABLE else None
         if found is None:
@@ -147,12 +155,13 @@ def ensure(aws: Aws, pool: str, wanted: Sequence[str], say: Say) -> SharedNetwor
     )
 
 
-def _create(aws: Aws, network: SharedNetwork, say: Say) -> None:
+def _create(aws: Aws, network: SharedNetwork, say: Say, own_tags: Mapping[str, str]) -> None:
     """Create the network, or wait for another `up` that does."""
     say(f"stack {SHARED_NETWORK}: the network of all clusters in {aws.region}, {network.block}")
     body = infra("network.yaml").read_text()
     try:
-        cloudformation.create(aws, SHARED_NETWORK, _wanted(network), body, _tags(body))
+        its = {**own_tags, **_tags(body)}
+        cloudformation.create(aws, SHARED_NETWORK, _wanted(network), body, its)
     except Rejected as error:
         if error.code != "AlreadyExistsException":
             raise
@@ -169,7 +178,8 @@ def _update(aws: Aws, stack: Mapping[str, Any], network: SharedNetwork, say: Say
     say(f"stack {SHARED_NETWORK}: subnets in {', '.join(network.zones)}")
     body = infra("network.yaml").read_text()
     try:
-        cloudformation.update(aws, SHARED_NETWORK, _wanted(network), body, _tags(body))
+        its = {**own_of(cloudformation.tags(stack)), **_tags(body)}
+        cloudformation.update(aws, SHARED_NETWORK, _wanted(network), body, its)
     except Rejected as error:
         if error.code != "ValidationError":  # another `up` is changing it, or it is going
             raise

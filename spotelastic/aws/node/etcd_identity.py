@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, Identity
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.node import hardware
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.job import AccountDemands
 
+NO_DEMANDS = AccountDemands()
 ATTACH_TIMEOUT = 900.0
 """Seconds."""
 DEVICE = "/dev/sdf"
@@ -75,9 +78,16 @@ def step(holder: VolumeHolder | None, me: str) -> Step:
 
 
 def take(
-    aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]
+    aws: Aws,
+    cluster: str,
+    member: str,
+    me: Identity,
+    say: Callable[[str], None],
+    demands: AccountDemands = NO_DEMANDS,
 ) -> MemberIdentity:
     """Attach the interface and the disk of `member` to this instance. Idempotent.
+
+    `demands` are those of a disk that has to be made anew.
 
     Raises `Unavailable` if the previous instance does not end.
     """
@@ -94,7 +104,7 @@ def take(
         lambda holder: aws.ec2.detach_network_interface(AttachmentId=holder.attachment, Force=True),
     )
     hardware.of_this_instance().configure(interface["MacAddress"], interface["PrivateIpAddress"])
-    volume = _volume(aws, cluster, member, me, say)
+    volume = _volume(aws, cluster, member, me, say, demands)
     _attach(
         f"volume {volume}",
         me,
@@ -238,24 +248,32 @@ def _interface(aws: Aws, cluster: str, member: str) -> Mapping[str, Any]:
     raise EnvironmentFailure(f"there is no network interface for etcd member {member} of {cluster}")
 
 
-def _volume(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]) -> str:
+def _volume(
+    aws: Aws,
+    cluster: str,
+    member: str,
+    me: Identity,
+    say: Callable[[str], None],
+    demands: AccountDemands,
+) -> str:
     """Return the member's newest volume, or create one: older ones were replaced by it."""
     found = [each for each in _volumes(aws, cluster, member) if each["State"] not in _LOST]
     if found:
         return str(max(found, key=lambda each: each["CreateTime"])["VolumeId"])
     say(f"the disk of etcd member {member} is gone: creating a new one")
-    tags = {CLUSTER: cluster, MEMBER: member}
+    tags = {**demands.tags, CLUSTER: cluster, MEMBER: member}
     with calling(f"create a disk for etcd member {member}"):
         made = aws.ec2.create_volume(
             AvailabilityZone=me.zone,
             Size=DISK_GIB,
             VolumeType="gp3",
             Encrypted=True,
+            **({"KmsKeyId": demands.key} if demands.key else {}),
             ClientToken=f"{me.instance}-{member}",  # a repeated request creates no second disk
             TagSpecifications=[
                 {
                     "ResourceType": "volume",
-                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                    "Tags": pairs_of(tags),
                 }
             ],
         )

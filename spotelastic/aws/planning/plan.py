@@ -15,13 +15,14 @@ from spotelastic.aws.compute.images import (
     AMAZON_LINUX,
     RootDisk,
     find_root_disk,
+    find_workers_image,
     first_image,
-    workers_images,
 )
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import Interface, choose_interfaces
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.shared_network import SharedNetwork
+from spotelastic.aws.planning import encryption_key
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
@@ -53,6 +54,8 @@ class ClusterSpec:
     """The code, as the job's `code` names it."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Values by the name of the variable."""
+    build_secrets: Mapping[str, str] = field(default_factory=dict)
+    """The same, for the build of packages alone."""
     zones: tuple[str, ...] = ()
     """Zones for workers, the best first; by default in the order of their names."""
     placement: Literal["", "cluster"] = ""
@@ -63,6 +66,8 @@ class ClusterSpec:
     """The user's own bucket; by default the one that all clusters of the account share."""
     disk: int | None = None
     """Size of a worker's root disk in GiB; by default as its image needs."""
+    key: str = ""
+    """The KMS key of the user's own, in any of its names; by default AWS's keys."""
     etcd: BootRelease | None = None
     """The etcd that control nodes install; by default they have one."""
 
@@ -124,12 +129,13 @@ def plan_of(
         )
     # Running nodes keep their image: another Python or torch in the same job is refused.
     image = worker_groups.image(aws, Names(request.name)) if known is not None else ""
-    image = image or first_image(aws, *workers_images(kind.gpus))
+    image = image or find_workers_image(aws, kind.gpus)
     disk = _disk(aws, request, image, known)
     usual = account.default_bucket(aws)
     bucket = _bucket(request, known) or usual
     account.check_bucket(aws, bucket)
     spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces), disk)
+    spec = replace(spec, demands=replace(spec.demands, key=_key(aws, request, known)))
     parameters = {
         "Cluster": request.name,
         "Run": spec.run,
@@ -141,6 +147,8 @@ def plan_of(
         "ControlImage": first_image(aws, AMAZON_LINUX),
         "ControlType": names.CONTROL_TYPE,
         "BootScript": boot_script(),
+        "Boundary": spec.demands.boundary,
+        "Key": spec.demands.key,
     }
     return LaunchPlan(
         bucket, bucket != usual, spec, parameters, image, worker_zones, interfaces, disk
@@ -212,6 +220,16 @@ def _disk(aws: Aws, request: ClusterSpec, image: str, known: Mapping[str, Any] |
             f"--disk {request.disk}: {request.name} was made with disks of {its.gib} GiB: take it "
             "down first, or choose another --name"
         )
+    return its
+
+
+def _key(aws: Aws, request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
+    """Return the ARN of the user's key, "" for none; that of an existing cluster stays."""
+    wanted = encryption_key.find_key(aws, request.key) if request.key else ""
+    if known is None:
+        return wanted
+    its = cloudformation.parameters(known).get("Key", "")
+    encryption_key.check_kept(request.name, its, wanted)
     return its
 
 

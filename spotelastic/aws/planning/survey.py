@@ -7,11 +7,12 @@ Nothing is changed. A job that cannot be met raises; one that can be met in part
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from spotelastic.aws.base import partitions
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK
 from spotelastic.aws.compute import instance_types, offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
-from spotelastic.aws.compute.images import find_root_disk, first_image, workers_images
+from spotelastic.aws.compute.images import find_root_disk, find_workers_image
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.network_interfaces import choose_interfaces
 from spotelastic.aws.compute.prices import PriceList
@@ -20,7 +21,7 @@ from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.aws.network import cloudformation, existing_vpc, shared_network, zones
 from spotelastic.aws.network.existing_vpc import Network
 from spotelastic.aws.network.shared_network import SharedNetwork
-from spotelastic.aws.planning import disk_key, network_quotas, type_selection
+from spotelastic.aws.planning import disk_key, network_quotas, public_access, type_selection
 from spotelastic.aws.planning.type_selection import Option, Requirement
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -61,14 +62,18 @@ def survey(
     placed: bool = False,
     known: JobSpec | None = None,
     disk: int | None = None,
+    key: str = "",
 ) -> Survey:
     """Survey the region for a job, with the `known` one of its cluster if that is up.
 
     A job without instance types takes the cheapest in quota that meet the requirement. `placed`:
     its workers are to be in a cluster placement group. `disk`: size of their root disk in GiB.
+    `key`: the KMS key of the user's own.
 
     Raises `UsageError` and `EnvironmentFailure` for what the region cannot offer.
     """
+    partitions.check_region(aws.region)
+    partitions.check_money(aws.region, job.capacity.max_cost)
     kinds, options, short = _types(aws, job, requirement, known)
     _check_container(job, kinds)
     network = existing_vpc.look(aws, job.vpc, job.subnets) if job.vpc else None
@@ -82,10 +87,12 @@ def survey(
     addresses = _addresses(_nodes(job), interfaces, network, its_zones)
     nat_gateways = existing_vpc.gateways(interfaces, job.vpc)
     private, shared = interfaces > 1 and network is None, None
+    blocked = public_access.mode(aws) if known is None else public_access.OFF
     if network is None and known is None:
+        public_access.check_own_network(blocked)
         shared = None if private else shared_network.look(aws)
         network_quotas.check_room(aws, int(shared is None), nat_gateways)
-    image = first_image(aws, *workers_images(kinds[0].gpus))
+    image = find_workers_image(aws, kinds[0].gpus)
     size = find_root_disk(aws, image, disk).gib if known is None else known.disk_gib
     return Survey(
         types=kinds,
@@ -100,7 +107,9 @@ def survey(
             *short,
             *_of_network(job, network, its_zones, interfaces, known),
             *_of_shared_network(job, shared, its_zones),
-            *disk_key.warnings(aws),
+            *public_access.warnings(blocked, public=addresses[1] > 0),
+            *disk_key.warnings(aws, key),
+            *partitions.about_prices(aws.region),
         ),
         options=options,
         ranking=ranking,

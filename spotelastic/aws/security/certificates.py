@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import Names
+from spotelastic.aws.security.secrets import NO_DEMANDS, encryption, parameter
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.job import AccountDemands
 from spotelastic.model.validity import Validity
 
 if TYPE_CHECKING:
@@ -82,7 +83,13 @@ class Subject:
     address: str = ""
 
 
-def ensure(aws: Aws, its: Names, addresses: Mapping[str, str], now: datetime) -> Validity:
+def ensure(
+    aws: Aws,
+    its: Names,
+    addresses: Mapping[str, str],
+    now: datetime,
+    demands: AccountDemands = NO_DEMANDS,
+) -> Validity:
     """Create and renew the cluster's certificates; `addresses` has each etcd member's address.
 
     Returns until when they are valid. Raises `EnvironmentFailure` if the authority has expired.
@@ -94,16 +101,16 @@ def ensure(aws: Aws, its: Names, addresses: Mapping[str, str], now: datetime) ->
     authority = _read(aws, its.authority)
     if authority is None:
         authority = make_authority(its.cluster, now)
-        _store(aws, its, its.authority, authority)
+        _store(aws, its, its.authority, authority, demands)
     if end(authority) <= now.timestamp():
         ended = Validity(authority=end(authority))
         raise EnvironmentFailure(ended.warning(its.cluster, now.timestamp()))
     ends = list[float]()
-    for parameter, subject in wanted.items():
-        found = _read(aws, parameter)
+    for name, subject in wanted.items():
+        found = _read(aws, name)
         if found is None or not fits(found, subject, authority, now):
             found = issue(authority, subject, now)
-            _store(aws, its, parameter, found)
+            _store(aws, its, name, found, demands)
         ends.append(end(found))
     return Validity(min(ends), end(authority))
 
@@ -268,15 +275,11 @@ def _read(aws: Aws, parameter: str) -> Certificate | None:
     return msgspec.json.decode(answer["Parameter"]["Value"], type=Certificate)
 
 
-def _store(aws: Aws, its: Names, parameter: str, made: Certificate) -> None:
-    value: dict[str, Any] = {
-        "Name": parameter,
-        "Value": msgspec.json.encode(made).decode(),
-        "Type": "SecureString",
-    }
-    tags = [{"Key": CLUSTER, "Value": its.cluster}]
-    with calling(f"store the certificate {parameter}"):
+def _store(aws: Aws, its: Names, name: str, made: Certificate, demands: AccountDemands) -> None:
+    value: dict[str, Any] = {"Name": name, "Value": msgspec.json.encode(made).decode()}
+    with calling(f"store the certificate {name}"):
         try:
-            aws.ssm.put_parameter(**value, Tags=tags)
+            aws.ssm.put_parameter(**value, **parameter(its.cluster, demands))
         except aws.ssm.exceptions.ParameterAlreadyExists:
-            aws.ssm.put_parameter(**value, Overwrite=True)  # not allowed together with tags
+            # Not allowed together with tags.
+            aws.ssm.put_parameter(**value, **encryption(demands), Overwrite=True)

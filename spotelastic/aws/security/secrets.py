@@ -1,35 +1,61 @@
 """Stores and reads a job's secrets as SecureStrings in the Parameter Store."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.errors import UsageError
+from spotelastic.model.job import AccountDemands
 
+Use = Literal["secrets", "build"]
+"""What secrets are for: the script, or the build of packages."""
+NO_DEMANDS = AccountDemands()
 AT_ONCE = 10
 """Parameters that one call reads."""
 LARGEST = 4096
 """Bytes of a value that the Parameter Store takes in its free tier."""
 
 
-def check_sizes(values: Mapping[str, str]) -> None:
+def check_sizes(values: Mapping[str, str], flag: str = "--secret") -> None:
     """Raise `UsageError` for a secret that the Parameter Store would refuse."""
     for name, value in sorted(values.items()):
         if (size := len(value.encode())) > LARGEST:
             raise UsageError(
-                f"--secret {name}: it has {size} bytes, and the Parameter Store takes {LARGEST}: "
+                f"{flag} {name}: it has {size} bytes, and the Parameter Store takes {LARGEST}: "
                 "put it into an object that the script reads (--read), or split it"
             )
 
 
-def path(cluster: str) -> str:
+def encryption(demands: AccountDemands) -> dict[str, str]:
+    """Return how a parameter is stored."""
+    return {"Type": "SecureString", **({"KeyId": demands.key} if demands.key else {})}
+
+
+def parameter(cluster: str, demands: AccountDemands) -> dict[str, Any]:
+    """Return how a new parameter of a cluster is stored, and its tags."""
+    return {**encryption(demands), "Tags": pairs_of({**demands.tags, CLUSTER: cluster})}
+
+
+def path(cluster: str, use: Use = "secrets") -> str:
     """Return the folder of the secrets. Workers may read what is below `worker`."""
-    return f"/spotelastic/{cluster}/worker/secrets/"
+    return f"/spotelastic/{cluster}/worker/{use}/"
 
 
-def put(aws: Aws, cluster: str, values: Mapping[str, str]) -> dict[str, int]:
+def put(
+    aws: Aws,
+    cluster: str,
+    values: Mapping[str, str],
+    use: Use = "secrets",
+    demands: AccountDemands = NO_DEMANDS,
+) -> dict[str, int]:
     """Store what is new or differs; return the version of each."""
-    return {name: _put(aws, cluster, name, value) for name, value in sorted(values.items())}
+    folder = path(cluster, use)
+    return {
+        name: _put(aws, cluster, folder + name, value, demands)
+        for name, value in sorted(values.items())
+    }
 
 
 def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, ...]:
@@ -41,14 +67,16 @@ def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, .
     )
 
 
-def get(aws: Aws, cluster: str, versions: Mapping[str, int]) -> dict[str, str]:
+def get(
+    aws: Aws, cluster: str, versions: Mapping[str, int], use: Use = "secrets"
+) -> dict[str, str]:
     """Return the values of these versions' secrets.
 
     Raises `EnvironmentFailure` if one is missing.
     """
     names, found = sorted(versions), {}
     for first in range(0, len(names), AT_ONCE):
-        wanted = [path(cluster) + name for name in names[first : first + AT_ONCE]]
+        wanted = [path(cluster, use) + name for name in names[first : first + AT_ONCE]]
         with calling(f"read the secrets of {cluster}"):
             answer = aws.ssm.get_parameters(Names=wanted, WithDecryption=True)
         for item in answer["Parameters"]:
@@ -67,23 +95,19 @@ def known(aws: Aws, cluster: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(each[0] for each in found if each is not None)
 
 
-def _put(aws: Aws, cluster: str, name: str, value: str) -> int:
-    known = _known(aws, path(cluster) + name)
+def _put(aws: Aws, cluster: str, name: str, value: str, demands: AccountDemands) -> int:
+    known = _known(aws, name)
     if known is not None and known[0] == value:
         return known[1]
-    described = f"{name}, as given to `spotelastic up`"
+    described = f"{name.rpartition('/')[2]}, as given to `spotelastic up`"
     with calling(f"store the secret {name}"):
         if known is None:
             answer = aws.ssm.put_parameter(
-                Name=path(cluster) + name,
-                Description=described,
-                Value=value,
-                Type="SecureString",
-                Tags=[{"Key": CLUSTER, "Value": cluster}],
+                Name=name, Description=described, Value=value, **parameter(cluster, demands)
             )
         else:
             answer = aws.ssm.put_parameter(
-                Name=path(cluster) + name, Value=value, Type="SecureString", Overwrite=True
+                Name=name, Value=value, Overwrite=True, **encryption(demands)
             )
     return int(answer["Version"])
 

@@ -65,6 +65,7 @@ def prepare(target: CloudTarget, job: ValidatedJob, known: ClusterRecord | None)
         job.requirement,
         placed=bool(job.config.placement),
         disk=job.config.disk,
+        key=job.config.kms_key or "",
         known=None if known is None else known.spec,
     )
     plan.check_limits(job, found)

@@ -297,6 +297,15 @@ class JobConfig:
         stored=lambda job: set(job.secrets),
         shows_values=False,
     )
+    build_secret: Sequence[str] = option(
+        (),
+        "Variable for the build of packages alone, e.g. of a private index; NETRC: your ~/.netrc.",
+        UP,
+        ENVIRONMENT,
+        metavar="NAME",
+        stored=lambda job: set(job.build_secrets),
+        shows_values=False,
+    )
     read: Sequence[str] = option(
         (),
         "Another folder that the script may read. Can be repeated.",
@@ -347,6 +356,30 @@ class JobConfig:
         NETWORK,
         metavar="S[,S...]",
         commas=True,
+    )
+    tag: Sequence[str] | Mapping[str, str] = option(
+        (),
+        "Tag for everything that is made in the account. Can be repeated.",
+        UP,
+        NETWORK,
+        metavar="KEY=VALUE",
+        stored=lambda job: " ".join(f"{k}={v}" for k, v in sorted(job.demands.tags.items())),
+    )
+    permissions_boundary: str | None = option(
+        None,
+        "Permissions boundary of the roles that are made.",
+        UP,
+        NETWORK,
+        metavar="ARN",
+        stored=lambda job: job.demands.boundary,
+    )
+    kms_key: str | None = option(
+        None,
+        "Your own KMS key, for disks, parameters and logs.",
+        CLUSTER,
+        NETWORK,
+        metavar="KEY",
+        shown_default="AWS's own keys",
     )
     on_demand: str = option(
         "never",

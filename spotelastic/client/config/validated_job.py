@@ -3,11 +3,12 @@ turns it into the job that the cluster is to have."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive, requirements
+from spotelastic.aws.base.demands import boundary, read_tags
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
@@ -25,7 +26,13 @@ from spotelastic.client.config.job_config import SCRIPT, JobConfig
 from spotelastic.client.targets.choice import chosen
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
-from spotelastic.model.job import ALLOW_UNCOMMITTED, Capacity, JobSpec, Settings
+from spotelastic.model.job import (
+    ALLOW_UNCOMMITTED,
+    AccountDemands,
+    Capacity,
+    JobSpec,
+    Settings,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class ValidatedJob:
     archive: code_archive.Archive
     requirement: Requirement
     secrets: Mapping[str, str]
+    build_secrets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -84,10 +92,12 @@ class ValidatedJob:
             ),
             archive=self.archive.data,
             secrets=self.secrets,
+            build_secrets=self.build_secrets,
             zones=tuple(zone.name for zone in found.ranking),
             placement="cluster" if self.config.placement else "",
             bucket=self.config.bucket or "",
             disk=self.config.disk,
+            key=self.config.kms_key or "",
         )
 
 
@@ -105,6 +115,8 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
     settings, bought = _settings(config), _capacity(config)
     env, secrets = variables.variables(config.env, config.env_file, config.secret, os.environ)
     check_sizes(secrets)
+    env, build_secrets = variables.build_secrets(config.build_secret, env, secrets, os.environ)
+    check_sizes(build_secrets, "--build-secret")
     if config.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
     archive = code_archive.pack(folder)
@@ -127,11 +139,13 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         setup=config.setup or "",
         env=env,
         secrets=dict.fromkeys(secrets, 0),
+        build_secrets=dict.fromkeys(build_secrets, 0),
+        demands=AccountDemands(read_tags(config.tag), boundary(config.permissions_boundary)),
         read=variables.folders("read", config.read),
         write=variables.folders("write", config.write),
         folder=str(folder.resolve()),
     )
-    return ValidatedJob(config, spec, archive, _requirement(config), secrets)
+    return ValidatedJob(config, spec, archive, _requirement(config), secrets, build_secrets)
 
 
 def _script(config: JobConfig, folder: Path) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 from dotenv.parser import Binding, parse_stream
 
+from spotelastic.aws.artifacts.build_secrets import NETRC
 from spotelastic.errors import UsageError
 from spotelastic.redaction import SHORTEST
 
@@ -49,6 +50,39 @@ def variables(
             )
         hidden[name] = value
     return known, hidden
+
+
+def build_secrets(
+    names: Sequence[str],
+    given: Mapping[str, str],
+    hidden: Mapping[str, str],
+    environ: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return (variables, build secrets): what the script keeps of `given`, and what the build has.
+
+    A value comes from `given` or `hidden`, the job's variables and secrets, else from `environ`.
+    That of NETRC is the content of the file. Raises `UsageError`.
+    """
+    found = {}
+    for name in names:
+        here = {**environ, **hidden, **given}
+        value = here.get(_checked("--build-secret", name), "")
+        if name == NETRC:
+            value = _netrc(Path(value or "~/.netrc").expanduser())
+        if not value:
+            raise UsageError(
+                f"--build-secret {name}: there is no such variable here: export it first"
+            )
+        found[name] = value
+    return {name: value for name, value in given.items() if name not in found}, found
+
+
+def _netrc(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--build-secret {NETRC}: {file} cannot be read: {why}") from None
 
 
 def read(file: Path) -> dict[str, str]:

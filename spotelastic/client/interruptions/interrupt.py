@@ -93,7 +93,7 @@ def interrupt(
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
     if what.warns:
         _check_spot(cluster, what.node)
-    return CausedInterruption(what.node, what.kind, target.interrupt(what))
+    return CausedInterruption(what.node, what.kind, target.interrupt(what, cluster.spec.demands))
 
 
 def _check_spot(cluster: ClusterRecord, node: str) -> None:

@@ -18,6 +18,7 @@ from spotelastic.client.targets.account import AccountClusters
 from spotelastic.errors import UsageError
 from spotelastic.local.drill import FaultInjector
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import AccountDemands
 from spotelastic.model.progress import NodeStatus
 
 
@@ -75,7 +76,7 @@ class AwsTarget(AccountClusters):
     ) -> None:
         self.delete(name, say, keep_data=keep_data, bucket=bucket)
 
-    def interrupt(self, what: InterruptionRequest) -> float | None:
+    def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         seconds = what.seconds
         if not what.warns:
             autoscaling.end(self.aws, (what.node,))
@@ -87,7 +88,7 @@ class AwsTarget(AccountClusters):
                 f"--in {seconds:g}: AWS always gives {fault_injection.WARNING:g} s of notice "
                 "(or none: --kind loss)"
             )
-        fault_injection.interrupt(self.aws, what.node, seconds)
+        fault_injection.interrupt(self.aws, what.node, seconds, demands)
         return seconds
 
     def faults(self) -> FaultInjector:

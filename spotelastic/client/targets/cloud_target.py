@@ -16,6 +16,7 @@ from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.local.drill import FaultInjector
+from spotelastic.model.job import AccountDemands
 from spotelastic.model.progress import ClusterSummary, NodeStatus
 
 
@@ -125,8 +126,10 @@ class CloudTarget(Protocol):
 
     # -- what befalls it ------------------------------------------------------------------------
 
-    def interrupt(self, what: InterruptionRequest) -> float | None:
+    def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         """Interrupt a node; return the seconds until it goes, None if it stays.
+
+        `demands` are those of what has to be made for that.
 
         Raises `UsageError` for what this cloud cannot do.
         """

@@ -35,6 +35,7 @@ from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.joining import CloudUse
 from spotelastic.local.session import LocalSession
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import AccountDemands
 from spotelastic.model.progress import NodeStatus
 
 READ_TIMEOUT = 10.0
@@ -178,7 +179,7 @@ class LocalTarget(AccountClusters):
         say(f"{name} is gone")
         local_data.tell(name, say)
 
-    def interrupt(self, what: InterruptionRequest) -> float | None:
+    def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         faults = FaultClient(self._info)
         if not what.warns:
             faults.kill(what.node)

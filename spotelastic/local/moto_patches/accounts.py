@@ -37,6 +37,13 @@ def install(patches: Patches, market: SpotMarket, disk_key: DiskKey) -> None:
     def default_key(response: Any) -> ActionResult:
         return ActionResult({"KmsKeyId": disk_key.name})
 
+    @patches.addition(
+        ElasticBlockStore, "describe_vpc_block_public_access_options", "moto answers 500"
+    )
+    def public_access(response: Any) -> ActionResult:
+        blocked = {"InternetGatewayBlockMode": "off"}
+        return ActionResult({"VpcBlockPublicAccessOptions": blocked})
+
     _install_quotas(patches, market)
     names = {**iam.SERVICE_NAME_CONVERSION, "spot": "EC2Spot"}
     patches.addition(

@@ -11,8 +11,8 @@ import pytest
 
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute.instance_types import describe_mismatch, parse_type
+from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
 from spotelastic.aws.compute.network_interfaces import choose_interfaces
-from spotelastic.aws.compute.worker_groups import WorkerGroups, launch_template
 from spotelastic.local.instances.launch_checks import (
     DiskKey,
     ImageFacts,

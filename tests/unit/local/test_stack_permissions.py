@@ -3,6 +3,7 @@
 Nothing of the local cloud asks for these permissions: there CloudFormation acts by itself.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -22,6 +23,12 @@ def test_whoever_runs_up_and_down_may_have_the_stack_made_changed_and_deleted(
     policy: Callable[[], Policy], operation: str
 ) -> None:
     assert refused(policy(), operation) == []
+
+
+@pytest.mark.parametrize("policy", [shipped, documented])
+def test_a_policy_that_people_attach_fits_into_one(policy: Callable[[], Policy]) -> None:
+    """IAM counts a managed policy's characters without white space."""
+    assert len(json.dumps(policy(), separators=(",", ":"))) <= 6144
 
 
 def test_the_service_role_may_delete_every_resource_of_the_stack() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.permissions import of_another
-from support.template import ACCOUNT, BUCKET, CLUSTER, RUN, SERVICE_ROLE, arn, policies
+from support.template import ACCOUNT, BUCKET, CLUSTER, KEY, RUN, SERVICE_ROLE, arn, policies
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
 from spotelastic.aws.base.names import Names
@@ -72,6 +72,9 @@ CHECKPOINT = f"{RUN}/checkpoints/1/step-1/0.distcp"
 ENVIRONMENT = f"{CLUSTER}/environments/1.tar"
 INSTALLED = f"{CLUSTER}/boot/d1935/worker-ami-1-x86_64.tar.gz"
 
+THE_KEY = (Resource(KEY),)
+"""The user's, where there is one; all clusters may have the same."""
+
 THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
     "ControlRole": {
         "autoscaling:CompleteLifecycleAction": GROUPS,
@@ -94,6 +97,13 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         "ec2:ModifyInstanceAttribute": ec2("instance", "volume"),
         "ec2:TerminateInstances": ec2("instance"),
         "iam:PassRole": (Resource(SERVICE_ROLE),),
+        "kms:CreateGrant": THE_KEY,
+        "kms:Decrypt": THE_KEY,
+        "kms:DescribeKey": THE_KEY,
+        "kms:GenerateDataKey": THE_KEY,
+        "kms:GenerateDataKeyWithoutPlaintext": THE_KEY,
+        "kms:ReEncryptFrom": THE_KEY,
+        "kms:ReEncryptTo": THE_KEY,
         "s3:DeleteObject": objects(f"{CLUSTER}/etcd/1"),
         "s3:GetObject": objects(f"{CLUSTER}/job.json"),
         "s3:ListBucket": BUCKET_ITSELF,
@@ -106,6 +116,8 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         "ssm:GetParameter": secrets(ITS.member_certificate("a")),
     },
     "WorkerRole": {
+        "kms:Decrypt": THE_KEY,
+        "kms:GenerateDataKey": THE_KEY,
         "logs:CreateLogStream": LOGS,
         "logs:PutLogEvents": LOGS,
         "s3:AbortMultipartUpload": objects(CHECKPOINT),
@@ -130,6 +142,8 @@ CIRCUMSTANCES: dict[str, dict[str, str]] = {
     "iam:PassRole": {"iam:PassedToService": "cloudformation.amazonaws.com"},
     "s3:ListBucket": {"s3:prefix": f"{CLUSTER}/"},
 }
+VIA_DISKS = {"kms:ViaService": "ec2.us-east-1.amazonaws.com", "kms:GrantIsForAWSResource": "true"}
+VIA_OBJECTS = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
 ROLES = list(THINGS)
 
 
@@ -137,6 +151,8 @@ def calls(role: str) -> Iterator[AccessRequest]:
     for action, things in THINGS[role].items():
         for thing in things:
             whose = {"s3:ResourceAccount": ACCOUNT} if action.startswith("s3:") else {}
+            if action.startswith("kms:"):
+                whose = VIA_DISKS if role == "ControlRole" else VIA_OBJECTS
             yield AccessRequest(action, (thing,), whose | CIRCUMSTANCES.get(action, {}))
 
 
@@ -157,7 +173,8 @@ def test_a_role_may_do_it_to_its_own_cluster_and_to_no_other(role: str) -> None:
     its = policies(role)
     for access in calls(role):
         assert permits(its, access), access
-        if access.action != "iam:PassRole":  # of one role that all clusters have
+        # One service role and one key are there for all clusters.
+        if access.action != "iam:PassRole" and not access.action.startswith("kms:"):
             name = RUN if RUN in access.resources[0].arn else CLUSTER
             elsewhere = of_another(access, name)
             assert elsewhere != access
@@ -186,6 +203,20 @@ def test_a_bucket_that_has_become_another_accounts_gets_nothing_and_gives_nothin
         if access.action.startswith("s3:"):
             theirs = {**access.context, "s3:ResourceAccount": "111111111111"}
             assert not permits(its, replace(access, context=theirs)), access
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_is_used_through_the_services_that_store_with_it_and_no_other_key_is(
+    role: str,
+) -> None:
+    its = policies(role)
+    for access in calls(role):
+        if access.action.startswith("kms:"):
+            assert not permits(its, replace(access, context={})), access
+            elsewhere = {**access.context, "kms:ViaService": "lambda.us-east-1.amazonaws.com"}
+            assert not permits(its, replace(access, context=elsewhere)), access
+            another = (Resource(arn("kms", "key/another")),)
+            assert not permits(its, replace(access, resources=another)), access
 
 
 def test_a_worker_changes_none_of_what_the_cluster_is_run_by() -> None:

@@ -18,6 +18,7 @@ from spotelastic.aws.compute.instance_types import (
     describe_mismatch,
     parse_type,
 )
+from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
 from spotelastic.aws.compute.network_interfaces import (
     ORDINARY,
     Interface,
@@ -25,7 +26,6 @@ from spotelastic.aws.compute.network_interfaces import (
     NetworkCards,
     choose_interfaces,
 )
-from spotelastic.aws.compute.worker_groups import WorkerGroups, launch_template
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity
 

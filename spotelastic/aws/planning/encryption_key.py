@@ -1,0 +1,53 @@
+"""Looks at the KMS key of the user's own (`--kms-key`), before anything is made."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.errors import UsageError
+
+PAGE = "docs/how-to/encrypt-with-your-own-key.md"
+_UNKNOWN = frozenset({"NotFoundException", "InvalidArnException", "ValidationException"})
+
+
+def find_key(aws: Aws, name: str) -> str:
+    """Return the ARN of a key that is given by its id, ARN or alias.
+
+    Raises `UsageError` for a key that is not there, or that can encrypt no disk.
+    """
+    try:
+        with calling(f"look at the key {name}"):
+            found = aws.kms.describe_key(KeyId=name)["KeyMetadata"]
+    except Rejected as error:
+        if error.code in DENIED:
+            raise UsageError(f"--kms-key {name}: {error}; {PAGE} says who needs it") from error
+        if error.code not in _UNKNOWN:
+            raise
+        raise UsageError(
+            f"--kms-key {name}: there is no such key in {aws.region}; give its id, its ARN, or "
+            "alias/NAME"
+        ) from error
+    if wrong := unfit(found):
+        raise UsageError(f"--kms-key {name}: {wrong}")
+    return str(found["Arn"])
+
+
+def unfit(key: Mapping[str, Any]) -> str:
+    """Return why a key, as KMS describes it, cannot be used; "" if it can (pure)."""
+    state = key.get("KeyState", "Enabled")
+    if state != "Enabled":
+        return f"it is {state}: enable it, or name another one"
+    if key.get("KeySpec", "SYMMETRIC_DEFAULT") != "SYMMETRIC_DEFAULT":
+        return f"it is a key for {key['KeySpec']}, and disks need a symmetric one"
+    if key.get("KeyManager") == "AWS":
+        return "it is AWS's own, which is used without this flag: leave it out"
+    return ""
+
+
+def check_kept(cluster: str, its: str, wanted: str) -> None:
+    """Raise `UsageError` where another key is wanted than the cluster was made with."""
+    if wanted and wanted != its:
+        raise UsageError(
+            f"--kms-key {wanted}: {cluster} was made with {its or 'AWS keys'}: take it down first, "
+            "or choose another --name"
+        )
