@@ -4,6 +4,7 @@ Importing this package loads neither torch nor boto3. Each public name (`Checkpo
 imports its module on first use.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +41,21 @@ _LAZY = {
 }
 """The module that defines each public name."""
 
+_OF_NODES = ("Checkpointer", "launch")
+"""Names for what runs on a node, which takes Linux."""
 _OF_TRAIN = ("torch", "numpy")
 """Packages that the extra `train` brings."""
 
 
 def __getattr__(name: str) -> Any:
+    if sys.platform == "win32":
+        import_module("spotelastic.systems").refuse_windows()
     if name == "client":
         return import_module("spotelastic.client")
     if name not in _LAZY:
         raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
+    if name in _OF_NODES:
+        import_module("spotelastic.systems").require_linux(f"spotelastic.{name}")
     try:
         return getattr(import_module(_LAZY[name]), name)
     except ModuleNotFoundError as error:

@@ -1,6 +1,7 @@
 """Wraps Linux process facilities: prctl, signals, /proc, waiting for processes to end.
 
-Needs Linux and the standard library only.
+Needs Linux; imports nothing but the standard library and signals.py. What also runs on macOS does
+not import it.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+
+from spotelastic.signals import send
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -114,15 +117,6 @@ def reaped() -> Iterator[tuple[int, int]]:
         if pid == 0:
             return
         yield pid, os.waitstatus_to_exitcode(status)
-
-
-def send(pid: int, sig: int) -> bool:
-    """Send a signal; return False if the process has ended or belongs to another user."""
-    try:
-        os.kill(pid, sig)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 @contextlib.contextmanager

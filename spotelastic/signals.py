@@ -1,4 +1,5 @@
-"""Handles Ctrl-C, SIGTERM and SIGHUP in a command that must clean up before it ends."""
+"""Sends signals, and handles Ctrl-C, SIGTERM and SIGHUP in a command that must clean up before it
+ends."""
 
 import os
 import signal
@@ -7,6 +8,15 @@ from types import FrameType
 from typing import Self
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def send(pid: int, sig: int) -> bool:
+    """Send a signal; return False if the process has ended or belongs to another user."""
+    try:
+        os.kill(pid, sig)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 class Signals:

@@ -36,12 +36,6 @@ LARGEST_ARRAY = 1000
 """Most nodes of a cluster: the size that one etcd and one worker group are designed for."""
 
 
-def linux(platform: str = sys.platform) -> None:
-    """Raise `EnvironmentFailure` on any system but Linux."""
-    if platform != "linux":
-        raise EnvironmentFailure(f"spotelastic runs on Linux only; this is {platform}")
-
-
 def sizes(*, minimum: int, maximum: int, per_node: int | None) -> None:
     """Check the numbers of nodes and of workers per node."""
     for flag, value in (("--min", minimum), ("--max", maximum)):

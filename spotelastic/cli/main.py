@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from spotelastic import systems
 from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.wrapping import note
 
@@ -51,8 +52,10 @@ def main() -> None:
 
 def run_command(args: Sequence[str]) -> int:
     """Run one command and return its exit code."""
+    systems.refuse_windows()
     program = PROGRAMS.get(args[0])
     if program is not None:
+        systems.require_linux(f"`spotelastic {args[0]}`")
         return int(import_module(program).main(args[1:]))
     from spotelastic.cli.app import app
 

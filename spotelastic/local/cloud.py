@@ -111,7 +111,12 @@ def start(
 
 
 def find() -> CloudInfo | None:
-    """Return the running cloud, or None. Remains of a cloud that was killed are removed."""
+    """Return the running cloud, or None. Remains of a cloud that was killed are removed.
+
+    Only Linux has any.
+    """
+    if sys.platform != "linux":
+        return None
     try:
         values = json.loads(_record().read_text())
         info = CloudInfo(**{**values, "zones": tuple(values["zones"])})

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
-from spotelastic.linux import send
 from spotelastic.local.base import processes
 from spotelastic.local.base.conditions import Conditions, ConditionsInForce
 from spotelastic.local.iam.authority import Authority, Call
 from spotelastic.local.instances.imds import Trouble
+from spotelastic.signals import send
 
 if TYPE_CHECKING:
     from spotelastic.local.autoscaling.groups import AutoScaling

@@ -15,6 +15,9 @@ def handler() -> Callable[[Any], Any]:
 
 
 def _create(params: Any) -> Any:
+    from spotelastic import systems
+
+    systems.require_linux("--rdzv-backend=spotelastic")
     from spotelastic.rendezvous.torch_plugin import SpotelasticHandler
 
     return SpotelasticHandler(params)

@@ -8,7 +8,10 @@ from support.tutorials import PAGES, blocks, environment_of, follow
 
 NOT_TRIED = {
     "pip install 'spotelastic[all]'": "the tests have installed it",
+    "python3 -m venv ~/spotelastic": "the tests have installed it",
+    "aws configure sso --profile training": "needs an AWS account",
     "aws sts get-caller-identity": "needs an AWS account",
+    "QUOTA=L-3819A6DF  # All G and VT Spot Instance Requests": "needs an AWS account",
     "spotelastic ls": "with its last cluster the local cloud has ended",
 }
 """First lines of the blocks that are not run here, by the reasons that the pages' sources give."""

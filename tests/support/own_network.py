@@ -14,9 +14,9 @@ ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d")
 class Own:
     """A network as somebody's platform team has made it: public subnets, and one for S3 alone."""
 
-    def __init__(self, aws: Aws) -> None:
-        self.aws, ec2 = aws, aws.ec2
-        self.vpc = ec2.create_vpc(CidrBlock=NETWORK)["Vpc"]["VpcId"]
+    def __init__(self, aws: Aws, block: str = NETWORK) -> None:
+        self.aws, self.block, ec2 = aws, block, aws.ec2
+        self.vpc = ec2.create_vpc(CidrBlock=block)["Vpc"]["VpcId"]
         gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
         ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=self.vpc)
         table = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
@@ -34,7 +34,7 @@ class Own:
         )
 
     def _subnet(self, index: int, zone: str) -> str:
-        block = NETWORK.replace(".0.0/16", f".{index}.0/24")
+        block = self.block.replace(".0.0/16", f".{index}.0/24")
         made = self.aws.ec2.create_subnet(VpcId=self.vpc, CidrBlock=block, AvailabilityZone=zone)
         return str(made["Subnet"]["SubnetId"])
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spotelastic.agent.workers.failure import reported
-from spotelastic.linux import CLEAN_WITHIN, children, cleans, family, reaped, send
+from spotelastic.linux import CLEAN_WITHIN, children, cleans, family, reaped
+from spotelastic.signals import send
 
 LOAD_WITHIN = 1.0
 """Seconds that the system may take to load a program before it is ended unexamined."""

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from spotelastic.linux import FAILING, send
+from spotelastic.linux import FAILING
+from spotelastic.signals import send
 
 _OWN = Path(__file__)
 _LAUNCHER = tuple(

@@ -22,7 +22,8 @@ from spotelastic_checkpoints.isolated import command
 
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
-from spotelastic.linux import END_WITHIN, end_marked, send
+from spotelastic.linux import END_WITHIN, end_marked
+from spotelastic.signals import send
 
 _GLOO = re.compile(
     r"\[[^\]\s]*/gloo/[^\]\s]*:\d+\] (.*?)\.?\s+This is typically caused by .*?GLHF!( \S*)?",

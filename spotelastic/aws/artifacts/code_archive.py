@@ -2,8 +2,9 @@
 
 `pack` selects files as git would: by nested .gitignore files and those of the repository above, but
 tracked files are never ignored, and .git is never included. spotelastic.toml is left out, and so is
-what .spotelasticignore files (same syntax) name. The same contents give the same bytes on any
-machine at any time. The archive's SHA-256 is its name, so an unchanged folder is shipped once.
+what .spotelasticignore files (same syntax) name, or an operating system has left there. The same
+contents give the same bytes at any time, on any machine with the same zlib. The archive's SHA-256
+is its name, so an unchanged folder is shipped once.
 
 `unpack` trusts nothing: it checks the hash first, uses tarfile's data filter, and the target
 appears complete or not at all.
@@ -17,14 +18,16 @@ import shutil
 import stat
 import tarfile
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotelastic.aws.artifacts.ignore_rules import IgnoreRules, git, rules_for
+from spotelastic.aws.artifacts.ignore_rules import OURS, IgnoreRules, git, rules_for
 from spotelastic.aws.artifacts.left_out import LeftOut, measure
+from spotelastic.aws.artifacts.system_files import left_by_system
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.dump import is_dump
 
@@ -51,6 +54,25 @@ class Archive:
     files: int
     left_out: LeftOut | None = field(default=None, compare=False)
     """What git's rules alone keep from being shipped."""
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+    """The paths of the files, relative to the folder."""
+
+    def require(self, name: str) -> None:
+        """Raise `UsageError` if the nodes do not get the file, by exactly this name.
+
+        macOS opens `train.py` where the file is named `Train.py`, and Linux does not.
+        """
+        if name in self.names:
+            return
+        if twin := next((each for each in sorted(self.names) if _alike(each, name)), None):
+            raise UsageError(
+                f"{name}: the file is named {twin}, and nodes, which run Linux, tell that apart: "
+                "write its name so"
+            )
+        raise UsageError(
+            f"{name} is not shipped to the nodes, as an ignore file leaves it out: take it out "
+            f"there, or add the line !/{name} to {OURS}"
+        )
 
 
 def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
@@ -73,7 +95,22 @@ def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
     data = raw.getvalue()
     shipped, rules = set(paths), rules_for(folder)
     by_git = (p for p in ignored if p not in shipped and not _left_out_by_us(p, folder, rules))
-    return Archive(hashlib.sha256(data).hexdigest(), data, len(paths), measure(folder, by_git))
+    return Archive(
+        hashlib.sha256(data).hexdigest(),
+        data,
+        len(paths),
+        measure(folder, by_git),
+        frozenset(path.relative_to(folder).as_posix() for path in paths),
+    )
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether a file system of macOS takes two names for one."""
+    return _folded(one) == _folded(other)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
 
 
 def unpack(data: bytes, sha256: str, target: Path) -> None:
@@ -115,7 +152,7 @@ def _walk(folder: Path, rules: IgnoreRules, ignored: list[Path]) -> Iterator[Pat
         entries = list(found)
     for entry in entries:
         path = Path(entry.path)
-        if entry.name in NEVER or is_dump(entry.name):
+        if entry.name in NEVER or is_dump(entry.name) or left_by_system(path):
             continue
         inside = entry.is_dir(follow_symlinks=False)
         if rules.ignores(path, folder=inside):
@@ -154,9 +191,9 @@ def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
     told, rules = git(folder, *asked) or b"", rules_for(folder)
     for name in filter(None, told.split(b"\0")):
         inside = Path(os.fsdecode(name))
-        if str(inside) == FLAGS or not NEVER.isdisjoint(inside.parts):
-            continue
         path = folder / inside
+        if str(inside) == FLAGS or not NEVER.isdisjoint(inside.parts) or left_by_system(path):
+            continue
         if not _left_out_by_us(path, folder, rules) and _is_there(path):
             yield path
 

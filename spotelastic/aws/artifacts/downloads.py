@@ -2,6 +2,7 @@
 
 import hashlib
 from http.client import HTTPException
+from pathlib import Path
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 
@@ -11,14 +12,32 @@ FETCH_TIMEOUT = 60.0
 
 def fetch(url: str) -> bytes:
     """Return the bytes at the URL. Raises `Unavailable`."""
-    import urllib.request  # imported here: workers rarely need it, and it takes memory
+    import ssl  # imported here: workers rarely need these, and they take memory
+    import urllib.request
 
     try:
-        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT) as answer:
+        trusted = ssl.create_default_context(cafile=authorities())
+        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT, context=trusted) as answer:
             data: bytes = answer.read()
     except (OSError, HTTPException) as error:
         raise Unavailable(f"cannot fetch {url}: {error}") from error
     return data
+
+
+def authorities() -> str | None:
+    """Return the file of certificate authorities to trust; None for those of the system.
+
+    The Python of python.org finds none on macOS before somebody has run its `Install Certificates`.
+    Those that come with boto3 are trusted then, by which the calls to AWS go already.
+    """
+    import ssl
+
+    places = ssl.get_default_verify_paths()
+    if places.cafile or (places.capath and any(Path(places.capath).iterdir())):
+        return None
+    from botocore.httpsession import get_cert_path
+
+    return str(get_cert_path(True))
 
 
 def checked(data: bytes, sha256: str, what: str, where: str) -> bytes:

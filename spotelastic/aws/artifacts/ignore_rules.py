@@ -11,6 +11,7 @@ ignore file was read in another way than its author meant. A file that cannot be
 import codecs
 import os
 import subprocess
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class IgnoreRules:
         if said is not None:
             return said
         if self.told is not None:
-            return path in self.told
+            return _composed(path) in self.told
         return bool(_deepest(self.by_git, path, folder=folder))
 
     def ours_inside(self, folder: Path) -> "IgnoreRules":
@@ -91,7 +92,7 @@ def rules_for(folder: Path) -> IgnoreRules:
             + (_repository_patterns(parent) if parent == above[0] else _patterns(parent, GITS)),
         )
     told = _ask_git(folder) if above else None
-    if told is not None and folder in told:
+    if told is not None and _composed(folder) in told:
         # The user trains in a folder that the repository ignores as a whole, as build/ may be:
         # only what is said in it counts.
         return IgnoreRules(rules.by_us, _patterns(folder, GITS))
@@ -132,12 +133,18 @@ def _ask_git(folder: Path) -> frozenset[Path] | None:
         "--",
         ".",
     ]
-    root, listed = git(folder, "rev-parse", "--show-toplevel"), git(folder, *asked)
-    if root is None or listed is None:
+    # Relative to the folder: git may spell the root otherwise (links; on a Mac upper case).
+    inside, listed = git(folder, "rev-parse", "--show-prefix"), git(folder, *asked)
+    if inside is None or listed is None:
         return None
-    top = Path(os.fsdecode(root.removesuffix(b"\n")))
-    names = (entry[3:] for entry in listed.split(b"\0") if entry.startswith(b"!! "))
-    return frozenset(top / os.fsdecode(name) for name in names)
+    begin = b"!! " + inside.removesuffix(b"\n")
+    names = (entry[len(begin) :] for entry in listed.split(b"\0") if entry.startswith(begin))
+    return frozenset(_composed(folder / os.fsdecode(name)) for name in names)
+
+
+def _composed(path: Path) -> Path:
+    """Return a path as git spells it, which on a Mac composes letters that the disk decomposes."""
+    return Path(unicodedata.normalize("NFC", str(path)))
 
 
 def git(folder: Path, *arguments: str) -> bytes | None:

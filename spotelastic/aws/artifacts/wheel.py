@@ -1,7 +1,9 @@
 """Builds a wheel of the running spotelastic, so that instances run what the caller runs.
 
 It is made from the installed files, of a checkout or a wheel, without a build tool. The same files
-give the same bytes, and the SHA-256 is its name.
+give the same bytes on every system, and the SHA-256 is its name: what nodes have installed of it is
+kept under that name, also for the `up` of another machine. So nothing is compressed, which each
+zlib does in its own way.
 """
 
 import base64
@@ -16,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spotelastic import __version__
+from spotelastic.aws.artifacts.system_files import left_by_system
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import EnvironmentFailure
 
@@ -51,11 +54,10 @@ def build() -> Wheel:
     record = f"{_INFO}/RECORD"
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(name)  # dated 1980: nothing differs between two machines
             info.external_attr = 0o644 << 16
-            info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, data)
     data = raw.getvalue()
     return Wheel(hashlib.sha256(data).hexdigest(), data)
@@ -67,7 +69,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
         assert spec is not None and spec.origin is not None
         folder = Path(spec.origin).parent
         for path in folder.rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and "__pycache__" not in path.parts and not left_by_system(path):
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()
     for name in ("cluster.yaml", *BOOT_FILES):
         yield f"{NAME}/_infra/{name}", infra(name).read_bytes()

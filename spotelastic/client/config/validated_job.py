@@ -103,7 +103,7 @@ class ValidatedJob:
 
 def check(config: JobConfig, folder: Path) -> ValidatedJob:
     """Return the job of the script in `folder`. Raises `UsageError` and `EnvironmentFailure`."""
-    validation.linux()
+    chosen(config).check_system()
     path = _script(config, folder)
     validation.script(path, folder)
     script = validation.within(path, folder)
@@ -120,6 +120,10 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
     if config.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
     archive = code_archive.pack(folder)
+    archive.require(script)
+    environment = requirements.find(folder, config.environment, archive.sha256)
+    if environment is not None:
+        archive.require(validation.within(Path(environment.file), folder))
     spec = JobSpec(
         cluster=name,
         run=config.resume or "",
@@ -135,7 +139,7 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         linger=validation.linger(str(config.linger)),
         vpc=config.vpc or "",
         subnets=tuple(config.subnets),
-        environment=requirements.find(folder, config.environment, archive.sha256),
+        environment=environment,
         setup=config.setup or "",
         env=env,
         secrets=dict.fromkeys(secrets, 0),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from spotelastic import validation
+from spotelastic import systems, validation
 from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.progress import Say
@@ -41,6 +41,9 @@ class CloudChoice(Protocol):
     def workers(self) -> int:
         """Workers on each node, where the job names no number; 0: one per GPU."""
 
+    def check_system(self) -> None:
+        """Raise `EnvironmentFailure` where this cloud cannot be used from this machine's system."""
+
     def check(self, config: JobConfig) -> None:
         """Raise `UsageError` for what this cloud does not do."""
 
@@ -67,6 +70,9 @@ class AwsChoice:
 
     workers = 0
 
+    def check_system(self) -> None:
+        systems.refuse_windows()
+
     def check(self, config: JobConfig) -> None:
         if config.drill:
             raise UsageError("--drill interrupts nodes of the local cloud: add --local")
@@ -87,6 +93,9 @@ class LocalChoice:
     """A job on this machine. Its nodes are processes without GPUs."""
 
     workers = 1
+
+    def check_system(self) -> None:
+        systems.require_linux("--local")
 
     def check(self, config: JobConfig) -> None:
         if config.image:

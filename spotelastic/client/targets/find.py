@@ -2,6 +2,7 @@
 
 import os
 
+from spotelastic import systems
 from spotelastic.aws.base.clients import Aws, has_credentials
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
@@ -31,10 +32,16 @@ def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
             )
         return LocalTarget(running)
     if where:
+        systems.require_linux("--local")
         raise UsageError(
             "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
         )
     if where is None and not aws_is_configured():
+        if not systems.has_linux():
+            raise UsageError(
+                "no AWS account is configured: log in with `aws configure sso` or `aws configure`, "
+                "or set AWS_PROFILE"
+            )
         raise UsageError(
             "no local cloud is running and no AWS account is configured: start a local one "
             "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"

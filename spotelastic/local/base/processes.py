@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotelastic.linux import send
+from spotelastic.signals import send
 
 INSTANCE = "SPOTELASTIC_INSTANCE"
 CLOUD = "SPOTELASTIC_CLOUD"

@@ -6,14 +6,13 @@ Neither direction holds the whole state in memory: its tensors are mapped files.
 import functools
 import math
 import mmap
-import os
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import torch
@@ -23,6 +22,7 @@ from spotelastic_checkpoints.format import encoding, layout, manifest, shards
 from spotelastic_checkpoints.format.layout import Declaration
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.free_memory import mib
+from spotelastic_checkpoints.memory.reserve import reserve
 from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit, Item
@@ -92,7 +92,7 @@ def to_torch(
         targets = {name: _bytes(tensor) for name, tensor in tensors.items()}
         complete = Path(folder) / "complete"
         with complete.open("wb") as file:
-            _allocate(file, sum(map(len, targets.values())))
+            reserve(file.fileno(), sum(map(len, targets.values())))
         assemble(catalog, checkpoint, targets, done)
         _save(nested[part] if part else nested, complete)
         complete.rename(path)
@@ -183,23 +183,13 @@ def _backed(item: Item, file: Path) -> torch.Tensor:
     if not count:
         return torch.empty(item.shape, dtype=dtype)
     with file.open("wb") as made:
-        _allocate(made, count * dtype.itemsize)
+        reserve(made.fileno(), count * dtype.itemsize)
     try:
         tensor = torch.from_file(str(file), shared=True, size=count, dtype=dtype)
     except RuntimeError as error:
         raise EnvironmentFailure(f"{file.parent} has no room for {item.fqn}: {error}") from error
     file.unlink()
     return tensor.view(item.shape)
-
-
-def _allocate(file: IO[bytes], nbytes: int) -> None:
-    """Reserve disk space for a file.
-
-    The space is really allocated. Writing to a mapped page that the disk has no room for would end
-    the process with SIGBUS.
-    """
-    if nbytes:
-        os.posix_fallocate(file.fileno(), 0, nbytes)
 
 
 def _save(state: Any, path: Path) -> None:
@@ -256,7 +246,7 @@ def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
         try:
             folder = tempfile.gettempdir()
             file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
-            _allocate(file, nbytes)
+            reserve(file.fileno(), nbytes)
         except OSError as error:
             raise EnvironmentFailure(
                 f"{folder} has no room for {mib(nbytes)}, which are needed to import {path}: "

@@ -5,12 +5,14 @@ causes none, and fills a thousand tensors in one call. The interpreter's lock is
 """
 
 import ctypes
+import functools
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import torch
 from spotelastic_checkpoints.types import Moved
@@ -37,9 +39,14 @@ LIMITS = ReadLimits()
 Call = tuple[int, int, list[int]]
 """Offset in the file, number of bytes, and the addresses and lengths they go to, as a flat list."""
 
-_preadv = ctypes.CDLL(None, use_errno=True).preadv64
-_preadv.restype = ctypes.c_ssize_t
-_preadv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+
+@functools.cache
+def _preadv() -> Any:
+    """Return the C library's call, which only Linux has by this name."""
+    call = ctypes.CDLL(None, use_errno=True).preadv64
+    call.restype = ctypes.c_ssize_t
+    call.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+    return call
 
 
 def can_fill(tensor: torch.Tensor) -> bool:
@@ -139,9 +146,10 @@ def calls(
 
 
 def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
+    preadv = _preadv()
     while length:
         vector = (ctypes.c_size_t * len(parts))(*parts)
-        count = _preadv(descriptor, vector, len(parts) // 2, offset)
+        count = preadv(descriptor, vector, len(parts) // 2, offset)
         if count < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

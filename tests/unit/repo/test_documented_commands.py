@@ -18,10 +18,11 @@ NOT_OURS = {
     *("--auto-compaction-retention", "--enable-v2", "--ignore-checksum"),
     *("--shm-size", "--ulimit", "--dryrun", "--index-url"),
     *("--local-rank", "--steps", "--epochs"),
+    *("--cask", "--from-history", "--install", "--profile", "--python"),
     *("--bagua-net-switch-on", "--nproc"),
 }
-"""Flags of etcd and rclone; of docker, SkyPilot and pip; of scripts; and two that show other
-spellings of ours."""
+"""Flags of etcd and rclone; of docker, SkyPilot and pip; of scripts; of what a laptop has; and two
+that show other spellings of ours."""
 
 
 def pages() -> list[Path]:

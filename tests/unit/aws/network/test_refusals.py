@@ -79,6 +79,21 @@ def test_the_first_failure_of_this_operation_is_told_however_far_back() -> None:
 
 
 @pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.SSOTokenLoadError(error_msg="no token"),
+        exceptions.UnauthorizedSSOTokenError(),
+        exceptions.TokenRetrievalError(provider="sso", error_msg="expired"),
+    ],
+)
+def test_a_session_of_identity_center_that_has_ended_names_what_begins_another(
+    error: exceptions.BotoCoreError,
+) -> None:
+    with pytest.raises(SignedOut, match=r"log in again with `aws sso login`$"), calling("look"):
+        raise error
+
+
+@pytest.mark.parametrize(
     ("code", "region"),
     [
         ("InvalidClientTokenId", True),
