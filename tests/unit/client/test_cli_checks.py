@@ -185,11 +185,6 @@ def test_the_cluster_is_named_after_the_script(script: str, name: str) -> None:
     assert validation.default_name(Path(script)) == name
 
 
-def test_other_systems_are_told_in_one_line() -> None:
-    with pytest.raises(EnvironmentFailure, match="Linux only; this is darwin"):
-        validation.linux("darwin")
-
-
 def test_too_little_room_is_told_with_the_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
