@@ -13,31 +13,18 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from spotelastic_checkpoints.backoff import Backoff
 
-from spotelastic import systems
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-THROTTLED = frozenset(
-    {
-        "BandwidthLimitExceeded",
-        "EC2ThrottledException",
-        "PriorRequestNotComplete",
-        "RequestLimitExceeded",
-        "RequestThrottled",  # SQS
-        "RequestThrottledException",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-        "ServiceUnavailable",
-        "InternalError",
-        "InternalFailure",
-        "SlowDown",
-    }
-)
+BUSY = frozenset({"ServiceUnavailable", "Unavailable", "InternalError", "InternalFailure"})
+"""Codes of answers that pass by themselves, besides those in botocore's own lists."""
+LASTING = frozenset({"LimitExceededException"})
+"""Codes that botocore sends again, but that do not pass: a limit of CloudFormation or of logs."""
+TOO_MANY = 429
+"""HTTP status of a throttled request."""
 PRICING_REGION = "us-east-1"
 """The region whose Pricing API is used."""
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
@@ -311,9 +298,7 @@ def calling(what: str) -> Iterator[None]:
     except boto.ClientError as error:
         raise _translated(what, error) from error
     except ended_session() as error:
-        of_sso = isinstance(error, boto.SSOError | boto.TokenRetrievalError)
-        how = " with `aws sso login`" if of_sso else ""
-        raise SignedOut(f"cannot {what}: {error}: log in again{how}", "ExpiredToken") from error
+        raise SignedOut(f"cannot {what}: {error}: log in again", "ExpiredToken") from error
     except EOFError as error:
         # botocore has asked for a one-time code, and there is no terminal to ask at.
         raise SignedOut(
@@ -345,10 +330,7 @@ def wrong_configuration(error: Exception) -> str | None:
 
     match error:
         case boto.NoCredentialsError():
-            ways = ", set AWS_PROFILE, or use --local"
-            if not systems.has_linux():
-                ways = ", or set AWS_PROFILE"
-            return f"no AWS credentials; run `aws configure`{ways}"
+            return "no AWS credentials; run `aws configure`, set AWS_PROFILE, or use --local"
         case boto.PartialCredentialsError():
             return f"AWS credentials are incomplete: {error}"
         case boto.ProfileNotFound():
@@ -374,7 +356,7 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     code = str(details.get("Code", ""))
     message = str(details.get("Message", "")) or str(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in THROTTLED or status >= 500:
+    if status == TOO_MANY or status >= 500 or code in BUSY or _is_retryable(code, error):
         return Busy(f"cannot {what}: AWS is busy ({code}: {message})", code)
     if code in SKEWED or any(words in message for words in CLOCK):
         return SignedOut(
@@ -387,6 +369,17 @@ def _translated(what: str, error: Any) -> SpotelasticError:
         reason = _ENCODED.sub("", message)
         return Rejected(f"cannot {what}: not permitted ({reason})", code, reason)
     return Rejected(f"cannot {what}: {message} ({code})", code)
+
+
+def _is_retryable(code: str, error: Any) -> bool:
+    """Whether botocore itself would send the request again: it is throttled, or was lost."""
+    if code in LASTING:
+        return False
+    from botocore.retries import standard
+
+    context = standard.RetryContext(1, parsed_response=error.response, caught_exception=error)
+    checkers = (standard.ThrottledRetryableChecker(), standard.TransientRetryableChecker())
+    return any(checker.is_retryable(context) for checker in checkers)
 
 
 def _signed_out(what: str, code: str, message: str) -> SignedOut:
