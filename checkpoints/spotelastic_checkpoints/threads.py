@@ -12,16 +12,18 @@ def minded(names: tuple[str, ...], ended: Callable[[str, str], None]) -> Iterato
     Only threads whose names begin with one of `names` are reported. `ended` is called in the
     thread. The traceback is printed as usual.
     """
-    before = threading.excepthook
+    before, over = threading.excepthook, threading.Event()
 
     def hook(told: threading.ExceptHookArgs) -> None:
         before(told)
         name = told.thread.name if told.thread is not None else ""
-        if name.startswith(names):
+        if name.startswith(names) and not over.is_set():
             ended(name, f"{told.exc_type.__name__}: {told.exc_value}")
 
     threading.excepthook = hook
     try:
         yield
     finally:
-        threading.excepthook = before
+        over.set()
+        if threading.excepthook is hook:  # else another one passes its calls on to this
+            threading.excepthook = before

@@ -1,17 +1,21 @@
 """Polls a node's source of interruption notices, once a second, on a thread of its own.
 
-Trouble with the source (the metadata service answers 503, or hangs) only lengthens the pause
-between two polls.
+Trouble with the source only lengthens the pause between two polls: the metadata service answers
+503, hangs, or answers what nobody has foreseen. The thread never ends by it, because a node that no
+longer hears of its end would be taken away while it trains. Each trouble is told once.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 
 from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.cloud.port import NoticeSource
-from spotelastic.errors import Unavailable
+from spotelastic.errors import told
 from spotelastic.model.notice import Notice
+
+logger = logging.getLogger(__name__)
 
 POLL = 1.0
 BACK_OFF = 5.0
@@ -41,11 +45,16 @@ class NoticePoller:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        backoff = self._back_off
+        backoff, said = self._back_off, ""
         while not self._stop.wait(backoff.bound or self._every):
             try:
-                for notice in self._source.poll():
-                    self._sink(notice)
-                backoff = backoff.succeeded()
-            except Unavailable:
-                backoff = backoff.failed()
+                found = self._source.poll()
+            except Exception as error:
+                backoff, why = backoff.failed(), told(error)
+                if why != said:
+                    logger.warning(f"no notice of this node's end can be seen: {why}")
+                said = why
+                continue
+            backoff, said = backoff.succeeded(), ""
+            for notice in found:
+                self._sink(notice)

@@ -28,7 +28,8 @@ def probe(url: str, owner: str, *, chosen: bool = True) -> None:
             f"--storage {url}: `ckpt` reads the part after the @ as a step; choose another name"
         )
     problems: list[str] = []
-    thread = threading.Thread(target=_try, args=(url, owner, problems), daemon=True)
+    arguments = url, owner, problems
+    thread = threading.Thread(target=_try, args=arguments, name="storage-probe", daemon=True)
     thread.start()
     thread.join(WITHIN)
     if problems:

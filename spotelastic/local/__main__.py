@@ -21,6 +21,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from spotelastic_checkpoints.threads import minded
+
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.linux import name_process
 from spotelastic.local.base import processes
@@ -29,6 +31,8 @@ from spotelastic.local.base.remains import Remains, write_atomically
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.server import Config, Server
 
+HELPERS = ("starter", "users", "imds", "hypervisor", "agenda")
+"""Beginnings of the names of threads without which the cloud would stand still: it ends."""
 _IMDS_PORT = 1338
 _ZONES = ("a", "b", "c")
 _LOOPBACK = IPv4Network("127.0.0.0/8")
@@ -44,10 +48,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())
     for starter in settings["starter"]:
-        Thread(target=_await_death, args=(starter, over), daemon=True).start()
+        Thread(target=_await_death, args=(starter, over), name="starter", daemon=True).start()
     remains = Remains(**settings["remains"])
     try:
-        with _claim_net(settings["nets"]) as claim:
+        with _claim_net(settings["nets"]) as claim, minded(HELPERS, lambda *_: over.set()):
             _run(settings, remains, claim.net, announce, over)
     except SpotelasticError as error:
         _announce_failure(announce, str(error))

@@ -19,13 +19,16 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Literal
 
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import told
 
 Say = Callable[[str], None]
 Ended = Literal["nothing", "cluster", "cloud"]
+
+ACCEPT_AGAIN = 0.1
+"""Seconds until the next try to accept a connection, after one that failed."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +89,11 @@ class Users:
 
     def _listen(self) -> None:
         while True:
-            connection, _ = self._listener.accept()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # no descriptor is left, or the command has gone: others may come
+                Event().wait(ACCEPT_AGAIN)
+                continue
             if _is_ours(connection):
                 self._admit(connection)
             else:
@@ -108,15 +115,20 @@ class Users:
 
         with connection:
             answer(welcome=True)
-            with contextlib.suppress(OSError), connection.makefile() as lines:
+            # A line that makes no sense ends the connection, as its end does: else the cloud would
+            # count a command that is not there, and never end.
+            with (
+                contextlib.suppress(OSError, ValueError, AttributeError, RecursionError),
+                connection.makefile() as lines,
+            ):
                 for line in lines:
                     self._hear(user, json.loads(line))
                     answer(heard=True)
             try:
                 ended = self._leave(user, lambda text: answer(say=text))
-            except SpotelasticError as error:
-                _log.warning("%s could not be taken down: %s", user.cluster, error)
-                answer(failed=str(error))
+            except Exception as error:  # the cloud would not end with its last user any more
+                _log.warning("%s could not be taken down: %s", user.cluster, told(error))
+                answer(failed=told(error))
             else:
                 answer(ended=ended)
         if self._closing:

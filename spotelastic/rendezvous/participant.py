@@ -16,11 +16,13 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
+from spotelastic_checkpoints.threads import minded
+
 from spotelastic.clock import steady, unbroken
-from spotelastic.errors import LeaseLost, Unavailable, UsageError
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
 from spotelastic.model.ids import new_id
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Failure, Finished, Job, Settings
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 RETRY = 0.2
 """Seconds until the next attempt after etcd did not answer, or another node won the election."""
+HELPERS = ("session", "watch")
+"""Beginnings of the names of threads without which the program would wait for ever."""
 _JOIN = 10.0
 
 
@@ -87,6 +91,8 @@ class Participant:
         self._acknowledged = ("", "")
         self._address = ("", "")
         self._vote = ""
+        self._helpers = ExitStack()
+        self._helpers.enter_context(minded(HELPERS, self._fail))
         self._session = Session(store, settings.lease, self._lost)
         self._watches: dict[str, Watch] = {}
         self._watch(self._keys.all)
@@ -201,6 +207,7 @@ class Participant:
         for watch in self._watches.values():
             watch.close()
         self._store.close()
+        self._helpers.close()
 
     def _mine(self, after: str) -> Round | None:
         round_ = self._seen.round
@@ -209,6 +216,12 @@ class Participant:
         return round_ if answers.place(self._node, round_) is not None else None
 
     # -- the thread ---------------------------------------------------------------------------
+
+    def _fail(self, thread: str, error: str) -> None:
+        """Has the program fail, because a thread has ended that tells it of rounds."""
+        with self._changed:
+            self._error = EnvironmentFailure(f"the thread “{thread}” of this node ended: {error}")
+            self._stir()
 
     def _run(self) -> None:
         try:

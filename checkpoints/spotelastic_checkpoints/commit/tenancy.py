@@ -225,6 +225,10 @@ class Tenancy:
             except (InUse, StorageRefused) as error:
                 if self._ends(error):
                     return
+            except Exception as error:  # an answer that nobody has foreseen: the thread goes on
+                why = f"the storage cannot be used: {type(error).__name__}: {error}"
+                if self._ends(StorageRefused(why)):
+                    return
             self._end.wait(self._pace.look_every)
         if self._over and self._job:
             with suppress(CheckpointsError):

@@ -81,11 +81,12 @@ class PeerServer:
             try:
                 connection, (host, *_) = self._listener.accept()
             except OSError:
-                # No descriptor is left, or whoever came has gone: others may come yet.
                 # No descriptor is left, or the client has gone; later attempts may succeed.
                 self._closed.wait(ACCEPT_AGAIN)
                 continue
-            serving = threading.Thread(target=self._serve, args=(connection, host), daemon=True)
+            serving = threading.Thread(
+                target=self._serve, args=(connection, host), name="peer", daemon=True
+            )
             try:
                 serving.start()
             except RuntimeError:  # The process may start no more threads.

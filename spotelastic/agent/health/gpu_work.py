@@ -34,7 +34,7 @@ def main() -> int:
     why = "" if names else _why_none(torch)
     asked = bool(sys.argv[1:])
     _tell({"devices": len(names), "cuda": asked or _has_cuda(torch), "why": why})
-    threads = [threading.Thread(target=_check, args=(name,)) for name in names]
+    threads = [threading.Thread(target=_check, args=(name,), name="gpu-check") for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -168,10 +168,10 @@ class MemberLifecycle:
         member, looked_at = self._config.member, steady()
         while True:
             self._pause(FOLLOW)
-            if steady() - looked_at < FOLLOW_AT_REST and serves(member.client, member.tls):
-                continue
-            looked_at = steady()
             try:
+                if steady() - looked_at < FOLLOW_AT_REST and serves(member.client, member.tls):
+                    continue
+                looked_at = steady()
                 self._go_over(self._generations.number())
             except Exception as error:  # the next look may succeed
                 logger.warning(told(error), exc_info=True)

@@ -28,8 +28,10 @@ logger = logging.getLogger(__name__)
 
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
-HELPERS = ("session", "watch")
-"""Beginnings of the names of threads that a controller cannot do without."""
+HELPERS = ("session", "watch", "inbox", "publisher", "snapshots")
+"""Beginnings of the names of threads that a controller cannot do without: it would lead, and hear
+of nothing, or tell nothing.
+"""
 RETRY = 0.5
 """Seconds until the next try to reach etcd."""
 

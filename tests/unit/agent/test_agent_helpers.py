@@ -1,9 +1,9 @@
 """A helper thread of an agent that ends by an error ends the agent, in one line."""
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_worker_environment import CONFIG
@@ -11,7 +11,6 @@ from test_worker_environment import CONFIG
 from spotelastic.agent.run import AgentLoop, HelperEnded, minding
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.notice import Notice
 from spotelastic.store.memory import MemoryStore
 
 UNHANDLED = "ignore::pytest.PytestUnhandledThreadExceptionWarning"
@@ -43,10 +42,10 @@ def test_threads_that_are_not_the_agents_own_are_nobodys_business() -> None:
 
 
 class Odd:
-    """A source of notices that fails as nobody has foreseen."""
+    """A source of notices that is none: what it returns cannot even be gone through."""
 
-    def poll(self) -> Sequence[Notice]:
-        raise KeyError("time")
+    def poll(self) -> Any:
+        return 7
 
 
 @pytest.mark.filterwarnings(UNHANDLED)
@@ -63,5 +62,5 @@ def test_an_agent_ends_whose_helper_has_ended(tmp_path: Path) -> None:
         notices=Odd(),
     )
     agent = AgentLoop(config, MemoryStore(unbroken))
-    with pytest.raises(EnvironmentFailure, match="“notices” of this node ended: KeyError: 'time'"):
+    with pytest.raises(EnvironmentFailure, match="“notices” of this node ended: TypeError: 'int'"):
         agent.serve()
