@@ -18,11 +18,12 @@ from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 from spotelastic.agent import actions
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
-from spotelastic.agent.executor import AgentExecutor, Events, WorkerTrouble
+from spotelastic.agent.executor import AgentExecutor, Events
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.watches import StoreChanged, Watches
+from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.clock import unbroken
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node

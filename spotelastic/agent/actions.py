@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spotelastic.model.agreement import Proposal
+from spotelastic.model.notice import Notice
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous import decision
 
@@ -195,6 +196,20 @@ class OfferSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class TellNotice:
+    """Record a notice that does not make the node leave."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDeparture:
+    """Let what was announced count from now on: its time has come."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
 class WriteDrain:
     pass
 
@@ -291,6 +306,8 @@ Action = (
     | Refuse
     | ReleaseWorkers
     | OfferSlots
+    | TellNotice
+    | BeginDeparture
     | WriteDrain
     | TellProgress
     | Say

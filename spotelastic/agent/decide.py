@@ -10,13 +10,14 @@ its zygote is warm and its daemon answers.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotelastic.agent import round_duties, shutdown
 from spotelastic.agent.actions import (
     Action,
     AdoptEpoch,
     AskWhere,
+    BeginDeparture,
     Campaign,
     CheckGpus,
     CloseStore,
@@ -37,6 +38,7 @@ from spotelastic.agent.actions import (
     StartDaemon,
     StartWorkers,
     StartZygote,
+    TellNotice,
     TellProgress,
     TellRestart,
     TellSilence,
@@ -120,6 +122,7 @@ _NEEDS_NO_STORE = (
     ReleaseWorkers,
     CheckGpus,
     ExamineGpus,
+    BeginDeparture,
     Say,
     Exit,
 )
@@ -162,6 +165,7 @@ def _steps(
         return
     yield from _belong(local, seen)
     yield from _hold(local, seen, now, new_id)
+    yield from _schedule(local, now)
     departure = local.departure
     if departure.notice is not None and not departure.drained and local.membership.registered:
         yield WriteDrain()
@@ -180,6 +184,19 @@ def _steps(
     yield from _tell_versions(local, seen)
     yield from illness.tell(local)
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
+
+
+def _schedule(local: NodeState, now: float) -> Iterator[Action | Wake]:
+    """Records what is announced, and has the node leave for it when its time has come."""
+    departure = local.departure
+    if local.membership.registered:
+        for notice in departure.untold:
+            yield TellNotice(notice)
+    for notice in departure.scheduled:
+        if not notice.is_ahead(now):
+            yield BeginDeparture(replace(notice, seen_at=now))
+        elif notice.deadline is not None:
+            yield Wake(notice.deadline - notice.kind.traits.ahead)
 
 
 def _is_outdated(local: NodeState, seen: RunState) -> bool:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.progress import newest, newest_commit, progress
 from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
+from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
@@ -57,16 +58,6 @@ CAMPAIGN_RETRY = 0.05
 
 Events = Sequence[LocalEvent]
 """What an action did, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTrouble:
-    """What a worker left behind that failed or stalled."""
-
-    message: str
-    traceback: str
-    log: str
-    """Path of what it wrote to stderr."""
 
 
 class Processes(Protocol):
@@ -237,6 +228,15 @@ class AgentExecutor:
         if fault is not None:
             self._record(fault.event(self.config.node, self._clock(), joined=bool(local.node)))
         return [events.Said(TOLD)]
+
+    @_do.register
+    def _(self, action: actions.TellNotice, local: NodeState, seen: RunState) -> Events:
+        self._record(action.notice.event(action.notice.seen_at))
+        return [events.NoticeTold(action.notice)]
+
+    @_do.register
+    def _(self, action: actions.BeginDeparture, local: NodeState, seen: RunState) -> Events:
+        return [events.Noticed(action.notice)]
 
     # -- rounds -------------------------------------------------------------------------------
 

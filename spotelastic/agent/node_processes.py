@@ -21,7 +21,7 @@ from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.executor import Events, WorkerTrouble
+from spotelastic.agent.executor import Events
 from spotelastic.agent.health.examiner import GpuExaminer
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
@@ -36,6 +36,7 @@ from spotelastic.agent.workers.pool import (
     read_stack,
 )
 from spotelastic.agent.workers.standing import place, places
+from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure

@@ -19,6 +19,7 @@ from typing import Any
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.agent.state import events
+from spotelastic.agent.state.departure import noticed
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.health import HealthEvent, following
 from spotelastic.agent.state.silence import listened
@@ -173,7 +174,13 @@ def _(event: events.AgentStarted, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.Noticed, local: NodeState, now: float) -> NodeState:
-    return _noticed(local, event.notice)
+    return _noticed(local, event.notice, now)
+
+
+@after.register
+def _(event: events.NoticeTold, local: NodeState, now: float) -> NodeState:
+    left = tuple(notice for notice in local.departure.untold if notice != event.notice)
+    return _departure(local, untold=left)
 
 
 @after.register
@@ -181,7 +188,8 @@ def _(event: events.Signalled, local: NodeState, now: float) -> NodeState:
     local = _departure(local, leaving=event.signal)
     node = local.membership.node.id if local.membership.node is not None else ""
     deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.reports.step_time)
-    return _noticed(local, Notice(InterruptionKind.LEAVE, node, "signal", now, now, deadline))
+    leave = Notice(InterruptionKind.LEAVE, node, "signal", now, now, deadline)
+    return _noticed(local, leave, now)
 
 
 @after.register
@@ -195,23 +203,8 @@ def _(event: HealthEvent, local: NodeState, now: float) -> NodeState:
     return _departure(local, notice=notice, drained=False)  # whatever else was announced
 
 
-def _noticed(local: NodeState, notice: Notice) -> NodeState:
-    """Records a notice. The first one counts, unless a later one leaves less time; one that does
-    not drain is only a hint.
-    """
-    current = local.departure.notice
-    if current is not None and not notice.kind.traits.drains:
-        return local
-    if (
-        current is not None
-        and current.kind.traits.drains
-        and (
-            notice.deadline is None
-            or (current.deadline is not None and current.deadline <= notice.deadline + 0.5)
-        )
-    ):
-        return local
-    return _departure(local, notice=notice, drained=False)
+def _noticed(local: NodeState, notice: Notice, now: float) -> NodeState:
+    return replace(local, departure=noticed(local.departure, notice, now))
 
 
 @after.register

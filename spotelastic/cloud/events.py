@@ -7,8 +7,11 @@ values too: they are counted and stop nothing.
 from dataclasses import dataclass
 from typing import Literal
 
-FailureCause = Literal["capacity", "quota", "other"]
-"""Why a launch failed: there is no capacity, a quota does not allow it, or something else."""
+FailureCause = Literal["capacity", "zone", "quota", "limit", "other"]
+"""Why a launch failed. "capacity": there is none. "zone": the zone, its subnets or the price there
+do not allow it. "quota": the account may not have more such instances. "limit": another limit of
+the account. "other": something else.
+"""
 WARNED_AHEAD = 120.0
 """Seconds of warning that AWS gives before it takes an instance."""
 
@@ -22,6 +25,8 @@ class SpotWarning:
     instance: str
     ahead: float = WARNED_AHEAD
     """Seconds from `at` until it is taken."""
+    action: str = ""
+    """The cloud's word for what it will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,35 @@ class Rebalance:
     id: str
     at: float
     instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChange:
+    """The cloud will interrupt instances, or end them, at a time that it names."""
+
+    id: str
+    at: float
+    instances: tuple[str, ...]
+    begins: float
+    change: str = ""
+    """What tells this change from others; the same in each event about it."""
+    action: str = ""
+    """The cloud's word for what it will do."""
+    ends: bool = False
+    """Whether the instances do not come back by themselves."""
+    called_off: bool = False
+    """Whether it will not happen after all, or is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEnds:
+    """A reservation of capacity ends, and all instances in it."""
+
+    id: str
+    at: float
+    reservation: str
+    begins: float
+    """When the first of them is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +108,8 @@ class GroupActivity:
     """The zone that was tried last; "" if the cloud does not say."""
     cause: FailureCause = "other"
     """Why it failed, if it did."""
+    limit: str = ""
+    """The cloud's word for the limit, where that is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +131,13 @@ class Malformed:
     at: float = 0.0
 
 
-Known = SpotWarning | Rebalance | StateChange | LifecycleAction | GroupActivity
+Known = (
+    SpotWarning
+    | Rebalance
+    | ScheduledChange
+    | BlockEnds
+    | StateChange
+    | LifecycleAction
+    | GroupActivity
+)
 CloudEvent = Known | Unknown | Malformed

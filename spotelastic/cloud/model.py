@@ -4,8 +4,8 @@ A worker group keeps a number of instances running: it launches what is missing,
 ends. The controller sets that number and chooses which instances go.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 InstanceState = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
@@ -55,6 +55,10 @@ class WorkerGroup:
     """All subnets in which it may launch."""
     suspended: bool = False
     """Whether the cloud has stopped its launches, as AWS does after a day of failures."""
+    launches_held: bool = False
+    """Whether a person has suspended its launches."""
+    held: tuple[str, ...] = ()
+    """What a person has suspended that the cluster needs, and how to resume it, for people."""
 
     @property
     def staying(self) -> int:
@@ -88,6 +92,8 @@ class LaunchQuotas:
     """The quota of spot workers; "" if there is none. `on_demand` and `control` likewise."""
     on_demand: str = ""
     control: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Further limits that a launch may meet, by the cloud's word for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,8 @@ class Instance:
     """Why it ended, in the cloud's words: Server.SpotInstanceTermination, ..."""
     public: bool = False
     """Whether it has a public address; a new instance gets it a moment later."""
+    reservation: str = ""
+    """The reservation of capacity that it runs in, if any."""
 
 
 @dataclass(frozen=True, slots=True)

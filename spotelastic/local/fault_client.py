@@ -21,6 +21,7 @@ from spotelastic.local.base import processes
 from spotelastic.local.base.conditions import Conditions, ConditionsInForce
 from spotelastic.local.iam.authority import Authority, Call
 from spotelastic.local.instances.imds import Trouble
+from spotelastic.local.instances.metadata import HEALTH_CODES
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ class FaultClient:
     def rebalance(self, instance: str) -> None:
         """Send a spot instance a rebalance recommendation; it stays."""
         self._ask("rebalance", instance=instance)
+
+    def schedule(self, instance: str, code: str, seconds: float) -> None:
+        """Schedule maintenance of an instance, which begins after that many seconds."""
+        self._ask("schedule", instance=instance, code=code, seconds=seconds)
+
+    def call_off(self, instance: str) -> None:
+        """Call off what is scheduled for an instance."""
+        self._ask("call_off", instance=instance)
+
+    def end_block(self, instance: str, seconds: float) -> None:
+        """End an instance's Capacity Block: it is ended after that many seconds."""
+        self._ask("end_block", instance=instance, seconds=seconds)
 
     def set_delivery(self, *delays: float) -> None:
         """Deliver one copy of each event after each of these delays; none: events are lost."""
@@ -141,6 +154,17 @@ class Desk:
 
     def rebalance(self, instance: str) -> None:
         self.machines.recommend_rebalance(self._spot(instance))
+
+    def schedule(self, instance: str, code: str, seconds: float) -> None:
+        if code not in HEALTH_CODES:
+            raise UsageError(f"EC2 schedules no {code}; it schedules {', '.join(HEALTH_CODES)}")
+        self.machines.schedule(self._living(instance), code, seconds)
+
+    def call_off(self, instance: str) -> None:
+        self.machines.call_off(self._living(instance))
+
+    def end_block(self, instance: str, seconds: float) -> None:
+        self.machines.end_block(self._living(instance), seconds)
 
     def set_delivery(self, delays: list[float]) -> None:
         self.bus.delays = tuple(delays)

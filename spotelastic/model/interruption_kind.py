@@ -4,6 +4,7 @@ A new kind is one member and one entry of `_traits`. Whatever observes it makes 
 `Event` of that kind; rounds, checkpoints, the report and the tables go by its traits.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -19,6 +20,12 @@ class InterruptionKind(StrEnum):
 
     SPOT_INTERRUPTION = "spot_interruption"
     """AWS takes the instance back, and has said when."""
+    MAINTENANCE = "maintenance"
+    """AWS will reboot the instance, or interrupt its network or power, at a time that it names."""
+    RETIREMENT = "retirement"
+    """AWS will stop the instance, or retire it, at a time that it names."""
+    CAPACITY_BLOCK = "capacity_block"
+    """The Capacity Block ends in which the instance runs."""
     REBALANCE = "rebalance"
     """AWS recommends leaving the instance; nothing is certain yet."""
     PLANNED = "planned"
@@ -27,6 +34,8 @@ class InterruptionKind(StrEnum):
     """A signal or a command has asked the node to leave."""
     UNHEALTHY = "unhealthy"
     """A GPU of the node is sick, or the node always fails first; it leaves, and is replaced."""
+    BY_HAND = "by_hand"
+    """Somebody has stopped or terminated the instance, without the cluster."""
     LOSS = "loss"
     """The node vanished without a warning."""
     WORKER = "worker"
@@ -51,6 +60,10 @@ class InterruptionKind(StrEnum):
         return _traits(self)
 
 
+DRAINS_AHEAD = 120.0
+"""Seconds before a scheduled end at which a node drains: as long as AWS warns of a spot node's."""
+
+
 @dataclass(frozen=True, slots=True)
 class InterruptionTraits:
     """What follows from a kind of interruption."""
@@ -67,6 +80,12 @@ class InterruptionTraits:
     """The node may train until its notice's deadline. One that drains without leaves at once."""
     at_once: bool = False
     """Nobody waits for a save with the node: its workers have ended, or are not to be relied on."""
+    ahead: float = math.inf
+    """Seconds before its deadline at which a node drains; infinite: as soon as it is told. What is
+    days away is only announced until then.
+    """
+    is_replaced_ahead: bool = False
+    """Whether the cluster replaces the node before that, at a time when nothing else is missing."""
     is_asked_for: bool = False
     """The cluster or its user wants it, so nothing ends the node by force."""
     severity: int = 0
@@ -81,6 +100,12 @@ def _traits(kind: InterruptionKind) -> InterruptionTraits:
     match kind:
         case InterruptionKind.SPOT_INTERRUPTION:
             return InterruptionTraits("spot notice", drains=True, has_deadline=True, severity=1)
+        case (
+            InterruptionKind.MAINTENANCE
+            | InterruptionKind.RETIREMENT
+            | InterruptionKind.CAPACITY_BLOCK
+        ):
+            return _scheduled(kind)
         case InterruptionKind.REBALANCE:
             return InterruptionTraits("rebalance", "rebalance", "may be interrupted soon")
         case InterruptionKind.PLANNED:
@@ -97,6 +122,8 @@ def _traits(kind: InterruptionKind) -> InterruptionTraits:
             return InterruptionTraits(
                 "sick GPU", "unhealthy", outlook, drains=True, at_once=True, severity=2
             )
+        case InterruptionKind.BY_HAND:
+            return InterruptionTraits("ended by hand", "loss", severity=3)
         case InterruptionKind.LOSS:
             return InterruptionTraits("node lost", "loss", severity=3)
         case InterruptionKind.WORKER:
@@ -105,3 +132,25 @@ def _traits(kind: InterruptionKind) -> InterruptionTraits:
             return InterruptionTraits("etcd died", "etcd")
         case _:
             assert_never(kind)
+
+
+_OUTLOOKS = {
+    InterruptionKind.MAINTENANCE: ("maintenance", "will be rebooted, or cut off for a while"),
+    InterruptionKind.RETIREMENT: ("retirement", "will be stopped for good"),
+    InterruptionKind.CAPACITY_BLOCK: ("block ends", "will be ended with its Capacity Block"),
+}
+
+
+def _scheduled(kind: InterruptionKind) -> InterruptionTraits:
+    """Returns the traits of what is announced hours or days ahead."""
+    label, outlook = _OUTLOOKS[kind]
+    return InterruptionTraits(
+        label,
+        outlook=outlook,
+        drains=True,
+        has_deadline=True,
+        ahead=DRAINS_AHEAD,
+        # Another node of a block would end with it.
+        is_replaced_ahead=kind is not InterruptionKind.CAPACITY_BLOCK,
+        severity=1,
+    )

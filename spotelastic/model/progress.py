@@ -160,14 +160,16 @@ class Status:
     """Since when fewer than min nodes are present; None: there are enough. A new leader counts
     `spot_patience` from here."""
     warnings: tuple[str, ...] = ()
-    """Keys in etcd that cannot be read, and nodes of different versions: one line each."""
-    network: str = ""
-    """EFA devices of the nodes, and whether NCCL's plugin for them is there; empty: none has
-    them."""
+    """What somebody has suspended of the worker groups, what is announced for nodes, keys in etcd
+    that cannot be read, and nodes of different versions: one line each.
+    """
     protocol: ProtocolVersion = PROTOCOL
     """The protocol of the leading controller."""
     slow: tuple[SlowNode, ...] = ()
     """Nodes that keep the others waiting, the slowest first."""
+    network: str = ""
+    """EFA devices of the nodes, and whether NCCL's plugin for them is there; empty: none has
+    them."""
 
 
 @dataclass(frozen=True, slots=True)

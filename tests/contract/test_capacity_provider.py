@@ -17,7 +17,7 @@ from support.patience import PATIENT
 from support.providers import ProvidedCloud, aws_cloud, memory_cloud, moto_cloud, process_cloud
 
 from spotelastic.cloud.bucket import JOB
-from spotelastic.cloud.events import SpotWarning, StateChange
+from spotelastic.cloud.events import ScheduledChange, SpotWarning, StateChange
 from spotelastic.cloud.model import ALIVE, GONE, Instance
 from spotelastic.cloud.port import Delivery, MessageQueue
 from spotelastic.model.command import Command
@@ -265,6 +265,19 @@ def test_a_warning_comes_until_it_is_deleted(its: ProvidedCloud) -> None:
     other = received(events, lambda each: isinstance(each.content, SpotWarning))
     assert warns("i-other")(other), "the first one does not come again"
     events.delete(other.receipt)
+
+
+def test_what_is_announced_comes_with_its_time(its: ProvidedCloud) -> None:
+    begins = 2_000_000_000.0
+    its.announce("i-maintained", begins)
+    delivery = received(its.cloud.events, lambda each: isinstance(each.content, ScheduledChange))
+    change = delivery.content
+    assert isinstance(change, ScheduledChange)
+    assert (change.instances, change.begins, change.called_off) == (
+        ("i-maintained",), begins, False,
+    )  # fmt: skip
+    assert change.change, "so that its end can be told from that of others"
+    its.cloud.events.delete(delivery.receipt)
 
 
 def test_nothing_is_waited_for_longer_than_asked(its: ProvidedCloud) -> None:

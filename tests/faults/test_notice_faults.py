@@ -61,6 +61,22 @@ def test_notices_for_rank_0_while_a_job_grows_and_then_for_all_at_once(tmp_path:
     )
 
 
+def test_a_reboot_in_ten_minutes_and_a_node_that_somebody_ends_by_hand(tmp_path: Path) -> None:
+    with running_job(tmp_path, settings=Settings(1, 2, workers=1, **SAVES)) as trial:
+        rebooted = a_reboot_is_announced(trial, is_whole(trial))
+        ended = somebody_ends_a_node(trial, is_whole(trial, without={rebooted}))
+        is_whole(trial, without={ended})
+        nothing_is_queued(trial)
+        report = finishes(trial, tmp_path)
+        assert len(machines(trial)) == 4, "two were replaced, each once"
+    rows = by_node(report)
+    assert {node: row.kind for node, row in rows.items()} == {
+        rebooted: "planned",
+        ended: "by_hand",
+    }
+    assert rows[rebooted].steps_lost == 0
+
+
 def by_node(report: Report) -> dict[str, Interruption]:
     rows = {row.node: row for row in report.interruptions if row.kind != "etcd"}
     assert len(rows) == len(report.interruptions), "each once"
@@ -130,6 +146,24 @@ def a_notice_is_withdrawn(trial: Trial, now: Status) -> str:
     trial.event("notice", lambda e: (e.node, e.data["source"]) == (victim, "imds"))
     trial.faults.withdraw(victim)
     eventually(lambda: machines(trial)[victim].state == "terminated" or None, "an end of its node")
+    return victim
+
+
+def a_reboot_is_announced(trial: Trial, now: Status) -> str:
+    """And the node is replaced ahead, because nothing else is missing."""
+    victim = rank_0(now)
+    trial.faults.schedule(victim, "system-reboot", 600.0)
+    for source in ("imds", "sqs"):
+        trial.event(
+            "scheduled", lambda e, by=source: (e.node, e.data.get("source")) == (victim, by)
+        )
+    trial.event("scheduled", lambda e: e.node == victim and "is replaced ahead" in e.message)
+    return victim
+
+
+def somebody_ends_a_node(trial: Trial, now: Status) -> str:
+    victim = rank_0(now)
+    trial.cluster.aws.ec2.terminate_instances(InstanceIds=[victim])
     return victim
 
 

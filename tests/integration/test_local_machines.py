@@ -17,6 +17,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import from_imds
 from spotelastic.aws.base.imds import Imds
 from spotelastic.aws.compute.zone_ranking import Zones
+from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.local import cloud
 
@@ -214,9 +215,40 @@ def test_the_metadata_service_wants_a_token_and_goes_with_its_instance(
     assert imds.tags() == {}  # not enabled in this template's metadata options
     assert imds.interruption() is None
     laptop.faults.interrupt(member, 60)
-    assert imds.interruption() == pytest.approx(time.time() + 60, abs=30)
+    told = imds.interruption()
+    assert told is not None and told.action == "terminate"
+    assert told.at == pytest.approx(time.time() + 60, abs=30)
     assert Imds(url).get("spot/termination-time")
     laptop.ec2.terminate_instances(InstanceIds=[member])
     until(lambda: laptop.state(member) == "terminated")
     with pytest.raises(Unavailable):
         Imds(url).get("instance-id")
+
+
+def test_maintenance_is_announced_called_off_and_carried_out(
+    laptop: Laptop, name: str, template: str
+) -> None:
+    laptop.make_group(name, template, 1)
+    (member,) = laptop.in_service(name, 1)
+    until(lambda: len(laptop.faults.processes(member)) == 2)
+    before = {process.pid for process in laptop.faults.processes(member)}
+    source = ImdsNotices(metadata_of(laptop, member), member)
+    laptop.faults.schedule(member, "instance-retirement", 3600.0)
+    (notice,) = source.poll()
+    assert (notice.kind, notice.action) == ("retirement", "instance-retirement")
+    assert notice.is_announcement
+    laptop.faults.call_off(member)
+    (over,) = source.poll()
+    assert (over.kind, over.called_off) == ("retirement", True)
+    laptop.faults.schedule(member, "system-reboot", 0.0)
+
+    def rebooted() -> bool:
+        found = {process.pid for process in laptop.faults.processes(member)}
+        return len(found) == 2 and not found & before
+
+    until(rebooted)
+    assert laptop.state(member) == "running", "all the time, as on EC2"
+    laptop.faults.end_block(member, 3600.0)
+    assert laptop.instance(member)["CapacityReservationId"].startswith("cr-")
+    with pytest.raises(UsageError, match="EC2 schedules no flood"):
+        laptop.faults.schedule(member, "flood", 1.0)

@@ -6,7 +6,7 @@ never writes into a folder that is there: see docs/compatibility.md.
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,18 @@ def _in_etcd() -> Iterator[Kind]:
     )
     yield _stored("nodes-snapshots", SlotOffer("fedcba9876543210", "10.0.0.12:4100", (v.SNAPSHOT,)))
     notice = Notice(
-        InterruptionKind.SPOT_INTERRUPTION, "i-0c", "imds", 1700000000.0, 1700000000.5, 1700000120.0
+        InterruptionKind.SPOT_INTERRUPTION,
+        "i-0c",
+        "imds",
+        1700000000.0,
+        1700000000.5,
+        1700000120.0,
     )
     yield _stored("nodes-drain", Drain("i-0c", notice))
+    reboot = replace(
+        notice, kind=InterruptionKind.MAINTENANCE, action="system-reboot", id="instance-event-1"
+    )
+    yield _stored("nodes-drain-maintenance", Drain("i-0c", reboot))
     yield _stored("nodes-failure", v.FAILURE)
     yield _stored(
         "nodes-finished",

@@ -5,6 +5,7 @@ real one.
 """
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +31,19 @@ from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
+from spotelastic.local.base.eventbridge_messages import scheduled_change
 from spotelastic.model.command import Command
 
 WARNING = """{{"id": "{1}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",
 "detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
+
+
+def change(instance: str, begins: float) -> str:
+    """What AWS Health says of an instance's maintenance."""
+    event = scheduled_change("us-east-1", instance, "c1", "AWS_EC2_X", begins)
+    told = {"id": f"h-{instance}", "source": event.source, "detail-type": event.type}
+    return json.dumps({**told, "time": "2026-01-01T00:00:00Z", "detail": event.detail})
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class ProvidedCloud:
     cloud: Cloud
     warn: Callable[[str], None]
     """Announces that an instance is taken back."""
+    announce: Callable[[str, float], None]
+    """Announces that an instance is maintained from that time on."""
     send: Callable[[Command], None]
     """Sends a command, as a user does."""
     junk: Callable[[], None]
@@ -82,7 +93,12 @@ def memory_cloud() -> Iterator[ProvidedCloud]:
     capacity = MemoryCapacity(wall, MemoryHooks(emit=events.send), offered=zones)
     cloud = Cloud(capacity, events, commands, FixedPrices(0.5, 1.5), MemoryBucket("demo"))
     yield ProvidedCloud(
-        cloud, capacity.warn, commands.send, lambda: commands.send(None), ("memory",)
+        cloud,
+        capacity.warn,
+        capacity.announce,
+        commands.send,
+        lambda: commands.send(None),
+        ("memory",),
     )
 
 
@@ -91,7 +107,13 @@ def process_cloud() -> Iterator[ProvidedCloud]:
     """Plain processes of this machine, which idle."""
     with ProcessCloud(lambda instance, place: ("sleep", "1000")) as its:
         yield ProvidedCloud(
-            its.cloud, its.warn, its.send, partial(its.send, None), ("process",), True
+            its.cloud,
+            its.warn,
+            its.capacity.announce,
+            its.send,
+            partial(its.send, None),
+            ("process",),
+            True,
         )
 
 
@@ -121,6 +143,7 @@ def _cluster(aws: Aws, network: str, types: tuple[str, ...]) -> Iterator[Provide
         yield ProvidedCloud(
             connect(aws, cluster.spec, cluster.bucket),
             lambda instance: tell(Names(name).queue, WARNING.format(instance, f"w{next(ids)}")),
+            lambda instance, begins: tell(Names(name).queue, change(instance, begins)),
             lambda command: command_queue.send(aws, name, command),
             lambda: tell(Names(name).commands, "no command"),
             types,

@@ -12,10 +12,11 @@ from support.virtual_training import Training
 
 from spotelastic.agent import actions
 from spotelastic.agent.environment import MEASUREMENTS
-from spotelastic.agent.executor import Events, WorkerTrouble
+from spotelastic.agent.executor import Events
 from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
+from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.round import Round, RoundEnd
 from spotelastic.rendezvous.view import RunState

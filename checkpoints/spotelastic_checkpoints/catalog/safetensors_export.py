@@ -7,7 +7,6 @@ come with an index that says which tensor is in which file.
 
 import json
 import mmap
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from pathlib import Path
 from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint, Progress, Tensor, assemble
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import encoding
+from spotelastic_checkpoints.memory.reserve import reserve
 
 DTYPES = {
     "float64": "F64",
@@ -140,15 +140,11 @@ def _header(file: File) -> bytes:
 
 
 def _allocate(file: File, path: Path) -> int:
-    """Write the header, reserve disk space for the tensors, and return the header's length.
-
-    The space is really allocated. Writing to a mapped page that the disk has no room for would end
-    the process with SIGBUS.
-    """
+    """Write the header, reserve disk space for the tensors, and return the header's length."""
     header = _header(file)
     total = len(header) + sum(tensor.nbytes for tensor in file.tensors.values())
     with path.open("wb") as out:
-        os.posix_fallocate(out.fileno(), 0, total)
+        reserve(out.fileno(), total)
         out.write(header)
     return len(header)
 

@@ -111,6 +111,12 @@ class Noticed(AgentEvent, frozen=True):
     notice: Notice
 
 
+class NoticeTold(AgentEvent, frozen=True):
+    """A notice was recorded that does not make the node leave."""
+
+    notice: Notice
+
+
 class Signalled(AgentEvent, frozen=True):
     signal: int
 
@@ -351,6 +357,7 @@ LocalEvent = (
     | CommitSeen
     | AgentStarted
     | Noticed
+    | NoticeTold
     | Signalled
     | SessionLost
     | NodesRead

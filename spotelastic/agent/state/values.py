@@ -150,6 +150,10 @@ class NodeDeparture:
     notice: Notice | None = None
     drained: bool = False
     """Whether the notice has been written as a drain."""
+    scheduled: tuple[Notice, ...] = ()
+    """What is announced, and for which the node need not leave yet."""
+    untold: tuple[Notice, ...] = ()
+    """Notices that do not make the node leave, and are to be recorded."""
     hurried: float = math.inf
     """The time at which this node will be gone, as the daemon was told."""
     leaving: int = 0

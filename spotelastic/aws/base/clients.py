@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from spotelastic_checkpoints.backoff import Backoff
 
+from spotelastic import systems
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 
@@ -298,7 +299,9 @@ def calling(what: str) -> Iterator[None]:
     except boto.ClientError as error:
         raise _translated(what, error) from error
     except ended_session() as error:
-        raise SignedOut(f"cannot {what}: {error}: log in again", "ExpiredToken") from error
+        of_sso = isinstance(error, boto.SSOError | boto.TokenRetrievalError)
+        how = " with `aws sso login`" if of_sso else ""
+        raise SignedOut(f"cannot {what}: {error}: log in again{how}", "ExpiredToken") from error
     except EOFError as error:
         # botocore has asked for a one-time code, and there is no terminal to ask at.
         raise SignedOut(
@@ -330,7 +333,10 @@ def wrong_configuration(error: Exception) -> str | None:
 
     match error:
         case boto.NoCredentialsError():
-            return "no AWS credentials; run `aws configure`, set AWS_PROFILE, or use --local"
+            ways = ", set AWS_PROFILE, or use --local"
+            if not systems.has_linux():
+                ways = ", or set AWS_PROFILE"
+            return f"no AWS credentials; run `aws configure`{ways}"
         case boto.PartialCredentialsError():
             return f"AWS credentials are incomplete: {error}"
         case boto.ProfileNotFound():

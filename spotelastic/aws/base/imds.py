@@ -1,19 +1,60 @@
 """Reads the EC2 instance metadata service (IMDSv2) from inside an instance.
 
 Uses the standard library alone: the agent polls it every second and must not load boto3 for that.
+
+Whatever it answers is either a value or `Unavailable`: a proxy's page of HTML, half a document, one
+without an end. So no answer ends the thread that asked.
 """
 
 import json
-from datetime import UTC, datetime
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
+from spotelastic.aws.base.moments import moment
+from spotelastic.clock import steady
 from spotelastic.errors import Unavailable
 
 DEFAULT_URL = "http://169.254.169.254"
 TOKEN_TTL = 21600  # seconds, the longest that IMDS grants
+LONGEST = 65_536
+"""Bytes of the longest answer that is read. The longest that the service gives have some thousand.
+"""
+SCHEDULED = "events/maintenance/scheduled"
+ACTIVE = "active"
+"""State of a scheduled event that is still to come, or is under way."""
 _TOKEN = "X-aws-ec2-metadata-token"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceAction:
+    """What AWS is about to do with a spot instance."""
+
+    action: str
+    """AWS's word: terminate, stop or hibernate."""
+    at: float
+    """When it begins, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledEvent:
+    """Maintenance that AWS has scheduled for an instance. Times are in seconds since the epoch."""
+
+    id: str
+    code: str
+    """AWS's word: system-reboot, instance-reboot, system-maintenance, instance-retirement or
+    instance-stop.
+    """
+    state: str
+    """`ACTIVE`, or a word for one that is over: completed, canceled."""
+    begins: float
+    """Not before this time."""
+
+
+class UnusableAnswer(Unavailable):
+    """The service has answered one question, but not in a way that can be used."""
 
 
 class Imds:
@@ -40,17 +81,30 @@ class Imds:
             raise Unavailable("the metadata service has no instance identity document")
         return _object(text, "instance-identity/document")
 
-    def interruption(self) -> float | None:
-        """Return when AWS will stop or terminate this spot instance (epoch seconds); None: no
-        notice."""
-        text = self.get("spot/instance-action")
-        return None if text is None else _moment(text, "spot/instance-action", "time")
+    def interruption(self) -> InstanceAction | None:
+        """Return what AWS will do with this spot instance, and when; None: no notice."""
+        path = "spot/instance-action"
+        text = self.get(path)
+        if text is None:
+            return None
+        found = _object(text, path)
+        action = found.get("action")
+        return InstanceAction(action if isinstance(action, str) else "", _at(found, path, "time"))
 
     def rebalance(self) -> float | None:
         """Return when a rebalance recommendation was issued (epoch seconds); None if none was."""
         path = "events/recommendations/rebalance"
         text = self.get(path)
-        return None if text is None else _moment(text, path, "noticeTime")
+        return None if text is None else _at(_object(text, path), path, "noticeTime")
+
+    def scheduled(self) -> list[Any]:
+        """Return the maintenance that is scheduled for this instance, for `read_scheduled`: what is
+        wrong with one entry is not to hide another.
+        """
+        found = _json(self.get(SCHEDULED) or "[]", SCHEDULED)
+        if not isinstance(found, list):
+            raise UnusableAnswer(f"the metadata service gave no list for {SCHEDULED}")
+        return found
 
     def lifecycle_state(self) -> str:
         """Return the state that the Auto Scaling group wants, e.g. InService; "" if none."""
@@ -71,7 +125,7 @@ class Imds:
         if status == 404:
             return None
         if status != 200:
-            raise Unavailable(f"the metadata service answered {status} for {path}")
+            raise UnusableAnswer(f"the metadata service answered {status} for {path}")
         return text
 
     def _fetch_token(self) -> str:
@@ -82,30 +136,61 @@ class Imds:
         return text
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        give_up = steady() + self._timeout
         connection = HTTPConnection(self._host, self._port, timeout=self._timeout)
         try:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
-            return response.status, response.read().decode()
-        except (OSError, HTTPException, UnicodeDecodeError) as error:
+            return response.status, _body(response, give_up).decode()
+        except ValueError as error:  # too long, too short, or no UTF-8
+            raise UnusableAnswer(f"the metadata service's answer for {path}: {error}") from error
+        except (OSError, HTTPException) as error:
             raise Unavailable(f"the metadata service did not answer for {path}: {error}") from error
         finally:
             connection.close()
 
 
-def _object(text: str, path: str) -> dict[str, Any]:
+def _body(response: HTTPResponse, give_up: float) -> bytes:
+    """Read an answer, which must be neither too long nor too late as a whole."""
+    data = b""
+    while part := response.read1(LONGEST):
+        data += part
+        if len(data) > LONGEST:
+            raise ValueError(f"its answer is longer than {LONGEST} bytes")
+        if steady() >= give_up:
+            raise TimeoutError("its answer comes too slowly")
+    if response.length:
+        raise ValueError("its answer has ended too early")
+    return data
+
+
+def _json(text: str, path: str) -> Any:
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise Unavailable(f"the metadata service gave no JSON for {path}: {error}") from error
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableAnswer(f"the metadata service gave no JSON for {path}: {error}") from error
+
+
+def _object(text: str, path: str) -> dict[str, Any]:
+    value = _json(text, path)
     if not isinstance(value, dict):
-        raise Unavailable(f"the metadata service gave no object for {path}")
+        raise UnusableAnswer(f"the metadata service gave no object for {path}")
     return value
 
 
-def _moment(text: str, path: str, field: str) -> float:
+def _at(found: Mapping[str, Any], path: str, field: str) -> float:
     try:
-        moment = datetime.fromisoformat(_object(text, path)[field])
-    except (KeyError, TypeError, ValueError) as error:
-        raise Unavailable(f"the metadata service gave no usable {field} for {path}") from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return moment(found.get(field))
+    except ValueError as error:
+        raise UnusableAnswer(f"the metadata service gave no usable {field} for {path}") from error
+
+
+def read_scheduled(found: object) -> ScheduledEvent:
+    """Return one entry of what is scheduled. Raises `UnusableAnswer`."""
+    if not isinstance(found, dict):
+        raise UnusableAnswer(f"the metadata service gave no object in {SCHEDULED}")
+    begins = _at(found, SCHEDULED, "NotBefore")
+    id, code, state = (str(found.get(name, "")) for name in ("EventId", "Code", "State"))
+    over = str(found.get("Description", "")).startswith(("[Completed]", "[Canceled]"))
+    state = "over" if over and state == ACTIVE else state
+    return ScheduledEvent(id or f"{code} at {begins:.0f}", code, state, begins)

@@ -10,6 +10,9 @@ from spotelastic.cloud.model import GroupMember, Instance, Role, WorkerGroup
 
 ROLES: Mapping[str, Role] = {"worker": "worker", "control": "control"}
 
+NEEDED = {"Launch": "the launches", "Terminate": "the ends of instances"}
+"""Processes of a group that the cluster needs, and what they do."""
+
 # -- observe -------------------------------------------------------------------------------------
 
 
@@ -36,13 +39,16 @@ def _group(item: dict[str, Any]) -> WorkerGroup:
     ]
     members.sort(key=lambda member: member.instance)
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
+    suspended = item.get("SuspendedProcesses", ())
     return WorkerGroup(
         item["AutoScalingGroupName"],
         item["DesiredCapacity"],
         tuple(members),
         subnets_of(item.get("VPCZoneIdentifier", "")),
         subnets_of(tags.get(SUBNETS, "")),
-        any(map(_by_aws, item.get("SuspendedProcesses", ()))),
+        any(map(_by_aws, suspended)),
+        any(each["ProcessName"] == "Launch" and not _by_aws(each) for each in suspended),
+        tuple(_held(item["AutoScalingGroupName"], each) for each in suspended if _matters(each)),
     )
 
 
@@ -50,6 +56,20 @@ def _by_aws(suspended: dict[str, Any]) -> bool:
     """Whether AWS itself suspended the launches. A person may have had a reason to."""
     why = suspended.get("SuspensionReason", "")
     return suspended["ProcessName"] == "Launch" and why != "" and not why.startswith("User")
+
+
+def _matters(suspended: dict[str, Any]) -> bool:
+    """Whether a person has suspended what the cluster needs."""
+    return suspended["ProcessName"] in NEEDED and not _by_aws(suspended)
+
+
+def _held(group: str, suspended: dict[str, Any]) -> str:
+    name = suspended["ProcessName"]
+    return (
+        f"somebody has suspended {NEEDED[name]} of the group {group}; `aws autoscaling "
+        f"resume-processes --auto-scaling-group-name {group} --scaling-processes {name}` resumes "
+        "them"
+    )
 
 
 def subnets_of(listed: str) -> tuple[str, ...]:
@@ -109,6 +129,7 @@ def _instance(item: dict[str, Any]) -> Instance:
         member=tags.get(MEMBER, ""),
         reason=item.get("StateReason", {}).get("Code", ""),
         public=bool(item.get("PublicIpAddress")),
+        reservation=item.get("CapacityReservationId", ""),
     )
 
 

@@ -10,6 +10,13 @@ from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.clock import Clock, steady
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 
+LIMITS = {
+    "VolumeLimitExceeded": ("storage of gp3 volumes", "ebs", "L-7A658B76"),
+    "NetworkInterfaceLimitExceeded": ("network interfaces", "vpc", "L-DF5E4CA3"),
+    "AddressLimitExceeded": ("elastic addresses", "ec2", "L-0263D0A3"),
+}
+"""By AWS's code: what a limit is of, and the service and code of its quota."""
+
 
 class AwsCapacity:
     """The groups and instances of one cluster."""
@@ -106,4 +113,8 @@ class AwsCapacity:
             spot=quotas.named(types, region, spot=True),
             on_demand=quotas.named(types, region, spot=False),
             control=quotas.named((CONTROL_TYPE,), region, spot=False),
+            others={
+                word: f"of {what} ({code}; more at {quotas.link(region, code, service)})"
+                for word, (what, service, code) in LIMITS.items()
+            },
         )

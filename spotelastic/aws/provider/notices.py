@@ -1,9 +1,16 @@
-"""Reads a node's interruption notices from the instance metadata service (IMDS)."""
+"""Reads a node's interruption notices from the instance metadata service (IMDS).
 
-from collections.abc import Iterator
+Must never happen: a node is not told of its end because something else that the service says cannot
+be read. So each document, and each entry of a list, is read by itself.
+"""
 
-from spotelastic.aws.base.imds import Imds
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from spotelastic.aws.base.imds import ACTIVE, Imds, ScheduledEvent, UnusableAnswer, read_scheduled
 from spotelastic.clock import Clock, unbroken, wall
+from spotelastic.errors import Unavailable
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 
@@ -13,6 +20,31 @@ LEAD = 120.0
 """Seconds before the end at which AWS issues an interruption notice. The document has the end only.
 So the notice is taken to be issued at that time, but not before a poll that did not find it yet.
 """
+LEAVES = frozenset({"Terminated", "Detached"})
+"""States that an Auto Scaling group wants of an instance that is to leave it: for a smaller group,
+an instance refresh, a failed health check, or because somebody has asked for it.
+"""
+RETIRED = frozenset({"instance-retirement", "instance-stop"})
+"""AWS's words for maintenance after which the instance does not come back by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """When a poll is made, and how far ahead its clock is of the service's."""
+
+    now: float
+    ahead: float
+
+
+@contextmanager
+def _noted(unreadable: list[UnusableAnswer]) -> Iterator[None]:
+    """Note an answer that cannot be used, and go on with the next question. A service that does not
+    answer at all is not asked further.
+    """
+    try:
+        yield
+    except UnusableAnswer as error:
+        unreadable.append(error)
 
 
 class ImdsNotices:
@@ -33,35 +65,91 @@ class ImdsNotices:
         self._clock = clock
         self._wall = wall
         self._told: set[tuple[str, float]] = set()
+        self._scheduled: dict[str, ScheduledEvent] = {}
+        """What was announced, by its id, until it has begun or is called off."""
         self._clear_at = 0.0
 
     def poll(self) -> tuple[Notice, ...]:
         """Return the notices that have not been returned before."""
-        new = []
-        for notice, identity in self._found():
-            if (notice.kind, identity) not in self._told:
-                self._told.add((notice.kind, identity))
-                new.append(notice)
+        now = self._clock()
+        at = _Moment(now, now - self._wall())
+        new: list[Notice] = []
+        unreadable: list[UnusableAnswer] = []
+        try:
+            for read in (self._interruption, self._group, self._rebalance):
+                with _noted(unreadable):
+                    new += self._untold(read(at))
+            with _noted(unreadable):
+                new += self._maintenance(self._imds.scheduled(), at, unreadable)
+        except Unavailable:
+            if not new:  # what was read is not returned again
+                raise
+        if unreadable and not new:
+            raise unreadable[0]
         return tuple(new)
 
-    def _found(self) -> Iterator[tuple[Notice, float]]:
-        """Yield what the service says now, each with what tells it from others of its kind."""
-        now, ahead = self._clock(), self._clock() - self._wall()
+    def _untold(self, found: Iterable[tuple[Notice, float]]) -> Iterator[Notice]:
+        for notice, identity in found:
+            if (notice.kind, identity) not in self._told:
+                self._told.add((notice.kind, identity))
+                yield notice
+
+    # Each yields what the service says now, with what tells it from others of its kind.
+
+    def _interruption(self, at: _Moment) -> Iterator[tuple[Notice, float]]:
         told = self._imds.interruption()
-        if told is not None:
-            end = told + ahead
-            at = min(now, max(end - LEAD, self._clear_at))
-            yield (
-                Notice(InterruptionKind.SPOT_INTERRUPTION, self._node, "imds", at, now, end),
-                told,
-            )
+        if told is None:
+            self._clear_at = at.now
             return
-        self._clear_at = now
-        if self._imds.lifecycle_state() == "Terminated":
+        end = told.at + at.ahead
+        issued = min(at.now, max(end - LEAD, self._clear_at))
+        kind = InterruptionKind.SPOT_INTERRUPTION
+        yield Notice(kind, self._node, "imds", issued, at.now, end, told.action), told.at
+
+    def _group(self, at: _Moment) -> Iterator[tuple[Notice, float]]:
+        now, wanted = at.now, self._imds.lifecycle_state()
+        if wanted in LEAVES:
             yield Notice(InterruptionKind.PLANNED, self._node, "imds", now, now, now + LEAD), 0.0
+
+    def _rebalance(self, at: _Moment) -> Iterator[tuple[Notice, float]]:
         advised = self._imds.rebalance()
         if advised is not None:
-            yield (
-                Notice(InterruptionKind.REBALANCE, self._node, "imds", advised + ahead, now),
-                advised,
-            )
+            kind = InterruptionKind.REBALANCE
+            yield Notice(kind, self._node, "imds", advised + at.ahead, at.now), advised
+
+    def _maintenance(
+        self, listed: Iterable[object], at: _Moment, unreadable: list[UnusableAnswer]
+    ) -> Iterator[Notice]:
+        """Yield what is newly scheduled, or at another time than before, and what is called off."""
+        active: dict[str, ScheduledEvent] = {}
+        for entry in listed:
+            with _noted(unreadable):
+                event = read_scheduled(entry)
+                if event.state == ACTIVE:
+                    active[event.id] = event
+        for id, event in active.items():
+            if self._scheduled.get(id) != event:
+                self._scheduled[id] = event
+                yield self._announced(event, at)
+        if unreadable:
+            return  # what cannot be read is not called off
+        for id in self._scheduled.keys() - active.keys():
+            event = self._scheduled.pop(id)
+            if at.now < event.begins + at.ahead:  # else it has begun
+                yield self._announced(event, at, called_off=True)
+
+    def _announced(self, event: ScheduledEvent, at: _Moment, called_off: bool = False) -> Notice:
+        kind = InterruptionKind.MAINTENANCE
+        if event.code in RETIRED:
+            kind = InterruptionKind.RETIREMENT
+        return Notice(
+            kind,
+            self._node,
+            "imds",
+            at.now,
+            at.now,
+            event.begins + at.ahead,
+            event.code,
+            event.id,
+            called_off,
+        )

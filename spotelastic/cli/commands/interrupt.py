@@ -45,10 +45,15 @@ def interrupt(
     node: Annotated[str, typer.Argument(help="The node's name in `spotelastic status`.")],
     seconds: Annotated[
         float,
-        typer.Option("--in", min=0, max=3600, help="Seconds of notice; 0: none."),
+        typer.Option("--in", min=0, max=1_209_600, help="Seconds of notice; 0: none."),
     ] = 120.0,
     kind: Annotated[
-        str, typer.Option(metavar="KIND", help="notice, rebalance or loss (without notice).")
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="notice, rebalance, loss (without notice), by-hand (somebody ends it); on the "
+            "local cloud also maintenance, retirement or capacity-block.",
+        ),
     ] = "notice",
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     where: Where = None,
@@ -91,7 +96,7 @@ def drill(
 
     The plan is a TOML array of tables named `interruption`, or a JSON list. Each
     entry says when it is due, by `after = "30s"` or `step = 400`. It may have
-    `kind` (notice, rebalance or loss), `node` ("any", "rank 0" or a name) and
+    `kind` (as `interrupt` has it), `node` ("any", "rank 0" or a name) and
     `in` (seconds of notice).
     """
     from spotelastic.cli.render import tables

@@ -4,7 +4,8 @@ Each entry is due at a time or a step:
 
     [[interruption]]
     after = "30s"        # from the beginning of the drill; or: step = 100
-    kind = "notice"      # notice (the default), rebalance, loss
+    kind = "notice"      # notice (the default), rebalance, loss, maintenance, retirement,
+                         # capacity-block or by-hand
     node = "any"         # any node that trains (the default), "rank 0", or a node's name
     in = 15              # seconds of notice; a loss has none
 
@@ -24,6 +25,7 @@ from spotelastic.aws.clusters.fault_injection import WARNING
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.interruptions.choice import victim
 from spotelastic.client.interruptions.interrupt import (
+    AT_ONCE,
     KINDS,
     InterruptionRequest,
     interrupt,
@@ -115,10 +117,10 @@ def _entry(where: str, given: Any) -> PlannedInterruption:
         raise UsageError(f"{where}: kind {word!r}: expected {', '.join(KINDS)}")
     if not isinstance(node, str) or not node:
         raise UsageError(f'{where}: node {node!r}: expected "any", "rank N" or a name')
-    seconds = _number(where, given, "in", 0 if kind is InterruptionKind.LOSS else int(WARNING))
-    if kind is InterruptionKind.LOSS and seconds:
+    seconds = _number(where, given, "in", 0 if kind in AT_ONCE else int(WARNING))
+    if kind in AT_ONCE and seconds:
         raise UsageError(
-            f"{where}: in {seconds}: a loss comes without notice: remove `in`, or set "
+            f"{where}: in {seconds}: {AT_ONCE[kind]} comes without notice: remove `in`, or set "
             'kind = "notice"'
         )
     return PlannedInterruption(

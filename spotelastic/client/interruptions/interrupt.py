@@ -17,8 +17,23 @@ KINDS = {
     "notice": InterruptionKind.SPOT_INTERRUPTION,
     "rebalance": InterruptionKind.REBALANCE,
     "loss": InterruptionKind.LOSS,
+    "maintenance": InterruptionKind.MAINTENANCE,
+    "retirement": InterruptionKind.RETIREMENT,
+    "capacity-block": InterruptionKind.CAPACITY_BLOCK,
+    "by-hand": InterruptionKind.BY_HAND,
 }
 """What can be caused, as people type it. Its own name, as reports have it, does as well."""
+
+SCHEDULED = {
+    InterruptionKind.MAINTENANCE: "system-reboot",
+    InterruptionKind.RETIREMENT: "instance-retirement",
+    InterruptionKind.CAPACITY_BLOCK: "",
+}
+"""Kinds that are announced ahead, with AWS's word for the maintenance that causes them."""
+AT_ONCE = {InterruptionKind.LOSS: "a loss", InterruptionKind.BY_HAND: "an end by hand"}
+"""Kinds of which a node is not told before, as people call them."""
+OF_SPOT = frozenset({InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.REBALANCE})
+"""Kinds that only a spot node can meet."""
 
 
 def kind_named(word: object) -> InterruptionKind | None:
@@ -37,22 +52,23 @@ class InterruptionRequest:
     seconds: float = fault_injection.WARNING
 
     def __post_init__(self) -> None:
-        if self.kind is InterruptionKind.LOSS and self.seconds not in (0, fault_injection.WARNING):
+        if self.kind in AT_ONCE and self.seconds not in (0, fault_injection.WARNING):
             raise UsageError(
-                f"--kind loss --in {self.seconds:g}: a loss comes without notice: remove --in, or "
-                "use --kind notice"
+                f"--kind {self.typed} --in {self.seconds:g}: {AT_ONCE[self.kind]} comes without "
+                "notice: remove --in, or use --kind notice"
             )
 
     @property
     def warns(self) -> bool:
         """Whether the node is told before it goes."""
-        match self.kind:
-            case InterruptionKind.REBALANCE:
-                return True
-            case InterruptionKind.LOSS:
-                return False
-            case _:
-                return self.seconds > 0
+        if self.kind in AT_ONCE:
+            return False
+        return self.kind is not InterruptionKind.SPOT_INTERRUPTION or self.seconds > 0
+
+    @property
+    def typed(self) -> str:
+        """The kind as people type it."""
+        return next(word for word, kind in KINDS.items() if kind is self.kind)
 
     @classmethod
     def asked(cls, node: str, kind: str, seconds: float) -> "InterruptionRequest":
@@ -78,6 +94,8 @@ class CausedInterruption:
     def __str__(self) -> str:
         if self.seconds == 0:
             return f"{self.node} is taken away without notice"
+        if self.kind in SCHEDULED and self.seconds is not None:
+            return f"{self.node} {self.kind.traits.outlook} in {self.seconds:g} s"
         is_recommended = self.kind is InterruptionKind.REBALANCE
         first = "gets a rebalance recommendation, and " if is_recommended else ""
         then = "stays" if self.seconds is None else f"will be taken away in {self.seconds:g} s"
@@ -91,7 +109,7 @@ def interrupt(
     known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
     if what.node not in known:
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
-    if what.warns:
+    if what.warns and what.kind in OF_SPOT:
         _check_spot(cluster, what.node)
     return CausedInterruption(what.node, what.kind, target.interrupt(what, cluster.spec.demands))
 

@@ -12,7 +12,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import AS_OF
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import AccountClusters
 from spotelastic.errors import UsageError
@@ -78,6 +78,11 @@ class AwsTarget(AccountClusters):
 
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         seconds = what.seconds
+        if what.kind in SCHEDULED:
+            raise UsageError(
+                f"--kind {what.typed}: AWS alone decides on that: try it on the local cloud "
+                "(--local)"
+            )
         if not what.warns:
             autoscaling.end(self.aws, (what.node,))
             return 0.0

@@ -21,8 +21,9 @@ from spotelastic import validation
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import AccountClusters
@@ -181,13 +182,22 @@ class LocalTarget(AccountClusters):
 
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         faults = FaultClient(self._info)
-        if not what.warns:
-            faults.kill(what.node)
-            return 0.0
-        if what.kind is InterruptionKind.REBALANCE:
-            faults.rebalance(what.node)
-            return None
-        faults.interrupt(what.node, what.seconds)
+        match what.kind:
+            case InterruptionKind.BY_HAND:
+                autoscaling.end(self.aws, (what.node,))
+                return 0.0
+            case _ if not what.warns:
+                faults.kill(what.node)
+                return 0.0
+            case InterruptionKind.REBALANCE:
+                faults.rebalance(what.node)
+                return None
+            case InterruptionKind.CAPACITY_BLOCK:
+                faults.end_block(what.node, what.seconds)
+            case InterruptionKind.MAINTENANCE | InterruptionKind.RETIREMENT:
+                faults.schedule(what.node, SCHEDULED[what.kind], what.seconds)
+            case _:
+                faults.interrupt(what.node, what.seconds)
         return what.seconds
 
     def faults(self) -> FaultClient:

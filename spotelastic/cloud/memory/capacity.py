@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spotelastic.clock import Clock
-from spotelastic.cloud.events import WARNED_AHEAD, CloudEvent, SpotWarning, StateChange
+from spotelastic.cloud.events import (
+    WARNED_AHEAD,
+    CloudEvent,
+    ScheduledChange,
+    SpotWarning,
+    StateChange,
+)
 from spotelastic.cloud.model import (
     ALIVE,
     DRAINING,
@@ -235,6 +241,13 @@ class MemoryCapacity:
         """Announce that the instance is taken back in so many seconds."""
         now = self.clock()
         self.hooks.emit(SpotWarning(f"warning-{instance}", now, instance, ahead))
+
+    def announce(self, instance: str, begins: float) -> None:
+        """Announce that the instance is maintained from that time on."""
+        change = f"change-{instance}"
+        self.hooks.emit(
+            ScheduledChange(f"{change}-{begins}", self.clock(), (instance,), begins, change)
+        )
 
     def lose(self, instance: str, reason: str = "Server.SpotInstanceTermination") -> None:
         """Take an instance at once."""

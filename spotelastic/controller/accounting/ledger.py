@@ -191,7 +191,10 @@ def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
             for event in notices
         ]
         return max(kinds, key=lambda kind: kind.traits.severity)
-    return InterruptionKind.LOSS if _accounts(mine, "loss") else None
+    losses = {str(event.data.get("kind", "")) for event in mine if event.kind == "loss"}
+    if InterruptionKind.BY_HAND in losses:
+        return InterruptionKind.BY_HAND
+    return InterruptionKind.LOSS if losses else None
 
 
 def _trouble(

@@ -44,11 +44,12 @@ def status(
     now: float,
     fates: Mapping[Fate, int] = NO_MESSAGES,
     short_since: float | None = None,
+    held: Sequence[str] = (),
 ) -> Status:
     """Returns the status that `spotelastic status` shows.
 
     `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
-    messages.
+    messages. `held` are lines about what somebody has suspended.
     """
     job, round_ = records.job, records.round
     state = job.state if job else "pending"
@@ -75,13 +76,20 @@ def status(
         quiet=_quiet(records),
         short_since=short_since,
         slow=tuple(_slow(records)),
-        warnings=(*_warnings(records), *_of_health(records, now)),
+        warnings=(*held, *_warnings(records), *_of_health(records, now)),
         network=_network(records),
     )
 
 
 def _warnings(records: Records) -> Iterable[str]:
-    """Of versions that do not understand each other; the first ones of many."""
+    """Of what is announced for nodes, and of versions that do not understand each other; the first
+    ones of many.
+    """
+    yield from (
+        notice.line
+        for node, notice in sorted(records.scheduled.items())
+        if node in records.nodes and node not in records.drains
+    )
     unread = sorted(records.unreadable.items())
     for key, why in unread[:UNREAD_SHOWN]:
         yield f"the controller (protocol {PROTOCOL}) cannot read {key} in etcd: {why}"

@@ -17,7 +17,7 @@ from itertools import count
 from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.cloud.model import WorkerGroup
-from spotelastic.controller.decisions import limits
+from spotelastic.controller.decisions import limits, suspensions
 from spotelastic.controller.model.observation import (
     Action,
     ControllerPolicy,
@@ -185,6 +185,8 @@ def held(
 
 def _refused(seen: Observation, group: WorkerGroup, now: float, policy: ControllerPolicy) -> str:
     """Returns why the group can get no more nodes, whatever money is left; empty if it can."""
+    if group.launches_held:
+        return "somebody has suspended its launches"
     if group is seen.group and (why := too_dear(seen, policy)):
         return why
     failed = seen.failed.get(seen.pool(group))
@@ -305,6 +307,7 @@ def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Ite
     found = sizes(seen, now, policy)
     yield from _tell_of_price(seen, found, now, policy)
     yield from _tell_of_cost(seen, found, now, policy)
+    yield from suspensions.tell(seen, now)
     for size in found:
         group, there = size.group, size.group.staying
         by_name = not seen.ended or size.wanted > 0

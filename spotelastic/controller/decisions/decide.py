@@ -7,7 +7,8 @@ another controller may take over at any point.
 
 By subject: what messages and losses cause (`interruptions.py`), what people ask for
 (`commands.py`), how many nodes of which kind there should be (`capacity.py`) and in which zone
-(`zone_packing.py`), what ends the job (`limits.py`), and here each node's fate.
+(`zone_packing.py`), what ends the job (`limits.py`), what is announced for a later time
+(`scheduled.py`), and here each node's fate.
 """
 
 import math
@@ -21,6 +22,7 @@ from spotelastic.controller.decisions import (
     health,
     interruptions,
     limits,
+    scheduled,
     slow_nodes,
     zone_packing,
 )
@@ -60,8 +62,9 @@ class ControllerDecision:
 
 def decide(seen: Observation, now: float, policy: ControllerPolicy) -> ControllerDecision:
     actions = [*interruptions.read(seen, now), *health.blame(seen, now)]
-    new = {a.drain.node: a.drain for a in actions if isinstance(a, DrainNode)}
-    seen = replace(seen, drains={**new, **seen.drains})
+    seen = _with_drains(seen, actions)
+    actions += scheduled.due(seen, now)
+    seen = _with_drains(seen, actions)
     told = {account(a.event) for a in actions if isinstance(a, Tell)}
     seen = replace(seen, told=seen.told | told)
     actions += interruptions.losses(seen, now)
@@ -77,6 +80,7 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
         removed = gone | {action.instance for action in sized if isinstance(action, Remove)}
         actions += sized
         actions += zone_packing.change(seen, now, policy, removed)
+        actions += scheduled.replacement(seen, removed, now, policy)
         for group in seen.groups:
             actions += _replacements(seen, group, removed, now, policy)
         if not any(isinstance(each, Replace | Remove | SetDesired) for each in actions):
@@ -89,6 +93,12 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
     return ControllerDecision(
         tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy)
     )
+
+
+def _with_drains(seen: Observation, actions: Sequence[Action]) -> Observation:
+    """Returns the observation with the drains that the actions write."""
+    new = {each.drain.node: each.drain for each in actions if isinstance(each, DrainNode)}
+    return replace(seen, drains={**new, **seen.drains})
 
 
 def _rank(action: Action) -> int:
@@ -226,7 +236,10 @@ def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
     for machine in seen.machines.values():
         outside = machine.role == "worker" and machine.id not in placed
         old = now - machine.launched_at > policy.strange_for
-        if outside and old and machine.state in ALIVE:
+        drain = seen.drains.get(machine.id) if machine.id in seen.nodes else None
+        # One that somebody has taken out of its group is given the time to save.
+        saves = drain is not None and now < (drain.notice.deadline or 0.0)
+        if outside and old and not saves and machine.state in ALIVE:
             yield EndMachine(machine.id, "it belongs to no group")
 
 
@@ -259,6 +272,7 @@ def _wake_at(seen: Observation, now: float, policy: ControllerPolicy) -> float |
     ]
     if not seen.ended:
         moments += [*capacity.wakes(seen, policy), *limits.wakes(seen, now, policy)]
+        moments += scheduled.wakes(seen, now, policy)
     later = [moment for moment in moments if now < moment < math.inf]
     return min(later, default=None)
 
@@ -279,5 +293,6 @@ def settled(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
         size.group.desired == size.wanted == len(size.group.members)
         and all(member.state == IN_SERVICE for member in size.group.members)
         and all(seen.ended or member.instance in seen.nodes for member in size.group.members)
+        and (seen.ended or not size.group.launches_held)
         for size in capacity.sizes(seen, now, policy)
     )

@@ -6,11 +6,13 @@ Each message gets one fate. A message about this cluster causes actions, and is 
 from collections.abc import Iterator
 
 from spotelastic.cloud.events import (
+    BlockEnds,
     CloudEvent,
     GroupActivity,
     LifecycleAction,
     Malformed,
     Rebalance,
+    ScheduledChange,
     SpotWarning,
     StateChange,
     Unknown,
@@ -30,6 +32,10 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 
+BY_HAND = frozenset({"Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate"})
+"""EC2's reasons for the end of an instance that somebody has asked for. A node that the cluster
+ends has a drain, or is known as lost before.
+"""
 TOLD_AGAIN_AFTER = 3600.0
 """Seconds until a control node that cannot be launched is reported again: tries go on."""
 
@@ -84,6 +90,11 @@ def _fate(seen: Observation, event: CloudEvent, handled: set[str]) -> Fate:
             ours = any(event.group == group.name for group in seen.groups)
             ours = ours or _is_lost_control(seen, event)
             return "handled" if ours or _is_ours(seen, event.instance) else "foreign"
+        case ScheduledChange(instances=instances):
+            return "handled" if seen.machines.keys() & set(instances) else "foreign"
+        case BlockEnds(reservation=reservation):
+            ours = any(each.reservation == reservation for each in seen.machines.values())
+            return "handled" if ours else "foreign"
         case _:
             return "handled" if _is_ours(seen, event.instance) else "foreign"
 
@@ -107,7 +118,7 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
     observed.
     """
     match message.event:
-        case SpotWarning(id, at, instance, ahead) if _is_worker(seen, instance):
+        case SpotWarning(id, at, instance, ahead, action) if _is_worker(seen, instance):
             # The moment of the end stands in IMDS alone; the agent knows it within a second, unless
             # that service is away.
             notice = Notice(
@@ -117,6 +128,7 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
                 at,
                 message.received_at,
                 at + ahead,
+                action,
             )
             if not seen.ended:
                 yield DrainNode(Drain(instance, notice), id)
@@ -124,12 +136,35 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
         case Rebalance(id, at, instance) if _is_worker(seen, instance):
             notice = Notice(InterruptionKind.REBALANCE, instance, "sqs", at, message.received_at)
             yield from _tell_notice(seen, notice, now, id)
+        case ScheduledChange() | BlockEnds():
+            for notice in _announced(seen, message.event, message.received_at):
+                yield from _tell_notice(seen, notice, now, message.event.id)
         case StateChange(id, at, instance, state) if state in GONE:
             yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
         case GroupActivity(id):
             event = _activity(seen, message.event, now)
             if account(event) not in seen.told:  # it may be delivered again
                 yield Tell(event, id)
+
+
+def _announced(
+    seen: Observation, event: ScheduledChange | BlockEnds, received_at: float
+) -> Iterator[Notice]:
+    """Returns the notice for each worker that the event is about."""
+    if isinstance(event, BlockEnds):
+        found = (each for each in seen.machines.values() if each.reservation == event.reservation)
+        nodes = sorted(each.id for each in found)
+        kind, action = InterruptionKind.CAPACITY_BLOCK, ""
+        change, called_off = event.reservation, False
+    else:
+        nodes, action = list(event.instances), event.action
+        kind = InterruptionKind.RETIREMENT if event.ends else InterruptionKind.MAINTENANCE
+        change, called_off = event.change, event.called_off
+    for node in nodes:
+        if _is_worker(seen, node):
+            yield Notice(
+                kind, node, "sqs", event.at, received_at, event.begins, action, change, called_off
+            )
 
 
 def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
@@ -169,12 +204,16 @@ def _tell_loss(
         return
     if seen.restarts(node, known.incarnation):
         return
+    member, machine = seen.member(node), seen.machines.get(node)
+    by_hand = machine is not None and machine.state in GONE and machine.reason in BY_HAND
     source = "ec2" if cause else "lease"  # EC2's word alone comes as a message
     data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
+    if by_hand:
+        data["kind"] = InterruptionKind.BY_HAND.value
+        why = f"somebody has stopped or terminated it ({why})"
     event = Event(now, "loss", f"{node} is gone: {why}", node, data)
     if account(event) in seen.told:  # of most that ever left: before what takes longer
         return
-    member = seen.member(node)
     if member is None or not member.leaving:
         yield Tell(event, cause)
 
@@ -208,6 +247,9 @@ def _explained(seen: Observation, activity: GroupActivity) -> str:
     match activity.cause:
         case "quota" if quota:
             return f"{text}: the quota {quota} does not allow it: {why}"
+        case "limit":
+            limit = seen.quotas.others.get(activity.limit, activity.limit)
+            return f"{text}: the limit {limit} does not allow it: {why}"
         case "capacity":
             return f"{text}: there is no capacity: {why}"
     return f"{text}: {why}"

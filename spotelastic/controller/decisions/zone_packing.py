@@ -21,6 +21,9 @@ from spotelastic.controller.model.observation import (
 )
 from spotelastic.model.progress import Event
 
+OF_A_ZONE = frozenset({"capacity", "zone"})
+"""Causes of failed launches that may not be there in another zone."""
+
 
 def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
     """Whether a zone is to be chosen, for which prices and scores have to be asked for."""
@@ -35,12 +38,12 @@ def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
 
 
 def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
-    """Whether launches in the zone failed for lack of capacity, and are not to be tried again
-    yet.
+    """Whether launches in the zone failed for what is of that zone alone, and are not to be tried
+    again yet. What is of the account would fail in another zone as well.
     """
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
-        each is not None and each.cause == "capacity" and now < refused_until(each, policy)
+        each is not None and each.cause in OF_A_ZONE and now < refused_until(each, policy)
         for each in failed
     )
 
@@ -109,7 +112,9 @@ def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: Controll
     if home is None:
         return "all nodes are to be in one zone"
     if is_dry(seen, home.name, now, policy):
-        return f"{home.name} has no capacity"
+        failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
+        told = [each for each in failed if each is not None and each.cause == "zone"]
+        return told[0].why if told else f"{home.name} has no capacity"
     return f"in {home.name} {too_dear(seen, policy)}"
 
 

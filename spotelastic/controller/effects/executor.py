@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from spotelastic.clock import unbroken
+from spotelastic.cloud.events import Malformed
 from spotelastic.cloud.port import Cloud
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.model.observation import (
@@ -288,6 +289,9 @@ class ControllerExecutor:
         return compares, writes
 
     def _discard(self, action: Discard) -> None:
+        event = action.message.event
+        if isinstance(event, Malformed):
+            self._complain(f"a message of the event bus cannot be read: {event.problem}")
         self._events.delete(action.message.receipt)
 
     def _reply(self, action: Reply) -> None:

@@ -59,6 +59,8 @@ class Account:
     fates: Mapping[Fate, int] = field(default_factory=dict)
     """Number of the cloud's messages that this leader has deleted, by what was done about them."""
     short_since: float | None = None
+    held: tuple[str, ...] = ()
+    """What somebody has suspended of the worker groups, and how to resume it."""
 
 
 class Publisher:
@@ -199,6 +201,7 @@ class Publisher:
             now,
             account.fates,
             account.short_since,
+            account.held,
         )
         before, age = self._status, now - self._status_at
         if before is not None and age < HEARTBEAT and _same(made, before):

@@ -22,9 +22,10 @@ from spotelastic.controller.model.observation import (
     SlowReplacement,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
 from spotelastic.model.node import Node
-from spotelastic.model.notice import Drain
+from spotelastic.model.notice import SCHEDULED, Drain, Notice
 from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.store.codec import decode
@@ -52,6 +53,8 @@ class Records:
     left: Mapping[str, DepartedNode] = field(default_factory=dict)
     preparing: Mapping[str, float] = field(default_factory=dict)
     drains: Mapping[str, Drain] = field(default_factory=dict)
+    scheduled: Mapping[str, Notice] = field(default_factory=dict)
+    """What was announced for each node, of several the next."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """The last report of every node, including nodes that have left."""
     failures: Mapping[str, Failure] = field(default_factory=dict)
@@ -95,6 +98,8 @@ class Mirror:
         self._given_back_at = 0
         self._slow_replaced: tuple[SlowReplacement, ...] = ()
         self._preparing: dict[str, float] = {}
+        self._schedule: dict[tuple[str, str, str], Notice] = {}
+        """What was announced, by node, kind and the cloud's id of it."""
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
         self._healthy = False
@@ -174,6 +179,8 @@ class Mirror:
             self._failed.pop(pool, None)
         elif event.kind == "prepare":
             self._preparing[event.node] = event.at
+        elif event.kind == SCHEDULED:
+            self._remember_schedule(event)
         elif event.kind == "give-back":
             self._given_back_at = step
         elif event.kind == REPLACED:
@@ -183,6 +190,27 @@ class Mirror:
             self._moved_at = step
             if left := str(event.data.get("left", "")):
                 self._zones_left[left] = event.at
+
+    def _remember_schedule(self, event: Event) -> None:
+        data = event.data
+        kind, id, deadline = str(data.get("kind", "")), data.get("scheduled"), data.get("deadline")
+        if not isinstance(id, str) or not isinstance(deadline, int | float):
+            return  # it tells what was done about something that was announced
+        which = event.node, kind, id
+        if data.get("called_off"):
+            self._schedule.pop(which, None)
+            return
+        seen_at, source = float(data.get("seen_at", event.at)), data.get("source", "")
+        self._schedule[which] = Notice(
+            InterruptionKind(kind),
+            event.node,
+            source,
+            float(data.get("at", event.at)),
+            seen_at,
+            float(deadline),
+            str(data.get("action", "")),
+            id,
+        )
 
     def _drop(self, key: str) -> None:
         if key == self._keys.leader:
@@ -239,6 +267,7 @@ class Mirror:
             nodes={node.id: node for node in self._values["nodes"].values()},
             left=dict(self._left),
             drains={drain.node: drain for drain in self._values["drains"].values()},
+            scheduled=self._next_scheduled(),
             progress=dict(self._progress),
             failures={each.node: each for each in self._values["failures"].values()},
             history=tuple(value for _, value in sorted(self._values["history"].items())),
@@ -257,6 +286,10 @@ class Mirror:
             },
             healthy=self._healthy,
         )
+
+    def _next_scheduled(self) -> dict[str, Notice]:
+        latest_first = sorted(self._schedule.values(), key=lambda each: -(each.deadline or 0.0))
+        return {notice.node: notice for notice in latest_first}
 
     def _one(self, name: str) -> Any:
         return next(iter(self._values[name].values()), None)

@@ -207,6 +207,7 @@ class LeaderState:
             drains=records.drains,
             slow=records.slow,
             slow_replaced=records.slow_replaced,
+            scheduled=records.scheduled,
             told=records.told | self.told,
             sick=tuple(event for event in records.events if event.kind == UNHEALTHY),
             failures=tuple(event for event in records.events if event.kind == "failure"),
@@ -246,5 +247,11 @@ class LeaderState:
         """Return what is published of this moment."""
         view = self.view
         return Account(
-            records, view.instances, view.bill, view.prices_of, dict(self.fates), self.short_since
+            records,
+            view.instances,
+            view.bill,
+            view.prices_of,
+            dict(self.fates),
+            self.short_since,
+            tuple(line for group in view.groups.values() for line in group.held),
         )

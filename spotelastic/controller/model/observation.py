@@ -10,7 +10,7 @@ from spotelastic.model.command import LIFETIME, Answer, Command
 from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
-from spotelastic.model.notice import Drain
+from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, SlowNode
 
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
@@ -59,7 +59,7 @@ class LaunchFailures:
     """When the last launch failed; `why` is its reason."""
     why: str = ""
     cause: str = ""
-    """"capacity", "quota" or "other"."""
+    """A `FailureCause`."""
     tries: int = 1
     """Number of tries. A group that misses many nodes asks for all of them in one try."""
 
@@ -129,6 +129,10 @@ class ControllerPolicy:
     slow_again_after: float = 86_400.0
     """Time within which no second node of a group rank is replaced for that: if its successor is
     slow, too, the script gives that rank more work than others, or the data does."""
+    replaces_ahead: float = 3600.0
+    """Time before a scheduled end from when on its node is replaced, while nothing else is
+    missing.
+    """
     command_lifetime: float = LIFETIME
     """Time for which a command may be carried out; its sender then says that no answer came."""
     capacity: Capacity = Capacity()
@@ -189,6 +193,8 @@ class Observation:
     slow: Mapping[str, SlowNode] = field(default_factory=dict)
     """Nodes that keep the others waiting."""
     slow_replaced: tuple[SlowReplacement, ...] = ()
+    scheduled: Mapping[str, Notice] = field(default_factory=dict)
+    """What was announced for each node, of several the next."""
     told: frozenset[tuple[str, str, str]] = frozenset()
     """Events on record, each as `account` identifies it."""
     sick: tuple[Event, ...] = ()
@@ -443,6 +449,6 @@ def account(event: Event) -> tuple[str, str, str]:
     """
     if id := str(event.data.get("id", "")):
         return event.kind, event.node, id
-    told = {**event.data, "source": ""} if event.kind == "loss" else event.data
+    told = {**event.data, "source": "", "kind": ""} if event.kind == "loss" else event.data
     which = (str(told.get(name, "")) for name in ("kind", "source", "incarnation"))
     return event.kind, event.node, ":".join(which)

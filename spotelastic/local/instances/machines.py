@@ -6,6 +6,7 @@ here runs under the cloud's lock, except `read`, which the metadata service call
 """
 
 import base64
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,7 +22,13 @@ from spotelastic.local.instances import metadata
 from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.imds import MetadataServer, Trouble
 from spotelastic.local.instances.launch_checks import DiskKey
-from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials
+from spotelastic.local.instances.metadata import (
+    HEALTH_CODES,
+    Facts,
+    Maintenance,
+    Notices,
+    RoleCredentials,
+)
 from spotelastic.local.instances.power import Power
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
@@ -35,6 +42,10 @@ PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
 _CODES = {PENDING: 0, RUNNING: 16, SHUTTING_DOWN: 32, TERMINATED: 48, STOPPING: 64, STOPPED: 80}
 GONE = (SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED)
 
+REBOOTS = frozenset({"system-reboot", "instance-reboot", "system-maintenance"})
+"""Maintenance after which an instance runs again."""
+BLOCK_ENDS_AHEAD = 1800.0
+"""Seconds before the end of a Capacity Block at which its instances are ended."""
 _CREDENTIALS = timedelta(hours=6)
 _RENEW_BEFORE = timedelta(minutes=30)
 _SETTLE = 30.0  # seconds that ending the processes of an instance may take
@@ -241,9 +252,69 @@ class LocalInstances:
             eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
         )
 
+    def schedule(self, machine: LocalInstance, code: str, seconds: float) -> None:
+        """Schedule maintenance, and begin it when its time has come."""
+        begins = wall() + seconds
+        event = Maintenance(f"instance-event-{secrets.token_hex(8)}", code, begins)
+        machine.notices.scheduled += (event,)
+        self._tell_health(machine, event)
+        self._agenda.at(begins, partial(self._maintain, machine, event))
+
+    def call_off(self, machine: LocalInstance) -> None:
+        """Call off all maintenance that is scheduled."""
+        events, machine.notices.scheduled = machine.notices.scheduled, ()
+        for event in events:
+            self._tell_health(machine, event, closed=True)
+
+    def end_block(self, machine: LocalInstance, seconds: float) -> None:
+        """End the Capacity Block that the instance runs in; it is ended after so many seconds."""
+        instance = machine.it
+        instance.capacity_reservation_id = reservation = f"cr-{instance.id.removeprefix('i-')}"
+        ends = wall() + seconds
+        self._emit(
+            eventbridge_messages.block_expires(
+                instance.owner_id, instance.region_name, reservation, ends + BLOCK_ENDS_AHEAD
+            )
+        )
+        self._agenda.at(ends, partial(self.terminate, instance, "Server.InternalError"))
+
+    def _tell_health(
+        self, machine: LocalInstance, event: Maintenance, *, closed: bool = False
+    ) -> None:
+        self._emit(
+            eventbridge_messages.scheduled_change(
+                machine.it.region_name,
+                machine.id,
+                event.id,
+                HEALTH_CODES[event.code],
+                event.begins,
+                closed=closed,
+            )
+        )
+
+    def _maintain(self, machine: LocalInstance, event: Maintenance) -> None:
+        if event not in machine.notices.scheduled or machine.state != RUNNING:
+            return
+        machine.notices.scheduled = tuple(
+            each for each in machine.notices.scheduled if each != event
+        )
+        if event.code in REBOOTS:
+            self._reboot(machine)
+        else:
+            self.stop(machine.it)
+
     def set_metadata(self, machine: LocalInstance, trouble: Trouble) -> None:
         """Set the fault of the instance's metadata service."""
         self._imds.set_trouble(machine.address, trouble)
+
+    def _reboot(self, machine: LocalInstance) -> None:
+        """Switch the instance off and on again, which EC2 calls running all the time."""
+        off = self._power.off(machine.id)
+        off.add_done_callback(lambda _: self._agenda.soon(partial(self._back_on, machine)))
+
+    def _back_on(self, machine: LocalInstance) -> None:
+        if machine.state == RUNNING:
+            self._power.on(machine.id, self._endpoint(machine))
 
     # -- switching ---------------------------------------------------------------------------
 
@@ -263,9 +334,11 @@ class LocalInstances:
         """Start the instance's processes, unless it has been ended or stopped since."""
         if machine.starts != start or machine.state not in (PENDING, RUNNING):
             return
-        endpoint = f"http://{machine.address}:{self._port}"
-        future = self._power.on(machine.id, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint})
+        future = self._power.on(machine.id, self._endpoint(machine))
         future.add_done_callback(lambda _: self._agenda.soon(partial(self._is_on, machine, start)))
+
+    def _endpoint(self, machine: LocalInstance) -> dict[str, str]:
+        return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{machine.address}:{self._port}"}
 
     def _is_on(self, machine: LocalInstance, start: int) -> None:
         if machine.starts == start and machine.state == PENDING:

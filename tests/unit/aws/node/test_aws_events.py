@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.aws.messaging.eventbridge import parse
+from spotelastic.aws.messaging.eventbridge import READERS, parse
 from spotelastic.cloud.events import (
+    BlockEnds,
     GroupActivity,
     LifecycleAction,
     Malformed,
     Rebalance,
+    ScheduledChange,
     SpotWarning,
     StateChange,
     Unknown,
@@ -37,6 +39,25 @@ def body(source: str, kind: str, detail: Any) -> str:
     )
 
 
+HEALTH: dict[str, Any] = {
+    "eventArn": "arn:aws:health:us-east-1::event/AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED_9035340859",
+    "service": "EC2",
+    "eventTypeCode": "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED",
+    "eventTypeCategory": "scheduledChange",
+    "startTime": "Fri, 1 Jan 2021 01:00:00 GMT",
+    "statusCode": "open",
+    "affectedEntities": [
+        {
+            "entityValue": "arn:aws:ec2:us-east-1:123456789012:instance/i-1234567890abcdef0",
+            "status": "PENDING",
+        },
+        {"entityValue": "i-1234567890abcdef0", "status": "IMPAIRED"},
+        {"entityValue": "i-0aaa", "status": "RESOLVED"},
+        {"entityValue": "vol-0abc"},
+    ],
+}
+
+
 @pytest.mark.parametrize(
     ("text", "event"),
     [
@@ -46,7 +67,7 @@ def body(source: str, kind: str, detail: Any) -> str:
                 "EC2 Spot Instance Interruption Warning",
                 {"instance-id": "i-1", "instance-action": "terminate"},
             ),
-            SpotWarning("e1", AT, "i-1"),
+            SpotWarning("e1", AT, "i-1", action="terminate"),
         ),
         (
             body("aws.ec2", "EC2 Instance Rebalance Recommendation", {"instance-id": "i-1"}),
@@ -99,6 +120,67 @@ def body(source: str, kind: str, detail: Any) -> str:
             body("aws.health", "AWS Health Event", {"service": "EC2"}),
             Unknown("e1", AT, "AWS Health Event"),
         ),
+        (
+            body(
+                "aws.ec2",
+                "EC2 Spot Instance Interruption Warning",
+                {"instance-id": "i-1", "instance-action": "hibernate"},
+            ),
+            SpotWarning("e1", AT, "i-1", 0.0, "hibernate"),
+        ),
+        (
+            body(
+                "aws.ec2",
+                "EC2 Capacity Reservation Instance Interruption Warning",
+                {
+                    "instance-id": "i-1",
+                    "instance-action": "terminate",
+                    "instance-termination-time": "2021-01-01T00:02:00Z",
+                },
+            ),
+            SpotWarning("e1", AT, "i-1", 120.0, "terminate"),
+        ),
+        (
+            body(
+                "aws.ec2",
+                "Capacity Block Reservation Expiration Warning",
+                {"capacity-reservation-id": "cr-1", "end-date": "2021-01-01T00:40:00Z"},
+            ),
+            BlockEnds("e1", AT, "cr-1", AT + 600.0),
+        ),
+        (
+            body("aws.health", "AWS Health Event", HEALTH),
+            ScheduledChange(
+                "e1",
+                AT,
+                ("i-1234567890abcdef0",),
+                AT + 3600.0,
+                HEALTH["eventArn"],
+                "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED",
+                ends=True,
+            ),
+        ),
+        (
+            body("aws.health", "AWS Health Event", HEALTH | {"statusCode": "closed"}),
+            ScheduledChange(
+                "e1",
+                AT,
+                ("i-1234567890abcdef0",),
+                AT + 3600.0,
+                HEALTH["eventArn"],
+                "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED",
+                ends=True,
+                called_off=True,
+            ),
+        ),
+        (
+            body("aws.health", "AWS Health Event", HEALTH | {"affectedEntities": []}),
+            Unknown("e1", AT, "AWS Health Event"),
+        ),
+        (
+            body("aws.health", "AWS Health Event", HEALTH | {"eventTypeCategory": "issue"}),
+            Unknown("e1", AT, "AWS Health Event"),
+        ),
     ],
 )
 def test_an_event_becomes_its_value(text: str, event: object) -> None:
@@ -118,6 +200,15 @@ def test_an_event_becomes_its_value(text: str, event: object) -> None:
         body("aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": 7}),
         body("aws.ec2", "EC2 Instance State-change Notification", {"instance-id": "i-1"}),
         body("aws.ec2", "x", {}).replace("2021-01-01T00:00:00Z", "yesterday"),
+        body("aws.health", "AWS Health Event", HEALTH | {"startTime": "soon"}),
+        body("aws.health", "AWS Health Event", HEALTH | {"affectedEntities": 7}),
+        body("aws.health", "AWS Health Event", HEALTH | {"affectedEntities": [[]]}),
+        body("aws.ec2", "Capacity Block Reservation Expiration Warning", {"end-date": "soon"}),
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"id": ' + "[" * 900 + "]" * 900 + ', "time": "2021-01-01T00:00:00Z"}',
+        "9" * 10_000,
+        "<html><body>502 Bad Gateway</body></html>",
     ],
 )
 def test_a_body_that_makes_no_sense_is_a_value_too(text: str) -> None:
@@ -133,12 +224,14 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_no_detail_whatever_breaks_the_reader(detail: object) -> None:
-    for source, kind in (
-        ("aws.ec2", "EC2 Instance State-change Notification"),
-        ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action"),
-        ("aws.autoscaling", "EC2 Instance Terminate Successful"),
-    ):
+    for source, kind in READERS:
         assert parse(body(source, kind, detail)) is not None
+
+
+@given(st.dictionaries(st.sampled_from(sorted(HEALTH)), json_values))
+def test_no_field_whatever_breaks_the_reader(fields: dict[str, object]) -> None:
+    read = parse(body("aws.health", "AWS Health Event", HEALTH | fields))
+    assert isinstance(read, ScheduledChange | Unknown | Malformed)
 
 
 @given(st.text())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
-from spotelastic.aws.messaging.eventbridge import cause_of
+from spotelastic.aws.messaging.launch_failures import read as read_failure
 from spotelastic.cloud.events import GroupActivity
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions.capacity import sizes
@@ -24,6 +24,7 @@ from spotelastic.controller.model.observation import (
     ResumeLaunches,
     SetDesired,
     Tell,
+    account,
 )
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Failure, Job
@@ -202,6 +203,24 @@ def test_launches_that_aws_has_suspended_are_resumed_where_any_are_wanted() -> N
     assert only(replace(suspended, desired=2), ControllerPolicy(), ResumeLaunches) == []
 
 
+def test_launches_that_a_person_has_suspended_are_waited_for_and_told_of_once() -> None:
+    line = "somebody has suspended the launches of the group"
+    seen = cluster(2)
+    assert seen.group is not None
+    held = replace(seen, group=replace(seen.group, launches_held=True, held=(line,)))
+    assert wanted(held, ControllerPolicy())[SPOT] == 2, "there are no others to be had"
+    assert only(held, ControllerPolicy(), ResumeLaunches) == []
+    assert not settled(held, NOW, ControllerPolicy()), "so that it is looked at soon again"
+    (told,) = only(held, ControllerPolicy(), Tell)
+    assert isinstance(told, Tell) and (told.event.kind, told.event.message) == ("limit", line)
+    again = replace(held, told=frozenset({account(told.event)}))
+    assert only(again, ControllerPolicy(), Tell) == []
+    (over,) = only(replace(seen, told=again.told), ControllerPolicy(), Tell)
+    assert isinstance(over, Tell) and "nothing" in over.event.message
+    later = replace(held, told=again.told | {account(over.event)})
+    assert len(only(later, ControllerPolicy(), Tell)) == 1, "another time is told as well"
+
+
 @pytest.mark.parametrize(
     ("why", "cause"),
     [
@@ -211,17 +230,35 @@ def test_launches_that_aws_has_suspended_are_resumed_where_any_are_wanted() -> N
         ("Max spot instance count exceeded. Launching EC2 instance failed.", "quota"),
         ("You have requested more vCPU capacity than your current vCPU limit of 0 allows", "quota"),
         ("There is no Spot capacity available that matches your request.", "capacity"),
+        ("Your quota allows for 0 more running instance(s). You requested at least 1", "quota"),
+        ("Client.VolumeLimitExceeded: Volume limit exceeded", "limit"),
+        ("You have exceeded your maximum gp3 storage limit of 50 TiB in this region", "limit"),
+        ("NetworkInterfaceLimitExceeded: You have reached it", "limit"),
+        ("RequestLimitExceeded: Request limit exceeded.", "other"),
+        (
+            "Your requested instance type (p5.48xlarge) is not supported in your requested "
+            "Availability Zone (us-east-1e).",
+            "zone",
+        ),
+        ("InsufficientFreeAddressesInSubnet: not enough free addresses in subnet-1", "zone"),
+        ("There are not enough free addresses in subnet 'subnet-1'", "zone"),
+        ("Your Spot request price of 1 is lower than the minimum required Spot price of 2", "zone"),
+        ("The subnet ID 'subnet-1' does not exist (InvalidSubnetID.NotFound)", "zone"),
+        ("InsufficientVolumeCapacity: no room for the volume", "capacity"),
+        ("InvalidCapacityReservationId.NotFound: it is not there", "other"),
         ("The image is not there", "other"),
     ],
 )
 def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
+    why_not = read_failure(why)
     failed = GroupActivity(
-        "e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a", cause_of(why)
+        "e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a", why_not.cause, why_not.limit
     )
     seen = replace(cluster(2), messages=(Message("r", failed, NOW),))
-    seen = replace(
-        seen, types=("g5.xlarge", "g5.2xlarge"), quotas=LaunchQuotas(spot="G and VT spot (L-1)")
+    quotas = LaunchQuotas(
+        spot="G and VT spot (L-1)", others={"VolumeLimitExceeded": "of gp3 (L-2)"}
     )
+    seen = replace(seen, types=("g5.xlarge", "g5.2xlarge"), quotas=quotas)
     (told,) = only(seen, ControllerPolicy(), Tell)
     assert isinstance(told, Tell)
     assert (told.event.data["cause"], told.event.data["group"]) == (cause, SPOT)
@@ -229,6 +266,9 @@ def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
     assert text.startswith("no spot g5.xlarge or g5.2xlarge could be launched in eu-central-1a: ")
     assert text.endswith(why)
     assert ("the quota G and VT spot (L-1) does not allow it" in text) == (cause == "quota")
+    if cause == "limit":
+        named = "of gp3 (L-2)" if "Network" not in why else "NetworkInterfaceLimitExceeded"
+        assert f"the limit {named} does not allow it" in text
 
 
 # -- nodes that are kept --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from support.observations import (
     only,
 )
 
-from spotelastic.aws.messaging.eventbridge import cause_of
+from spotelastic.aws.messaging.launch_failures import read as read_failure
 from spotelastic.cloud.events import (
     GroupActivity,
     LifecycleAction,
@@ -160,7 +160,9 @@ def test_an_activity_of_a_group_is_told_once_however_often_it_is_delivered(succe
 
 def lost(id: str, group: str, why: str = "InsufficientInstanceCapacity") -> Message:
     return message(
-        GroupActivity(id, 999.0, "", group, "launch", False, why, "eu-x-1a", cause_of(why))
+        GroupActivity(
+            id, 999.0, "", group, "launch", False, why, "eu-x-1a", read_failure(why).cause
+        )
     )
 
 

@@ -168,10 +168,20 @@ def test_a_dry_zone_is_left_for_the_best_other_and_nobody_who_trains_goes_yet() 
     assert not only(seen, Replace, Remove)
 
 
+def test_a_zone_is_left_for_whatever_is_of_that_zone_alone() -> None:
+    why = "no spot t could be launched in a: no free addresses in subnet-a"
+    failed = {("workers", "a"): LaunchFailures(40, NOW, why, "zone")}
+    seen = replace(job("a", n1="a", n2="a"), desired=4, failed=failed)
+    (moved,) = only(seen, SetSubnets)
+    assert isinstance(moved, SetSubnets) and moved.reason == why
+    assert moved.subnets != seen.groups[0].subnets
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"failed": {("workers", "a"): replace(DRY, cause="quota")}},
+        {"failed": {("workers", "a"): replace(DRY, cause="limit")}},
         {"failed": {("workers", "a"): replace(DRY, count=2)}},
         {"failed": {("workers", "a"): replace(DRY, at=NOW - 61.0)}},
         {"failed": {("workers", zone): DRY for zone in "abc"}},
@@ -180,7 +190,17 @@ def test_a_dry_zone_is_left_for_the_best_other_and_nobody_who_trains_goes_yet() 
         {"failed": {("workers", ""): DRY}, "zones": ()},
         {"failed": {("workers", "a"): DRY}, "job": Job("succeeded", 0.0)},
     ],
-    ids=["quota", "twice", "long ago", "all dry", "none missing", "one", "spread", "ended"],
+    ids=[
+        "quota",
+        "limit",
+        "twice",
+        "long ago",
+        "all dry",
+        "none missing",
+        "one",
+        "spread",
+        "ended",
+    ],
 )
 def test_a_zone_is_not_left_for_anything_else(change: dict[str, object]) -> None:
     seen = replace(replace(job("a", n1="a", n2="a"), desired=4), **change)  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""Tells by AWS's words why an instance could not be launched (pure).
+
+What counts is where the cause lies. What is of the zone, its subnets or the price there goes away
+in another zone; what is of the account does not. A message has an error code, its text, or both.
+"""
+
+import re
+from dataclasses import dataclass
+
+from spotelastic.cloud.events import FailureCause
+
+INSTANCES = re.compile(
+    r"VcpuLimitExceeded|InstanceLimitExceeded|spot ?instance ?count ?exceeded|(vCPU|instance) limit"
+    r"|quota allows for \d+ more running instance",
+    re.IGNORECASE,
+)
+"""Matches what AWS says of launches that the quota of their instances does not allow."""
+LIMIT = re.compile(r"\b(?!Request)([A-Z]\w*(?:Limit|Count)Exceeded)\b")
+"""Matches the code of any other limit. That of requests is no limit: it passes."""
+STORAGE = re.compile(r"maximum \w+ storage limit", re.IGNORECASE)
+"""Matches the text of the limit of volumes, which may come without its code."""
+ZONE = re.compile(
+    r"not supported in (your|the) requested availability zone"
+    r"|availability zone\S* (is|are) (constrained|not supported|no longer)"
+    r"|InsufficientFreeAddressesInSubnet|(not|in)\S* (enough|sufficient) free addresses"
+    r"|InvalidSubnet(ID)?\b|subnet \S+ does not exist"
+    r"|SpotMaxPriceTooLow|lower than the minimum required spot",
+    re.IGNORECASE,
+)
+"""Matches what is so in one zone, its subnets or at its price, and may be otherwise in another."""
+CAPACITY = re.compile(r"(?<!Invalid)(?<!vCPU )capacity", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailure:
+    cause: FailureCause = "other"
+    limit: str = ""
+    """AWS's code of the limit that does not allow it, if it is not that of instances."""
+
+
+def read(message: str) -> LaunchFailure:
+    """Return why a launch failed."""
+    if INSTANCES.search(message):
+        return LaunchFailure("quota")
+    if found := LIMIT.search(message):
+        return LaunchFailure("limit", found[1])
+    if STORAGE.search(message):
+        return LaunchFailure("limit", "VolumeLimitExceeded")
+    if ZONE.search(message):
+        return LaunchFailure("zone")
+    return LaunchFailure("capacity" if CAPACITY.search(message) else "other")
