@@ -367,7 +367,7 @@ class JobConfig:
     )
     permissions_boundary: str | None = option(
         None,
-        "Permissions boundary of the roles that are made.",
+        "Permissions boundary of the roles that are made; no effect with --local.",
         UP,
         NETWORK,
         metavar="ARN",
@@ -375,7 +375,7 @@ class JobConfig:
     )
     kms_key: str | None = option(
         None,
-        "Your own KMS key, for disks, parameters and logs.",
+        "Your own KMS key, for disks, parameters and logs; no effect with --local.",
         CLUSTER,
         NETWORK,
         metavar="KEY",

@@ -104,6 +104,7 @@ class ValidatedJob:
 def check(config: JobConfig, folder: Path) -> ValidatedJob:
     """Return the job of the script in `folder`. Raises `UsageError` and `EnvironmentFailure`."""
     chosen(config).check_system()
+    config = chosen(config).applicable(config)
     path = _script(config, folder)
     validation.script(path, folder)
     script = validation.within(path, folder)

@@ -53,6 +53,9 @@ class CloudChoice(Protocol):
     def fitted(self, settings: Settings) -> Settings:
         """Return the settings as this cloud needs them."""
 
+    def applicable(self, config: JobConfig) -> JobConfig:
+        """Return the job without what has no effect here, which a file for both may name."""
+
     def has_account(self) -> bool:
         """Whether there is an account, without which only list prices are known."""
 
@@ -81,6 +84,9 @@ class AwsChoice:
 
     def fitted(self, settings: Settings) -> Settings:
         return replace(settings, lease=AWS_LEASE, seen_within=AWS_SEEN_WITHIN)
+
+    def applicable(self, config: JobConfig) -> JobConfig:
+        return config
 
     def has_account(self) -> bool:
         return find.aws_is_configured()
@@ -117,6 +123,9 @@ class LocalChoice:
 
     def fitted(self, settings: Settings) -> Settings:
         return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
+
+    def applicable(self, config: JobConfig) -> JobConfig:
+        return replace(config, permissions_boundary=None, kms_key=None)
 
     def has_account(self) -> bool:
         return True
