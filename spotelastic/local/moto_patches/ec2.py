@@ -20,7 +20,7 @@ from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
 from moto.ec2.utils import filter_iam_instance_profiles, parse_user_data
 from moto.iam.exceptions import NoSuchEntity, NotFoundException
-from moto.iam.models import iam_backends
+from moto.iam.models import InstanceProfile, iam_backends
 
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling.groups import BROKEN
@@ -129,7 +129,8 @@ def _check_profile(
         ),
         None,
     )
-    if known is None or is_new(known.create_date, machines.conditions.age()):
+    settled = getattr(known, "is_settled", False)
+    if known is None or (not settled and is_new(known.create_date, machines.conditions.age())):
         raise _unknown_profile(*given)
 
 
@@ -164,6 +165,16 @@ def _install_profiles(patches: Patches) -> None:
             if profile.name in asked or profile.arn in asked:
                 return existing
         return original(backend, *args, **kwargs)
+
+    @patches.method(
+        InstanceProfile,
+        "create_from_cloudformation_json",
+        "CloudFormation waits until EC2 knows a new profile",
+    )
+    def create(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        profile = original(*args, **kwargs)
+        profile.is_settled = True
+        return profile
 
     def known(*args: Any, **kwargs: Any) -> Any:
         try:
