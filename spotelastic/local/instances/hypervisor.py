@@ -10,7 +10,7 @@ Commands arrive as JSON lines on standard input, answers go to standard output:
 
 An instance whose first process exits with `SHUT_DOWN` has shut itself down, as on EC2 by its
 systemd unit. This is reported without a command: {"shut_down": instance}. The instance is then
-ended by a command.
+ended by a command. A first process that fails otherwise is started again, as by that unit.
 """
 
 import json
@@ -19,6 +19,7 @@ import selectors
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from spotelastic.local.base.remains import Remains
 
 SHUT_DOWN = 78
 """Exit code by which `infra/boot/boot.sh` asks for a shutdown of the instance."""
+RESTART_AFTER = 1.0
+"""Seconds until a first process that failed is started again, as RestartSec of the unit."""
 
 
 class Hypervisor:
@@ -35,8 +38,10 @@ class Hypervisor:
 
     def __init__(self, remains: Remains) -> None:
         self._remains = remains
-        self._leaders: dict[int, tuple[str, str]] = {}
-        """By the pid of an instance's first process: (instance, console)."""
+        self._leaders: dict[int, dict[str, Any]] = {}
+        """The command to boot, by the pid of an instance's first process."""
+        self._ending = ""
+        """The instance that is being ended."""
         self._input = b""
 
     def run(self) -> None:
@@ -70,17 +75,19 @@ class Hypervisor:
                 _answer(ended=order["instance"])
         return bool(data)
 
-    def _boot(self, order: dict[str, Any]) -> None:
+    def _boot(self, order: dict[str, Any], delay: float = 0.0) -> None:
         for folder in (order["cwd"], order["shm"]):
             Path(folder).mkdir(parents=True, exist_ok=True)
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become_instance(order, me)
-        self._leaders[pid] = (order["instance"], order["console"])
+            _become_instance(order, me, delay)
+        self._leaders[pid] = order
 
     def _end(self, instance: str, shm: str) -> None:
+        self._ending = instance
         processes.end(lambda: self._living(instance))
+        self._ending = ""
         shutil.rmtree(shm, ignore_errors=True)
 
     def _living(self, instance: str) -> list[processes.LocalProcess]:
@@ -90,30 +97,35 @@ class Hypervisor:
         known = {process.pid for process in found}
         unmarked = [
             processes.LocalProcess(pid, "", instance, self._remains.cloud)
-            for pid, (owner, _) in self._leaders.items()
-            if owner == instance and pid not in known
+            for pid, order in self._leaders.items()
+            if order["instance"] == instance and pid not in known
         ]
         return found + unmarked
 
     def _reap(self) -> None:
         for pid, code in reaped():
-            if leader := self._leaders.pop(pid, None):
-                self._note_exit(*leader, code)
+            if order := self._leaders.pop(pid, None):
+                self._note_exit(order, code)
 
-    def _note_exit(self, instance: str, console: str, code: int) -> None:
+    def _note_exit(self, order: dict[str, Any], code: int) -> None:
         """Report the exit of an instance's first process, on its console too.
 
-        As on EC2, the instance itself goes on.
+        As on EC2, the instance itself goes on, and one that failed is started again.
         """
+        instance, console = order["instance"], Path(order["console"])
         if code == SHUT_DOWN:
             _answer(shut_down=instance)
-        if code != -signal.SIGKILL and Path(console).exists():
-            with Path(console).open("a") as log:
+        if code != -signal.SIGKILL and console.exists():
+            with console.open("a") as log:
                 log.write(f"\nThe boot process of {instance} exited with {code}.\n")
+        if code > 0 and code != SHUT_DOWN and instance != self._ending:
+            self._boot(order, RESTART_AFTER)
 
 
-def _become_instance(order: dict[str, Any], hypervisor: int) -> None:
-    """In the forked child: become the instance's first process. Never returns."""
+def _become_instance(order: dict[str, Any], hypervisor: int, delay: float) -> None:
+    """In the forked child: become the instance's first process, after so many seconds. Never
+    returns.
+    """
     try:
         os.setsid()
         die_with_parent(hypervisor)
@@ -124,6 +136,7 @@ def _become_instance(order: dict[str, Any], hypervisor: int) -> None:
         os.dup2(console, 1)
         os.dup2(console, 2)
         os.chdir(order["cwd"])
+        time.sleep(delay)
         os.execvpe(order["argv"][0], order["argv"], order["env"])
     except BaseException as error:
         os.write(2, f"cannot boot {order['argv']}: {error}\n".encode())
