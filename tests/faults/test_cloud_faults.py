@@ -132,7 +132,6 @@ def test_what_a_cluster_leaves_would_be_found(trial: Trial) -> None:
         "ec2.volumes",
         "iam.instance_profiles",
         "iam.roles",
-        "logs.groups",
         "sqs.queues",
     }
     trial.down()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
 from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER, NETWORK
 from spotelastic.aws.base.infra_files import infra
@@ -237,9 +237,7 @@ def _read(aws: Aws, stack: Mapping[str, Any]) -> SharedNetwork:
     _check_owner(stack)
     its, given = cloudformation.outputs(stack), cloudformation.parameters(stack)
     ids = zones.given(its["Subnets"])
-    with calling("look at the subnets of the shared network"):
-        items = aws.ec2.describe_subnets(SubnetIds=list(ids))["Subnets"]
-    by_id = {item["SubnetId"]: item for item in items}
+    by_id = _described(aws, ids)
     return SharedNetwork(
         vpc=its["Vpc"],
         block=given["Cidr"],
@@ -255,6 +253,15 @@ def _read(aws: Aws, stack: Mapping[str, Any]) -> SharedNetwork:
         ),
         version=_version(stack),
     )
+
+
+# EC2 may not know a subnet for some seconds that CloudFormation has just made.
+@patient(lambda error: error.code == "InvalidSubnetID.NotFound")
+def _described(aws: Aws, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what EC2 says of these subnets, by id."""
+    with calling("look at the subnets of the shared network"):
+        items = aws.ec2.describe_subnets(SubnetIds=list(ids))["Subnets"]
+    return {str(item["SubnetId"]): item for item in items}
 
 
 def _version(stack: Mapping[str, Any]) -> int:

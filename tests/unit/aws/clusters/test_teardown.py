@@ -58,7 +58,7 @@ def test_the_stack_goes_when_the_interfaces_of_the_instances_have_gone(laptop: L
 def test_interfaces_that_stay_are_named_and_keep_the_stack(laptop: Laptop) -> None:
     linger(laptop, 1_000_000)
     with pytest.raises(Unavailable, match=f"interfaces of {NAME} still exist: not after"):
-        teardown.delete(NAME, aws=laptop.aws, within=0.2)
+        teardown.delete(NAME, aws=laptop.aws, within=1.0)
     assert cloudformation.describe(laptop.aws, Names(NAME).stack) is not None
 
 
