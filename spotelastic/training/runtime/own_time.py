@@ -164,8 +164,10 @@ class OwnTimeMeter:
     def step_ends(self, step: int) -> None:
         """The script has finished a step. What follows until `step_begins` is not its work."""
         if self._begin:
-            times = StepTimes(self._begin, self._clock(), self._waited, (*self._optimizers,))
-            self._steps.append(times)
+            end = self._clock()
+            # One that is not torch's calls no hook: then it counts as waiting, for all ranks alike.
+            begun = (*self._optimizers,) or ((end, self._waited_at),)
+            self._steps.append(StepTimes(self._begin, end, self._waited, begun))
             self._count += 1
             self._measure(step)
 

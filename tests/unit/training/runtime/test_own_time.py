@@ -97,7 +97,8 @@ def test_ranks_measure_at_common_steps(step_time: float, differs: float, every: 
 class Rank:
     """A rank whose steps take ten milliseconds, of which it works six."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, hooks: bool = True) -> None:
+        self.hooks = hooks
         self.page = WorkerPage(folder / "page")
         self.page.reset("r1", 0)
         self.now, self.step = 1000, 0
@@ -116,7 +117,8 @@ class Rank:
             self.now += 4
             self.entries.append(gloo(self.now))
             self.now += 4
-            self.meter.optimizer_begins()
+            if self.hooks:
+                self.meter.optimizer_begins()
             self.now += 2
             self.meter.step_ends(self.step)
             self.now += 5  # a save
@@ -131,6 +133,14 @@ def test_a_rank_publishes_its_own_time_now_and_then(tmp_path: Path) -> None:
     read = rank.page.read(0)
     assert read.measured == 7
     assert (read.own_time, read.waiting_time) == pytest.approx((0.006, 0.004), rel=0.01)
+
+
+def test_an_optimizer_of_another_library_hides_no_wait(tmp_path: Path) -> None:
+    """It calls no hook of torch's, and what it takes counts as waiting for all ranks alike."""
+    rank = Rank(tmp_path, hooks=False)
+    rank.trains(64)
+    read = rank.page.read(0)
+    assert (read.own_time, read.waiting_time) == pytest.approx((0.004, 0.006), rel=0.01)
 
 
 @pytest.fixture
