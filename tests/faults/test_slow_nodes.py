@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.etcd import EtcdCluster
 from support.patience import eventually
 from support.process_cloud import ProcessCloud, agents
 from test_process_cloud import controlled, told, training
@@ -13,6 +12,7 @@ from test_process_cloud import controlled, told, training
 from spotelastic.clock import unbroken
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.progress import Event
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -21,8 +21,14 @@ STEPS = 100_000
 STEP_TIME = 0.02
 
 
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdMember]:
+    with standalone(tmp_path / "etcd") as member:
+        yield member
+
+
 @contextmanager
-def trains(etcd: EtcdCluster, folder: Path, settings: Settings) -> Iterator[ProcessCloud]:
+def trains(etcd: EtcdMember, folder: Path, settings: Settings) -> Iterator[ProcessCloud]:
     """Three nodes that train with gloo, under a controller."""
     spec = JobSpec(
         cluster="demo",
@@ -32,8 +38,8 @@ def trains(etcd: EtcdCluster, folder: Path, settings: Settings) -> Iterator[Proc
         code="",
         settings=settings,
         storage=str(folder / "checkpoints"),
-        etcd=tuple(etcd.endpoints),
-        etcd_members=tuple(etcd.members),
+        etcd=(etcd.endpoint,),
+        etcd_members=("a",),
         worker_group="workers",
         instance_types=("process",),
         created_at=unbroken(),
@@ -51,9 +57,9 @@ def events(its: ProcessCloud, kind: str) -> list[Event]:
 
 
 def test_a_throttled_node_is_named_until_it_keeps_up_again(
-    etcd_cluster: EtcdCluster, tmp_path: Path
+    etcd: EtcdMember, tmp_path: Path
 ) -> None:
-    with trains(etcd_cluster, tmp_path, Settings(2, 3, slow_after=12.0, lease=6.0)) as its:
+    with trains(etcd, tmp_path, Settings(2, 3, slow_after=12.0, lease=6.0)) as its:
         slow = sorted(training(told(its, lambda status: bool(training(status)), "nodes")))[1]
         with its.throttled(slow):
             status = told(its, lambda status: bool(status.slow), "a slow node")
@@ -66,10 +72,10 @@ def test_a_throttled_node_is_named_until_it_keeps_up_again(
 
 
 def test_a_throttled_node_is_replaced_where_that_is_wanted(
-    etcd_cluster: EtcdCluster, tmp_path: Path
+    etcd: EtcdMember, tmp_path: Path
 ) -> None:
     settings = Settings(2, 3, slow_after=12.0, lease=6.0, replace_slow=True)
-    with trains(etcd_cluster, tmp_path, settings) as its:
+    with trains(etcd, tmp_path, settings) as its:
         slow = sorted(training(told(its, lambda status: bool(training(status)), "nodes")))[1]
         with its.throttled(slow):
             told(its, lambda status: bool(status.slow), "a slow node")
