@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from spotelastic.client.config.capacity_policy import ON_DEMAND, ON_DEMAND_PATTERN
-from spotelastic.client.config.option import Effect, config_fields, option
+from spotelastic.client.config.option import Effect, config_fields, option, said
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import duration
 from spotelastic.model.interval import TIME
@@ -478,7 +478,7 @@ class JobConfig:
             try:
                 object.__setattr__(self, field.name, field.read(given))
             except ValueError as error:
-                raise UsageError(f"{field.flag} {_said(given)}: {error}") from None
+                raise UsageError(f"{field.flag} {said(given)}: {error}") from None
 
     @classmethod
     def load(cls, folder: str | Path = ".", **given: Any) -> Self:
@@ -493,10 +493,3 @@ class JobConfig:
     def most(self) -> int:
         """Most nodes to train with: `max`, or `min` if it is not given."""
         return self.min if self.max is None else self.max
-
-
-def _said(value: Any) -> str:
-    """Return a value as a command line would name it."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)

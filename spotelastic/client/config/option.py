@@ -264,3 +264,10 @@ _READERS: Mapping[ValueKind, Callable[[ConfigField, Any], Any]] = {
     ValueKind.PATH: _path,
     ValueKind.LIST: _list,
 }
+
+
+def said(value: Any) -> str:
+    """Return a value as a command line would name it."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
