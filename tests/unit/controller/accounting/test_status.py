@@ -218,3 +218,16 @@ def test_the_status_says_which_network_nodes_have() -> None:
     )
     assert lacking.network == "EFA: 4 devices, plugin no (a)"
     assert lacking.warnings == ("a has 4 EFA devices",)
+
+
+def test_what_is_announced_and_what_somebody_has_suspended_is_shown() -> None:
+    kind = InterruptionKind.MAINTENANCE
+    reboot = Notice(kind, "a", "imds", 1.0, 2.0, 1_000_000.0, "system-reboot", "event-1")
+    nodes = {"a": reboot, "b": replace(reboot, node="b"), "x": replace(reboot, node="x")}
+    shown = status(
+        "demo", replace(RECORDS, scheduled=nodes), MACHINES, "a", 41.0, held=("it is suspended",)
+    )
+    assert shown.warnings == (
+        "it is suspended",
+        "a will be rebooted, or cut off for a while at 1970-01-12 13:46 UTC (system-reboot)",
+    ), "not of a node that leaves already, nor of one that is gone"
