@@ -26,7 +26,13 @@ before = dict(os.environ)
 
 def config(name):
     return spotelastic.JobConfig(
-        "train.py", args=["250"], local=True, min=1, max=2, name=name, instance_types=["m5.large"]
+        "train.py",
+        args=["250", "0.04"],
+        local=True,
+        min=1,
+        max=2,
+        name=name,
+        instance_types=["m5.large"],
     )
 
 

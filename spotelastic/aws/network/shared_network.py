@@ -161,7 +161,7 @@ def _create(aws: Aws, network: SharedNetwork, say: Say, own_tags: Mapping[str, s
     body = infra("network.yaml").read_text()
     try:
         its = {**own_tags, **_tags(body)}
-        cloudformation.create(aws, SHARED_NETWORK, _wanted(network), body, its)
+        cloudformation.create(aws, SHARED_NETWORK, stack_parameters(network), body, its)
     except Rejected as error:
         if error.code != "AlreadyExistsException":
             raise
@@ -179,7 +179,7 @@ def _update(aws: Aws, stack: Mapping[str, Any], network: SharedNetwork, say: Say
     body = infra("network.yaml").read_text()
     try:
         its = {**own_of(cloudformation.tags(stack)), **_tags(body)}
-        cloudformation.update(aws, SHARED_NETWORK, _wanted(network), body, its)
+        cloudformation.update(aws, SHARED_NETWORK, stack_parameters(network), body, its)
     except Rejected as error:
         if error.code != "ValidationError":  # another `up` is changing it, or it is going
             raise
@@ -193,7 +193,8 @@ def _update(aws: Aws, stack: Mapping[str, Any], network: SharedNetwork, say: Say
     return False
 
 
-def _wanted(network: SharedNetwork) -> dict[str, str]:
+def stack_parameters(network: SharedNetwork) -> dict[str, str]:
+    """Return the parameters of the network's own stack."""
     return {
         "Cidr": network.block,
         "SubnetCidrs": zones.padded([subnet.block for subnet in network.subnets]),
