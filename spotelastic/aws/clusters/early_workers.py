@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.network import cloudformation
@@ -63,13 +63,23 @@ class EarlyWorkers:
         self._its = its
         self._given = parameters
         self._make = make
+        self._denied = False
         self.made = False
 
     def look(self) -> None:
-        """Make the workers if what they need is there."""
-        if self.made or not self._given["GivenVpc"]:
+        """Make the workers if what they need is there.
+
+        Credentials that may not look at parts of a stack have the workers made at its end.
+        """
+        if self.made or self._denied or not self._given["GivenVpc"]:
             return
-        parts = self._parts()
+        try:
+            parts = self._parts()
+        except Rejected as error:
+            if error.code not in DENIED:
+                raise
+            self._denied = True
+            return
         if parts is not None:
             self._make(parts)
             self.made = True

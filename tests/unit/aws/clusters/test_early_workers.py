@@ -2,10 +2,19 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.account import KILLED, KILLED_AFTER, Fault, Killed, Laptop, account
+from support.account import (
+    DENIED,
+    KILLED,
+    KILLED_AFTER,
+    Fault,
+    Killed,
+    Laptop,
+    account,
+)
 from support.asked import request
 from support.remains import remains
 
@@ -32,11 +41,15 @@ class Slow:
         self._end = "CREATE_COMPLETE"
         self.without_role = 0
         """So many looks see an instance profile that does not have its role yet."""
+        self.forbidden = False
+        """Whether the credentials may not look at the parts of a stack."""
+        self.refused = 0
         self.workers: list[int] = []
         """How many workers there were at each look."""
         events = laptop.aws.session.events
         events.register("before-parameter-build.cloudformation.CreateStack", self._begun)
         events.register("after-call.cloudformation.DescribeStacks", self._described)
+        events.register("before-call.cloudformation.DescribeStackResource", self._look)
         events.register("after-call.iam.GetInstanceProfile", self._profile)
 
     def _begun(self, params: dict[str, Any], **_: Any) -> None:
@@ -55,6 +68,16 @@ class Slow:
         self.without_role -= 1
         if self.without_role >= 0:
             parsed["InstanceProfile"]["Roles"] = []
+
+    def _look(self, **_: Any) -> Any:
+        if not self.forbidden:
+            return None
+        self.refused += 1
+        answer = {
+            "Error": {"Code": DENIED.code, "Message": "denied"},
+            "ResponseMetadata": {"HTTPStatusCode": DENIED.status},
+        }
+        return SimpleNamespace(status_code=DENIED.status), answer
 
     def living(self) -> int:
         from moto.autoscaling.models import autoscaling_backends
@@ -91,6 +114,13 @@ def test_they_are_made_once_before_the_stack_is_complete(slow: Slow) -> None:
     with slow.laptop.trial():
         up(slow)
     assert "iam.GetInstanceProfile" not in slow.laptop.calls, "nothing of it is new"
+
+
+def test_who_may_not_look_at_parts_of_a_stack_gets_them_at_its_end(slow: Slow) -> None:
+    slow.looks, slow.forbidden = 2, True
+    up(slow)
+    assert slow.workers == [0, 0, 0, 0]
+    assert (slow.refused, slow.living()) == (1, 2)
 
 
 def test_a_stack_that_fails_afterwards_takes_them_with_it(slow: Slow) -> None:
