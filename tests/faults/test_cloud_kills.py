@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.asked import request
-from support.local_cloud import environment, running_cloud
+from support.local_cloud import environment, running_cloud, until
 from support.trial import only_the_shared_network_is_left
 
 from spotelastic.aws.base.clients import Aws
@@ -63,9 +63,12 @@ def test_an_up_that_is_killed_is_run_again_and_ends_with_what_was_asked_for(
 ) -> None:
     killed_when_it_says(word, "up", info)
     up(info)
-    found = autoscaling.group(Aws(), Names(NAME).workers)
-    assert found is not None
-    assert found.desired == 2
+
+    def sized() -> bool:
+        found = autoscaling.group(Aws(), Names(NAME).workers)
+        return found is not None and found.desired == 2
+
+    until(sized)  # which the cloud may show only later
     clusters.delete(NAME)
     nothing_is_left()
 
