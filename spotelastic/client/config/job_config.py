@@ -374,12 +374,7 @@ class JobConfig:
         stored=lambda job: job.demands.boundary,
     )
     kms_key: str | None = option(
-        None,
-        "Your own KMS key, for disks, parameters and logs; no effect with --local.",
-        CLUSTER,
-        NETWORK,
-        metavar="KEY",
-        shown_default="AWS's own keys",
+        None, "KMS key of disks, parameters and logs on AWS.", CLUSTER, NETWORK, metavar="KEY"
     )
     on_demand: str = option(
         "never",
