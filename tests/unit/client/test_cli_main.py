@@ -170,6 +170,14 @@ def test_deleting_checkpoints_wants_the_cluster_named() -> None:
     assert "name the cluster whose checkpoints to delete" in told.stderr
 
 
+@pytest.mark.parametrize("besides", [("demo",), ("--delete-data",)])
+def test_the_shared_network_is_removed_by_a_command_of_its_own(besides: tuple[str, ...]) -> None:
+    """Nobody who takes one cluster down means the network of all of them."""
+    told = spotelastic("down", "--network", *besides)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "--network: is given alone" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "some"),
     [
