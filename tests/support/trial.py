@@ -118,7 +118,8 @@ def nothing_is_left(aws: Aws) -> None:
     assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
     only_the_shared_network_is_left(aws)
     assert aws.sqs.list_queues().get("QueueUrls", []) == []
-    assert aws.logs.describe_log_groups()["logGroups"] == []
+    groups = {group["logGroupName"] for group in aws.logs.describe_log_groups()["logGroups"]}
+    assert groups <= {Names(NAME).log_group}, "what workers have written outlives the cluster"
     parameters = aws.ssm.describe_parameters()["Parameters"]
     assert [p["Name"] for p in parameters if not p["Name"].startswith("/aws/")] == []
     stacks = aws.cloudformation.list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
