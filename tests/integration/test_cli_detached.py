@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import mac
 from support.local_cloud import environment
 
 from spotelastic.local import cloud
@@ -33,17 +34,22 @@ SECRETS = ("--secret", "API", "--env", f"PLANTED={PLANTED}")
 SCRIPT_ARGS = ("--api-key", TYPED, "--name", SECRET)
 
 
+PROGRAM = [sys.executable, "-m", "spotelastic"]
+
+
 class Terminal:
     """Runs commands of one user, whose home is a folder of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: list[str] = PROGRAM, **variables: str) -> None:
         self.folder = folder
+        self.program = program
+        self.variables = {"SPOTELASTIC_HOME": str(folder / "home"), "API": SECRET} | variables
 
     def __call__(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "spotelastic", *args],
+            [*self.program, *args],
             cwd=self.folder,
-            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home"), "API": SECRET},
+            env=os.environ | self.variables,
             capture_output=True,
             text=True,
             timeout=120,
@@ -54,9 +60,9 @@ class Terminal:
     def goes_on(self, *args: str) -> Iterator["subprocess.Popen[str]"]:
         """A command that goes on beside others."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "spotelastic", *args],
+            [*self.program, *args],
             cwd=self.folder,
-            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home"), "API": SECRET},
+            env=os.environ | self.variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -99,6 +105,17 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     assert not (terminal.folder / "home/local.json").exists()
 
 
+@pytest.fixture(scope="module")
+def laptop(terminal: Terminal) -> Terminal:
+    """The same folder on a Mac, to which the local cloud is an account of AWS."""
+    with environment(SPOTELASTIC_HOME=str(terminal.folder / "home")):
+        info = cloud.find()
+    assert info is not None
+    elsewhere = str(terminal.folder / "home/of-the-mac")
+    account = cloud.environment(info) | {"SPOTELASTIC_HOME": elsewhere}
+    return Terminal(terminal.folder, mac.command("spotelastic"), **account)
+
+
 def within(seconds: float, met: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + seconds
     while not met():
@@ -139,6 +156,40 @@ def test_the_clusters_are_listed(terminal: Terminal) -> None:
     (listed,) = terminal.json("ls")
     assert (listed["name"], listed["state"], listed["nodes"]) == ("demo", "running", 2)
     assert terminal("ls").stdout.splitlines()[1].split()[:3] == ["demo", "running", "2"]
+
+
+SEEN = """
+import contextlib, io, json
+from spotelastic.cli import main
+told = {{}}
+for words in {commands!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        main.run_command(words.split())
+    told[words] = output.getvalue()
+print(json.dumps(told))
+"""
+"""Runs commands one after another in one process, and prints what each has printed."""
+
+
+def test_a_mac_sees_what_this_machine_sees(terminal: Terminal, laptop: Terminal) -> None:
+    assert within(30, lambda: len(terminal.training()) == 2)
+    assert within(30, lambda: terminal("report").returncode == 0)
+    plan = "up --plan --min 1 --max 2 --name demo train.py"
+    shown = ("status", "ls", "events", "report", "cost")
+    commands = (*(f"{each} --json" for each in shown), "logs demo --rank 0", plan)
+    done = Terminal(
+        laptop.folder, mac.command("-c", SEEN.format(commands=commands)), **laptop.variables
+    )()
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    seen = {each: json.loads(told[f"{each} --json"]) for each in shown}
+    assert {node["id"] for node in seen["status"]["nodes"]} >= terminal.training()
+    assert [each["name"] for each in seen["ls"]] == ["demo"]
+    assert seen["events"][:3] == terminal.json("events")[:3]
+    assert seen["report"]["job"]["state"] == "running"
+    assert seen["cost"]["usd_per_hour"] > 0
+    assert "rank 0: line 0" in told["logs demo --rank 0"]
+    assert "would change the cluster demo: " in told[plan]
 
 
 def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) -> None:
@@ -271,7 +322,9 @@ def dumped(told: Any) -> tuple[dict[str, bytes], dict[str, Any]]:
     return files, json.loads(files["index.json"])
 
 
-def test_a_dump_has_what_every_node_knows_and_no_secret(terminal: Terminal) -> None:
+def test_a_dump_has_what_every_node_knows_and_no_secret(
+    terminal: Terminal, laptop: Terminal
+) -> None:
     assert within(60, lambda: len(terminal.training()) == 2)
     assert within(30, lambda: terminal("logs").stdout.count("told by mistake") >= 2)
     workers = terminal.training()
@@ -293,7 +346,7 @@ def test_a_dump_has_what_every_node_knows_and_no_secret(terminal: Terminal) -> N
     one = terminal("dump", min(workers), "--output", "one.tar.gz")
     assert one.returncode == 0, one.stderr
     assert f"{min(workers)}: " in one.stdout and max(workers) not in one.stdout
-    replayed = terminal("dump", "--replay", "one.tar.gz")
+    replayed = laptop("dump", "--replay", "one.tar.gz")
     assert replayed.returncode == 0, replayed.stdout
     assert "StartWorkers (round " in replayed.stdout
     assert replayed.stdout.endswith(f"{min(workers)}: this version decides the same\n")
@@ -345,19 +398,21 @@ def test_a_scale_that_cannot_be_is_refused_in_one_line(
 def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None:
     assert within(60, lambda: len(terminal.training()) == 2)
     before = terminal.training()
-    assert terminal.json("scale", "--max", "3")["text"] == "is to have 1 to 3 nodes"
+    assert laptop.json("scale", "--max", "3")["text"] == "is to have 1 to 3 nodes"
     assert within(60, lambda: len(terminal.training()) == 3)
     assert terminal.training() > before
     assert terminal.json("scale", "--max", "3")["text"] == "has 1 to 3 nodes already"
 
 
-def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(terminal: Terminal) -> None:
+def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
+    terminal: Terminal, laptop: Terminal
+) -> None:
     with terminal.goes_on("logs", "-f", "--rank", "0") as logs:
         assert logs.stdout is not None
         newest = terminal("logs", "--rank", "0").stdout.splitlines()[-1]
         told = list(iter(logs.stdout.readline, f"{newest}\n"))
         told += [next(logs.stdout) for _ in range(3)]  # which were not there then
-        done = terminal.json("stop")
+        done = laptop.json("stop")
         rest, complaint = logs.communicate(timeout=60)
     assert (logs.returncode, complaint) == (0, ""), "it ends with the job"
     assert all(" rank 0: line " in line for line in (*told, *rest.splitlines()))
@@ -368,14 +423,14 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(terminal: Termi
     assert within(60, lambda: roles() == ["control"] * 3)
     (listed,) = terminal.json("ls")
     assert (listed["state"], listed["nodes"]) == ("stopped", 0)
-    files, index = dumped(terminal.json("dump", "--all"))
+    files, index = dumped(laptop.json("dump", "--all"))
     left = [row for row in index["nodes"] if "left this behind" in row["why"]]
     assert len(left) >= 2, "the nodes are gone, and what they knew is there"
     assert any(name.startswith(f"nodes/{left[-1]['node']}/events/") for name in files)
 
 
 def test_a_restart_runs_the_code_of_the_folder_and_only_there(
-    terminal: Terminal, tmp_path: Path
+    terminal: Terminal, laptop: Terminal, tmp_path: Path
 ) -> None:
     elsewhere = Terminal(tmp_path)
     elsewhere.folder.joinpath("home").symlink_to(terminal.folder / "home")
@@ -383,7 +438,7 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     assert refused.returncode == 2
     assert "demo runs train.py, which is not in this folder" in refused.stderr
     (terminal.folder / "train.py").write_text(SCRIPT.replace("line", "verse"))
-    assert terminal.json("restart")["text"] == "is restarted from its newest checkpoint"
+    assert laptop.json("restart")["text"] == "is restarted from its newest checkpoint"
     assert within(60, lambda: bool(terminal.training()))
     assert within(30, lambda: "rank 0: verse 0" in terminal("logs").stdout)
     assert terminal.json("status")["round"] > 1, "rounds are counted on"
