@@ -131,6 +131,21 @@ def test_names_for_nodes_say_so_when_they_are_imported() -> None:
     ]
 
 
+def test_an_export_reserves_its_room_on_a_mac(tmp_path: Path) -> None:
+    """Where it is not allocated, a full disk would end the export with SIGBUS."""
+    size = 3 * 2**20 + 17
+    program = f"""
+from pathlib import Path
+from spotelastic_checkpoints.memory.reserve import reserve
+with Path({str(tmp_path / "model.safetensors")!r}).open("wb") as file:
+    reserve(file.fileno(), {size})
+"""
+    told(mac.command("-c", program))
+    made = (tmp_path / "model.safetensors").stat()
+    assert made.st_size == size
+    assert made.st_blocks * 512 >= size
+
+
 def test_windows_leads_to_wsl_in_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WINDOWS], capture_output=True, text=True, check=False, timeout=60
