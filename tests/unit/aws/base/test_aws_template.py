@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.template import CLUSTER, arn, policies
+from support.template import CLUSTER, PARTITIONS, arn, policies
 
 from spotelastic.aws.base.infra_files import boot_script, infra
 from spotelastic.aws.base.names import Names, addresses
@@ -15,9 +15,10 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 
-def test_the_templates_are_clean() -> None:
+def test_the_templates_are_clean_in_every_partition() -> None:
     templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml"))
     command = [str(Path(sys.executable).with_name("cfn-lint")), *templates]
+    command += ["--regions", *PARTITIONS]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (found.returncode, found.stdout) == (0, "")
 
