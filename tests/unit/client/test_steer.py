@@ -23,7 +23,7 @@ from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import Capacity, JobSpec, Settings
+from spotelastic.model.job import AccountDemands, Capacity, JobSpec, Settings
 
 SPEC = JobSpec("demo", "run", "train.py", (), "", Settings(1, 4), "", ())
 CLUSTER = ClusterRecord(fake_aws(), SPEC, "bucket")
@@ -32,6 +32,7 @@ AWS: CloudTarget = AwsTarget(Aws("us-east-1"))
 LOCAL: CloudTarget = LocalTarget(INFO)
 NODES = {"i-spot": True, "i-bought": False}
 """By id: whether it is spot."""
+NO_DEMANDS = AccountDemands()
 
 
 # -- interrupt -----------------------------------------------------------------------------------
@@ -102,7 +103,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
             "without notice",
             0,
         ),
-        (AWS, InterruptionRequest("i-spot"), ("fis", "i-spot", 120.0), "taken away in 120 s", 120),
+        (
+            AWS,
+            InterruptionRequest("i-spot"),
+            ("fis", "i-spot", 120.0, NO_DEMANDS),
+            "taken away in 120 s",
+            120,
+        ),
         (
             AWS,
             InterruptionRequest("i-spot", InterruptionKind.SPOT_INTERRUPTION, 0.0),
@@ -114,7 +121,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
             *(
                 AWS,
                 InterruptionRequest("i-spot", InterruptionKind.REBALANCE),
-                ("fis", "i-spot", 900.0),
+                ("fis", "i-spot", 900.0, NO_DEMANDS),
             ),
             *("gets a rebalance recommendation, and will be taken away in 900 s", 900),
         ),
