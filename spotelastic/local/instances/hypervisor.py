@@ -5,12 +5,13 @@ instances, and outlives the cloud. When the cloud ends in any way, the hyperviso
 then removes everything the cloud had on the machine. Instances in turn die with the hypervisor.
 Commands arrive as JSON lines on standard input, answers go to standard output:
 
-    {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm"}  -> {"booted": instance}
-    {"do": "end", "instance", "shm"}                                   -> {"ended": instance}
+    {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm", "is_unit"}
+                                       -> {"booted": instance}
+    {"do": "end", "instance", "shm"}   -> {"ended": instance}
 
 An instance whose first process exits with `SHUT_DOWN` has shut itself down, as on EC2 by its
 systemd unit. This is reported without a command: {"shut_down": instance}. The instance is then
-ended by a command. A first process that fails otherwise is started again, as by that unit.
+ended by a command. Where it is what that unit runs, and fails otherwise, it is started again.
 """
 
 import json
@@ -110,7 +111,7 @@ class Hypervisor:
     def _note_exit(self, order: dict[str, Any], code: int) -> None:
         """Report the exit of an instance's first process, on its console too.
 
-        As on EC2, the instance itself goes on, and one that failed is started again.
+        As on EC2, the instance itself goes on, and what systemd runs is started again if it failed.
         """
         instance, console = order["instance"], Path(order["console"])
         if code == SHUT_DOWN:
@@ -118,7 +119,8 @@ class Hypervisor:
         if code != -signal.SIGKILL and console.exists():
             with console.open("a") as log:
                 log.write(f"\nThe boot process of {instance} exited with {code}.\n")
-        if code > 0 and code != SHUT_DOWN and instance != self._ending:
+        failed = code > 0 and code != SHUT_DOWN
+        if failed and order["is_unit"] and instance != self._ending:
             self._boot(order, RESTART_AFTER)
 
 

@@ -14,6 +14,9 @@ from spotelastic_checkpoints import isolated
 from spotelastic.local.base.processes import CLOUD, INSTANCE
 from spotelastic.local.base.remains import Remains
 
+UNIT = ["-m", "spotelastic", "boot"]
+"""What `infra/boot/spotelastic.service` runs, after the interpreter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -93,6 +96,7 @@ class Power:
             cwd=str(layout.home),
             console=str(layout.console),
             shm=str(layout.shm),
+            is_unit=self._command[1:] == UNIT,
         )
 
     def off(self, instance: str) -> Future[None]:
