@@ -1,6 +1,7 @@
 """Workers that are made while their cluster's stack is still being made, and may yet fail."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from support.account import (
     Killed,
     Laptop,
     account,
+    forget,
 )
 from support.asked import request
 from support.remains import remains
@@ -22,7 +24,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, UsageError
 
 NAME = "quokka"
 ITS = Names(NAME)
@@ -149,3 +151,28 @@ def test_an_up_that_is_killed_leaves_none_that_the_next_up_or_down_forgets(
             assert (len(living), living & first) == (2, set())
         teardown.delete(NAME, aws=slow.laptop.aws)
         nothing_is_left(slow)
+
+
+@pytest.mark.soak
+def test_an_up_that_is_killed_anywhere_is_over_after_the_next_up_and_down(slow: Slow) -> None:
+    """From the first call about its stack on. The stack fails after that."""
+    up(slow)
+    teardown.delete(NAME, aws=slow.laptop.aws)
+    slow.looks = 2
+    with slow.laptop.trial():
+        up(slow)
+    teardown.delete(NAME, aws=slow.laptop.aws)
+    calls = list(slow.laptop.calls)
+    first = calls.index("cloudformation.CreateStack") + 1
+    assert GROUP in calls[first:] and len(calls) - first > 15
+    for at in range(first, len(calls) + 1):
+        slow.looks, slow.ends = 2, ["CREATE_FAILED"]
+        with slow.laptop.trial(KILLED_AFTER if at % 3 else KILLED, at), suppress(Killed):
+            up(slow)
+        if at % 2:
+            slow.looks = 0
+            with suppress(UsageError):  # what `up` was undoing when it was killed
+                up(slow)
+        teardown.delete(NAME, aws=slow.laptop.aws)
+        nothing_is_left(slow)
+        forget()
