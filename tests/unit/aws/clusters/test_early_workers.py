@@ -148,7 +148,7 @@ def test_an_up_that_is_killed_leaves_none_that_the_next_up_or_down_forgets(
             up(slow)
             found = autoscaling.instances(slow.laptop.aws, NAME, "worker")
             living = {each.id for each in found if each.state != "terminated"}
-            assert (len(living), living & first) == (2, set())
+            assert (slow.living(), living & first) == (2, set())
         teardown.delete(NAME, aws=slow.laptop.aws)
         nothing_is_left(slow)
 
