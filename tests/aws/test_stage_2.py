@@ -44,8 +44,8 @@ def test_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             node = run.a_worker()
             assert "root" in run.cli("shell", node, "--name", run.name, stdin="whoami\nexit\n")
             forwards(run, node)
-        with run.check("a zone can be left"):
-            leaves_its_zone(run)
+        with run.check("where nodes were launched"):
+            where_nodes_were_launched(run)
         with run.check("scale"):
             run.cli("scale", run.name, "--max", "1")
             run.status(lambda s: s.world_size == 1, "one node")
@@ -75,8 +75,8 @@ def forwards(run: Run, node: str) -> None:
             process.terminate()
 
 
-def leaves_its_zone(run: Run) -> None:
-    """The leader may set the group's subnets: AWS checks that against the role's permissions."""
+def where_nodes_were_launched(run: Run) -> None:
+    """Shows, if a zone was dry meanwhile, whether the leader could move the group to another."""
     (group,) = run.aws.autoscaling.describe_auto_scaling_groups(
         AutoScalingGroupNames=[Names(run.name).workers]
     )["AutoScalingGroups"]

@@ -85,6 +85,7 @@ def test_a_process_that_dies_while_it_saves_beside_training_goes_on_from_a_whole
         assert job.newest.step == newest + 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(int(os.environ.get("SOAK_TURN", "0")))[:1])
 def test_a_process_that_is_killed_at_any_moment_goes_on_from_a_whole_step(
     tmp_path: Path, seed: int

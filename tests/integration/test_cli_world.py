@@ -162,6 +162,7 @@ def user(tmp_path: Path) -> Iterator[User]:
 
 
 @pytest.mark.timeout(4 * BOOTS)
+@pytest.mark.soak
 def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(user: User) -> None:
     told = user("init", "--min", "1", "--max", "1", "--instance-types", "m5.large")
     assert "check it, write train.py, then run `spotelastic up`" in told

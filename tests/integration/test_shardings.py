@@ -59,6 +59,7 @@ def test_every_sharding_goes_from_four_ranks_to_two_three_and_one_and_to_and_fro
     run("shardings", tmp_path, "store", 4, 2, 3, 1)
 
 
+@pytest.mark.soak
 def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path) -> None:
     """Three nodes, then two of them while the third still lives, then three again."""
     with cluster(tmp_path, 3) as nodes:

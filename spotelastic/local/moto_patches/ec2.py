@@ -28,6 +28,7 @@ from spotelastic.local.instances import launch_checks
 from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import TERMINATED, LocalInstances
 from spotelastic.local.instances.power import Power
+from spotelastic.local.moto_patches.images import GIB
 from spotelastic.local.moto_patches.patch import Patches
 from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups
 
@@ -222,7 +223,7 @@ def _apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool
         kwargs["nics"] = _interfaces(template["NetworkInterfaces"], kwargs.get("subnet_id"))
     if not kwargs.get("block_device_mappings") and template.get("BlockDeviceMappings"):
         # As the request's own: moto would add them to a root disk of its own.
-        kwargs["block_device_mappings"] = template["BlockDeviceMappings"]
+        kwargs["block_device_mappings"] = [_sized(m) for m in template["BlockDeviceMappings"]]
     behaviour = template.get("InstanceInitiatedShutdownBehavior")
     kwargs["instance_initiated_shutdown_behavior"] = (
         kwargs.get("instance_initiated_shutdown_behavior") or behaviour
@@ -231,6 +232,13 @@ def _apply_template(kwargs: dict[str, Any], template: Mapping[str, Any]) -> bool
     market = template.get("InstanceMarketOptions", {}).get("MarketType")
     asked = kwargs.pop("spot", None)
     return bool((kwargs.get("instance_market_options") or market) if asked is None else asked)
+
+
+def _sized(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping with a size: a disk is as large as its image's where it names none."""
+    if "Ebs" not in mapping:
+        return dict(mapping)
+    return {**mapping, "Ebs": {"VolumeSize": GIB, **mapping["Ebs"]}}
 
 
 def _tags(tags: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, dict[str, str]]:

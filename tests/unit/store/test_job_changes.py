@@ -123,9 +123,9 @@ def test_of_two_who_change_it_at_once_none_loses_anything(objects: BucketObjects
 def test_up_again_keeps_when_the_cluster_was_made(
     objects: BucketObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "ensure_token", lambda *_: None)
-    monkeypatch.setattr(clusters.certificates, "ensure", lambda *_: Validity())
-    monkeypatch.setattr(clusters.user_secrets, "put", lambda *_: {})
+    monkeypatch.setattr(clusters, "ensure_token", lambda *_, **__: None)
+    monkeypatch.setattr(clusters.certificates, "ensure", lambda *_, **__: Validity())
+    monkeypatch.setattr(clusters.user_secrets, "put", lambda *_, **__: {})
     wanted = request("demo")
     for at, new, born_at in ((100.0, True, 100.0), (200.0, False, 100.0), (300.0, True, 300.0)):
         up = ClusterRecord(objects.aws, replace(SPEC, created_at=at), "bucket")
