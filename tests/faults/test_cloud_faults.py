@@ -50,7 +50,7 @@ from spotelastic.client.confirmation import nobody_asked
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.model.job import Capacity, JobSpec
+from spotelastic.model.job import AccountDemands, Capacity, JobSpec
 from spotelastic.model.progress import Status
 
 pytestmark = pytest.mark.faults
@@ -256,11 +256,12 @@ def test_an_up_again_that_goes_wrong_anywhere_keeps_the_nodes_and_can_be_run_aga
 
 
 def changing(trial: Trial, number: int) -> Trial:
-    """Other code each time, and to and fro in all else."""
+    """Other code and another tag each time, so another launch template; to and fro in all else."""
     odd = number % 2
     wanted = changed_request(
         trial.request,
         code=f"c0de{number}",
+        demands=AccountDemands(tags={"change": str(number)}),
         settings=replace(trial.request.job.settings, max_nodes=2 + odd),
         instance_types=("m5.large", "c5.large") if odd else ("c5.large", "m5.large"),
         read=("datasets/train/",) if odd else (),
