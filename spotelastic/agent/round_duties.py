@@ -95,6 +95,9 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
     mine = round_.member(local.node.id) if local.node is not None else None
     if workers.round == round_.incarnation and mine is not None:
         return
+    if round_.cause in ("worker", "stall") and round_.parent == workers.round:
+        # The peers of a worker whose GPU is sick may tell of their failures before its own is seen.
+        yield from _examine(local, workers.round)
     if workers.alive and not workers.killed:
         if round_.cause == "stall" and round_.parent == workers.round:
             yield from _dump_and_kill(workers, now)
@@ -238,7 +241,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
     if failed and not workers.failed:
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
-        yield from _examine(local, round_)
+        yield from _examine(local, round_.incarnation)
         yield ReportFailure(round_)
     elif not failed and not workers.alive and not workers.killed:
         incarnation, finished = round_.incarnation, local.reports.finished
@@ -249,10 +252,10 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
             yield ReportFinished(round_)
 
 
-def _examine(local: NodeState, round_: Round) -> Iterator[Action]:
-    """Has the GPUs looked at, once for each round that fails here."""
-    if local.health.gpus and local.health.examined != round_.incarnation:
-        yield ExamineGpus(round_.incarnation)
+def _examine(local: NodeState, incarnation: str) -> Iterator[Action]:
+    """Has the GPUs looked at, once for each round that fails."""
+    if local.health.gpus and local.health.examined != incarnation:
+        yield ExamineGpus(incarnation)
 
 
 def _stall(
@@ -269,7 +272,7 @@ def _stall(
         if not workers.killed:
             yield from _dump_and_kill(workers, now)
         if now >= workers.dumped_at + DUMP_WITHIN:
-            yield from _examine(local, round_)
+            yield from _examine(local, round_.incarnation)
             yield ReportStall(round_)
         return
     if workers.killed:

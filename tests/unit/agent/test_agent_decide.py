@@ -15,7 +15,13 @@ from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.observe import GONE_WITHIN, observe
 from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
 from spotelastic.agent.shutdown import STUCK
-from spotelastic.agent.state.events import EpochSuperseded, Exited, WorkerFailing
+from spotelastic.agent.state.events import (
+    EpochSuperseded,
+    ExaminationStarted,
+    Exited,
+    WorkerFailing,
+)
+from spotelastic.agent.state.node_health import NodeHealth
 from spotelastic.agent.state.values import (
     NodeState,
     Pace,
@@ -239,6 +245,18 @@ def test_other_nodes_dump_theirs_before_the_next_round() -> None:
 def test_workers_of_an_old_round_are_killed_at_once(cause: Cause) -> None:
     killed = do.KillWorkers(but_failing=cause == "worker")
     assert decided(local(), seen(after(cause)), NOW).actions[0] == killed
+
+
+@pytest.mark.parametrize("cause", ["worker", "stall", "loss", "arrival"])
+def test_a_failed_round_has_gpus_looked_at_where_no_failure_was_seen_yet(cause: Cause) -> None:
+    """Peers may tell of their failures before the agent of the sick GPU sees its own."""
+    on_gpus = replace(local(), health=NodeHealth(gpus=2))
+    asked = do.ExamineGpus(ROUND.incarnation)
+    fails = cause in ("worker", "stall")
+    assert (asked in decided(on_gpus, seen(after(cause)), NOW).actions) == fails
+    assert asked not in decided(local(), seen(after(cause)), NOW).actions
+    told = observe(on_gpus, ExaminationStarted(ROUND.incarnation), NOW)
+    assert asked not in decided(told, seen(after(cause)), NOW).actions, "once"
 
 
 # -- ends -----------------------------------------------------------------------------------------
