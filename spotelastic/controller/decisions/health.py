@@ -5,11 +5,13 @@ driver's bug, or a script that makes GPUs fail. Within an hour at most `replacea
 replaced for their health. Every further one makes the job smaller, until min cannot be reached.
 Then the job fails, and says what was seen.
 
-A node is blamed without a fault that was found if its worker failed first twice in a row while
-others were there: once in a life of the job, since a script may fail so on one of its ranks.
+A node is blamed without a fault that was found if its worker failed first twice in a row, by
+itself, while others were there: once in a life of the job, since a script may fail so on one of
+its ranks.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +32,14 @@ WITHIN = 3600.0
 FAILS_FIRST = "fails first"
 """Cause of a node that was blamed without a fault that was found."""
 IN_A_ROW = 2
+SYMPTOM = re.compile(
+    r"by peer|broken pipe|connection (refused|closed|reset|aborted)|remote process|network error"
+    r"|read error|write error|timed ?out|timeout|heartbeat|no route",
+    re.I,
+)
+"""What a worker says whose peer, or the way to it, has gone. It is often told first, and its node
+is not to blame: another one was lost, or a worker there died.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +120,13 @@ def blame(seen: Observation, now: float) -> Iterator[Action]:
 def first_in_a_row(failures: Sequence[Event]) -> str:
     """Returns the node whose worker failed first in each of the last rounds that failed; empty: it
     was not always the same.
+
+    Failures that only say that a peer has gone do not count, nor do rounds that have no others.
     """
     first: dict[str, Event] = {}
     for event in sorted(failures, key=lambda event: event.at):
-        if int(event.data.get("rank", -1)) >= 0:  # not a round's store
+        own = int(event.data.get("rank", -1)) >= 0  # not a round's store
+        if own and not SYMPTOM.search(event.message):
             first.setdefault(str(event.data.get("round", "")), event)
     last = [event.node for event in first.values()][-IN_A_ROW:]
     return last[0] if len(last) == IN_A_ROW and len(set(last)) == 1 else ""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.observations import NOW, POLICY, drain, healthy, only
@@ -163,6 +164,27 @@ def test_nobody_is_blamed_without_others_or_for_what_others_do_as_well() -> None
     ]
     for seen in blamed:
         assert only(decide(seen, NOW, POLICY), DrainNode) == []
+
+
+@pytest.mark.parametrize(
+    "symptom",
+    [
+        "rank 1: RuntimeError: Connection closed by peer [127.0.0.1]:921",
+        "rank 1: RuntimeError: Read error [127.0.0.1]:21384: Connection reset by peer",
+        "rank 0: DistBackendError: NCCL error: remote process exited or there was a network error",
+        "rank 0: RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+    ],
+)
+def test_who_only_noticed_that_a_peer_has_gone_is_not_to_blame(symptom: str) -> None:
+    """A node was lost, and later a worker was killed: both times the same peer told it first."""
+    noticed = [
+        replace(failure("i-2", round_, at), message=symptom)
+        for round_, at in (("r1", 700.0), ("r2", 900.0))
+    ]
+    died = replace(failure("i-1", "r2", 900.1, rank=1), message="rank 1: ended by SIGKILL")
+    assert health.first_in_a_row([*noticed, died]) == ""
+    again = replace(died, at=950.0, data={**died.data, "round": "r3"})
+    assert health.first_in_a_row([*noticed, died, again]) == "i-1"
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.floats(0, 1e6)), max_size=20))
