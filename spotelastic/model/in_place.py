@@ -1,0 +1,71 @@
+"""What an agent and its workers tell each other so that workers outlive a round.
+
+In-place recovery: when the members of a round change, workers that can do so leave their process
+group, *rest*, and enter the next round in the same process. Each worker that can is connected to
+its agent by a Unix socket of packets (SOCK_SEQPACKET), one JSON message each:
+
+    worker → agent: Listening | Resting
+    agent → worker: Rest | Enter
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Change = Literal["clean", "pending", "dirty"]
+"""How a worker stands to the step after its last finished one.
+
+"clean": it has changed nothing of the state. "pending": all ranks have given their gradients, and
+no optimizer has stepped, so that the step can still be made, or be begun again. "dirty": the state
+has changed in part.
+"""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """Where a worker rests."""
+
+    step: int
+    """The last step that it has finished."""
+    change: Change = "clean"
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """The first message of a worker: it can rest from now on."""
+
+    round: str
+    """The round's incarnation."""
+    local_rank: int
+
+
+class Resting(msgspec.Struct, frozen=True, tag=True):
+    """The worker has left its group. It waits for a round, and enters no collective before."""
+
+    round: str
+    """The round that it was in."""
+    standing: Standing
+    broken: str = ""
+    """Why it rests without having been asked: a collective failed with this message."""
+    traceback: str = ""
+
+
+class Rest(msgspec.Struct, frozen=True, tag=True):
+    """Leave the group, which wakes what waits in its collectives, and rest."""
+
+
+class Enter(msgspec.Struct, frozen=True, tag=True):
+    """Go on in another round."""
+
+    round: str
+    step: int
+    """The step that all ranks go on from. A worker that is one behind makes its pending step; one
+    at this step with another one pending begins that again.
+    """
+    restores: bool
+    """Whether this worker's own state does not count: it restores what the variables name."""
+    variables: Mapping[str, str]
+    """All variables of the environment that a new worker of that round would have."""
+
+
+FromWorker = Listening | Resting
+ToWorker = Rest | Enter
