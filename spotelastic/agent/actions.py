@@ -47,6 +47,31 @@ class KillWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class RestWorkers:
+    """Ask the workers to leave their round's group, and to wait for another round."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnterRound:
+    """Tell workers that rest of the round that they are in now."""
+
+    round: Round
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class EndRest:
+    """Kill workers that rest: they are not to enter another round."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportNotKept:
+    """Report that this node's workers cannot keep the state that the round counts on."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
 class DumpStacks:
     """Have the workers write the stacks of all their threads."""
 
@@ -78,7 +103,11 @@ class ReportStall:
 
 @dataclass(frozen=True, slots=True)
 class EndRound:
-    """Record what the workers of a round saw, and remove their pages. All of them are reaped."""
+    """Record what the workers of a round saw, and remove their pages. All of them are reaped, or
+    rest.
+    """
+
+    rests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +310,10 @@ Action = (
     | Campaign
     | Lead
     | KillWorkers
+    | RestWorkers
+    | EnterRound
+    | EndRest
+    | ReportNotKept
     | DumpStacks
     | LookAtSteps
     | Listen

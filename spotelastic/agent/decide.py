@@ -22,7 +22,9 @@ from spotelastic.agent.actions import (
     CheckGpus,
     CloseStore,
     DumpStacks,
+    EndRest,
     EndRound,
+    EnterRound,
     ExamineGpus,
     Exit,
     FlushUploads,
@@ -33,6 +35,7 @@ from spotelastic.agent.actions import (
     OpenStore,
     Register,
     ReleaseWorkers,
+    RestWorkers,
     Say,
     ServeStore,
     StartDaemon,
@@ -106,6 +109,9 @@ _NEEDS_NO_STORE = (
     StartZygote,
     StartDaemon,
     KillWorkers,
+    RestWorkers,
+    EnterRound,
+    EndRest,
     DumpStacks,
     LookAtSteps,
     Listen,
@@ -133,6 +139,7 @@ _ASKS_THE_DAEMON = (
     TellSilence,
     EndRound,
     StartWorkers,
+    EnterRound,
     AdoptEpoch,
     UploadByDeadline,
     FlushUploads,
@@ -160,6 +167,7 @@ def _steps(
     if not local.store.daemon:
         yield StartDaemon()
     yield from round_duties.end_others(local, seen, now)
+    yield from round_duties.end_rest(local, seen)
     if _is_outdated(local, seen) and local.workers is None:
         yield from _restart(local)
         return

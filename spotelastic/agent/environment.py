@@ -40,6 +40,7 @@ def worker(
     local_rank: int,
     *,
     daemon: Path,
+    control: Path,
     error_file: Path,
 ) -> dict[str, str]:
     """Returns the variables of the worker with `local_rank` on `member`, in the started
@@ -65,9 +66,11 @@ def worker(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(signal.Signals(s).name for s in config.signals),
+        "SPOTELASTIC_CONTROL": control,
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_PROTOCOL": PROTOCOL,
+        "SPOTELASTIC_IN_PLACE": round_.in_place,
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,

@@ -83,6 +83,10 @@ class Processes(Protocol):
 
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble: ...
 
+    def log(self, workers: Workers, local_rank: int) -> str:
+        """Returns the path of a worker's log."""
+        ...
+
     def stall(self, workers: Workers, timeout: float) -> WorkerTrouble: ...
 
     def standing(self, workers: Workers) -> tuple[str, str]:
@@ -257,7 +261,7 @@ class AgentExecutor:
         round_, node, claim = action.round, local.node, local.store.claim
         if node is None:
             return []
-        ack = answers.seen(node, round_)
+        ack, resting = answers.seen(node, round_), local.resting
         if action.ready:
             status, opened = self._processes.status(), local.store.round_store
             epoch = claim.epoch if claim and claim.round == round_.incarnation else 0
@@ -273,9 +277,11 @@ class AgentExecutor:
                 store=opened.address if opened is not None else "",
                 epoch=epoch,
                 end=local.agreement.end,
+                rested=resting.workers.round if resting is not None else "",
+                standings=resting.standings if resting is not None else (),
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
-        return [events.Acknowledged(ack.round, ack.phase, ack.epoch)]
+        return [events.Acknowledged(ack.round, ack.phase, ack.epoch, bool(ack.rested))]
 
     @_do.register
     def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> Events:
@@ -290,9 +296,15 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        first = min((e for e in workers.exits if e.code), key=lambda e: e.at)
+        failed = [exit_ for exit_ in workers.exits if exit_.code]
+        if failed or workers.broken is None:
+            first = min(failed, key=lambda e: e.at)
+            trouble = self._processes.failure(workers, first)
+        else:
+            local_rank, message, trace = workers.broken
+            first = WorkerExit(local_rank, 1, self._clock())
+            trouble = WorkerTrouble(message, trace, self._processes.log(workers, local_rank))
         rank = workers.first_rank + first.local_rank
-        trouble = self._processes.failure(workers, first)
         failure = Failure(
             id=self._new_id(),
             node=self.config.node,
@@ -304,6 +316,8 @@ class AgentExecutor:
             message=trouble.message,
             traceback=trouble.traceback,
             log=trouble.log,
+            rests=workers.can_rest,
+            broken=not failed,
         )
         return self._report(failure, f"rank {rank}: {failure.message}")
 
@@ -348,6 +362,16 @@ class AgentExecutor:
                 self._record(Event(now, "quiet", line, self.config.node))
             told += self._progress(local, line)
         return told
+
+    @_do.register
+    def _(self, action: actions.ReportNotKept, local: NodeState, seen: RunState) -> Events:
+        incarnation = action.round.incarnation
+        failure = Failure(
+            self._new_id(), self.config.node, incarnation, -1, -1, self._clock(), 0,
+            "a worker ended while it waited for the round",
+        )  # fmt: skip
+        self._report(failure, failure.message)
+        return [events.Said(f"not kept {incarnation}")]
 
     @_do.register
     def _(self, action: actions.ReportStoreDeath, local: NodeState, seen: RunState) -> Events:

@@ -14,7 +14,7 @@ from functools import singledispatchmethod
 from pathlib import Path
 
 from spotelastic_checkpoints import addresses
-from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 
@@ -27,6 +27,7 @@ from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.workers import memory
+from spotelastic.agent.workers.control import WorkerControl
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import (
     StartOrder,
@@ -50,6 +51,7 @@ from spotelastic.linux import (
     mark,
 )
 from spotelastic.model.counting import counted
+from spotelastic.model.in_place import Enter, Rest
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
 
@@ -110,6 +112,7 @@ class NodeProcesses:
         self._may_serve = -1
         self._checkpoints = checkpoints or Checkpoints(config, post)
         self._gpus = GpuExaminer(config, post, mark(config.state))
+        self._control = WorkerControl(config.state / "agent.sock", post)
         line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.error_line, config.output)
 
@@ -127,16 +130,21 @@ class NodeProcesses:
 
     def standing(self, workers: Workers) -> tuple[str, str]:
         """Returns where the workers stand, as they have written it, and the files with more."""
-        folder, mine = self.config.round_logs(workers.number), environment.folder(self.config)
+        number, _ = workers.names_after
+        folder, mine = self.config.round_logs(number), environment.folder(self.config)
         told = places(
-            {rank: place(read_stack(stacks(folder, rank)), mine) for rank in _ranks(workers)}
+            {
+                workers.first_rank + local: place(
+                    read_stack(stacks(*self._files(workers, local))), mine
+                )
+                for local in sorted(map(local_rank_of, workers.alive))
+            }
         )
         return told, str(stacks(folder, "*"))
 
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
         """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
-        rank = workers.first_rank + exit_.local_rank
-        folder = self.config.round_logs(workers.number)
+        folder, rank = self._files(workers, exit_.local_rank)
         message, trace = read_error_file(folder / f"error-{rank}.json")
         message = message or _describe_exit(exit_.code)
         # Of a data loader that was killed its worker tells.
@@ -146,10 +154,20 @@ class NodeProcesses:
         log = self._logs.path(folder, rank, exit_.local_rank)
         return WorkerTrouble(message, trace, str(log))
 
+    def log(self, workers: Workers, local_rank: int) -> str:
+        """Returns the path of a worker's log."""
+        folder, rank = self._files(workers, local_rank)
+        return str(self._logs.path(folder, rank, local_rank))
+
+    def _files(self, workers: Workers, local_rank: int) -> tuple[Path, int]:
+        """Returns the folder of a worker's files, and the rank by which they are named."""
+        number, first = workers.names_after
+        return self.config.round_logs(number), first + local_rank
+
     def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
         """Returns what is known of the slowest of workers that have stalled."""
-        pace, folder = workers.pace, self.config.round_logs(workers.number)
-        rank = workers.first_rank + pace.behind
+        pace = workers.pace
+        folder, rank = self._files(workers, pace.behind)
         message = (
             f"has executed no step after step {pace.step} for {timeout:g} s; "
             f"the stacks of this node's ranks are in {stacks(folder, '*')}"
@@ -178,6 +196,7 @@ class NodeProcesses:
         await_cleaners(mark(self.config.state), CLEAN_WITHIN)
         self._checkpoints.close()
         self._gpus.close()
+        self._control.close()
         self._logs.close()
 
     @singledispatchmethod
@@ -251,6 +270,61 @@ class NodeProcesses:
         return [events.WorkersKilled(spared, kill_at)]
 
     @do.register
+    def _(self, action: actions.RestWorkers, local: NodeState, seen: RunState) -> Events:
+        workers = local.workers
+        if workers is None:
+            return []
+        for name in workers.alive:
+            self._control.send(local_rank_of(name), Rest())
+        # Those that wait at a target are let go, and come to the end of their step.
+        with contextlib.suppress(CheckpointsError):
+            self.daemon.set_target(workers.round, "", 0)
+        return [events.RestRequested()]
+
+    @do.register
+    def _(self, action: actions.EnterRound, local: NodeState, seen: RunState) -> Events:
+        round_, member, settings, resting = (
+            action.round,
+            action.member,
+            seen.settings,
+            local.resting,
+        )
+        if settings is None or resting is None:
+            return []
+        self._checkpoints.begin(round_, member)
+        self._kills = memory.kills()
+        for name in resting.workers.alive:
+            local_rank = local_rank_of(name)
+            folder, rank = self._files(resting.workers, local_rank)
+            variables = environment.worker(
+                self._shared_env,
+                self.config,
+                settings,
+                round_,
+                member,
+                local_rank,
+                daemon=self._checkpoints.socket,
+                control=self._control.path,
+                error_file=folder / f"error-{rank}.json",
+            )
+            step, restores = round_.resume.step, round_.in_place == "restore"
+            self._control.send(local_rank, Enter(round_.incarnation, step, restores, variables))
+        logger.info(_describe(round_, member))
+        first = round_.first_rank(member.slot)
+        return [
+            events.WorkersEntered(
+                round_.incarnation, round_.number, first, round_.epoch, round_.resume.step
+            )
+        ]
+
+    @do.register
+    def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:
+        if local.resting is None or self._zygote is None:
+            return []
+        self._zygote.end(sorted(local.resting.workers.alive), signal.SIGKILL)
+        return [events.RestOver()]
+
+    @do.register
     def _(self, action: actions.DumpStacks, local: NodeState, seen: RunState) -> Events:
         """Asks workers for their stacks, unless they are programs that the signal would end."""
         workers = local.workers
@@ -273,8 +347,8 @@ class NodeProcesses:
         workers = local.workers
         if workers is None or self._zygote is None:
             return []
-        for rank in _ranks(workers):
-            stacks(self.config.round_logs(workers.number), rank).write_bytes(b"")
+        for name in workers.alive:
+            stacks(*self._files(workers, local_rank_of(name))).write_bytes(b"")
         if self.config.entry != "program":
             self._zygote.send_signal(sorted(workers.alive), STACKS)
         return [events.StandingRequested()]
@@ -286,8 +360,8 @@ class NodeProcesses:
             return []
         with contextlib.suppress(DaemonUnavailable):
             self.daemon.end()
-            return [events.RoundEnded(self._checkpoints.round_end(workers))]
-        return [events.RoundEnded(None)]
+            return [events.RoundEnded(self._checkpoints.round_end(workers), action.rests)]
+        return [events.RoundEnded(None, action.rests)]
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
@@ -374,6 +448,7 @@ class NodeProcesses:
                 member,
                 local_rank,
                 daemon=self._checkpoints.socket,
+                control=self._control.path,
                 error_file=error_file,
             )
             command = environment.command(self.config, local_rank)
@@ -431,9 +506,9 @@ class NodeProcesses:
         return [events.FlushStarted(action.round)]
 
 
-def _ranks(workers: Workers) -> list[int]:
-    """Returns the ranks of the workers that live."""
-    return sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
+def local_rank_of(name: str) -> int:
+    """Returns a worker's local rank, with which its name ends."""
+    return int(name.rpartition("/")[2])
 
 
 def stacks(folder: Path, rank: int | str) -> Path:
@@ -449,6 +524,8 @@ def _describe(round_: Round, member: Member) -> str:
         "memory": f"from step {round_.resume.step} in memory",
         "store": f"from step {round_.resume.step} in the object store",
     }[round_.resume.kind]
+    if round_.in_place == "keep":
+        source = f"on from step {round_.resume.step} in place"
     workers = counted(round_.world_size, "worker")
     if any(other.workers != member.workers for other in round_.members):
         workers = f"{workers} ({member.workers} of them here)"

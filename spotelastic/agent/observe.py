@@ -26,6 +26,7 @@ from spotelastic.agent.state.silence import listened
 from spotelastic.agent.state.values import (
     BLIND,
     NodeState,
+    RestingWorkers,
     StorageClaim,
     WorkerExit,
     Workers,
@@ -39,6 +40,10 @@ POINTS_KEPT = 512
 LEAVE_WITHIN = 10.0
 """Seconds that a node which was asked to end gives the others to agree on a save. Long steps add to
 it.
+"""
+REST_WITHIN = 2.0
+"""Seconds in which workers that were asked to rest do so, before they are killed. It is far less
+than the others wait for this node.
 """
 GONE_WITHIN = 30.0
 """Seconds after SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
@@ -236,12 +241,76 @@ def _(event: events.WorkersStarted, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
+def _(event: events.WorkerListens, local: NodeState, now: float) -> NodeState:
+    workers = local.workers
+    if workers is None or event.round != workers.round:
+        return local
+    return _workers(local, listening=workers.listening | {event.local_rank}, can_rest=True)
+
+
+@after.register
+def _(event: events.WorkerDeaf, local: NodeState, now: float) -> NodeState:
+    if local.workers is None:
+        return local
+    return _workers(local, listening=local.workers.listening - {event.local_rank})
+
+
+@after.register
+def _(event: events.WorkerRests, local: NodeState, now: float) -> NodeState:
+    workers = local.workers
+    if workers is None or event.round != workers.round or workers.killed:
+        return local
+    rested = {**workers.rested, event.local_rank: event.standing}
+    broken = workers.broken
+    if event.broken and broken is None:
+        broken = (event.local_rank, event.broken, event.traceback)
+    return _workers(local, rested=rested, broken=broken)
+
+
+@after.register
+def _(event: events.RestRequested, local: NodeState, now: float) -> NodeState:
+    return _workers(local, rest_by=now + REST_WITHIN)
+
+
+@after.register
+def _(event: events.WorkersEntered, local: NodeState, now: float) -> NodeState:
+    if local.resting is None:
+        return local
+    before = local.resting.workers
+    workers = Workers(
+        event.round,
+        event.number,
+        event.first_rank,
+        event.epoch,
+        now,
+        before.alive,
+        resumed=event.resumed,
+        home=before.names_after,
+        can_rest=True,
+        listening=before.listening,
+    )
+    local = _agreement(replace(local, workers=workers, resting=None), vote=None)
+    return _reports(local, step=event.resumed)
+
+
+@after.register
+def _(event: events.RestOver, local: NodeState, now: float) -> NodeState:
+    if local.resting is None:
+        return local
+    workers = replace(local.resting.workers, killed=True, gone_by=now + GONE_WITHIN)
+    return replace(local, workers=workers, resting=None)
+
+
+@after.register
 def _(event: events.EpochAdopted, local: NodeState, now: float) -> NodeState:
     return _workers(local, epoch=event.epoch)
 
 
 @after.register
 def _(event: events.Exited, local: NodeState, now: float) -> NodeState:
+    if local.resting is not None and event.id in local.resting.workers.alive:
+        # One of them has ended by itself: the node's part of the state is not whole any more.
+        local = replace(local, workers=local.resting.workers, resting=None)
     opened, workers = local.store.round_store, local.workers
     if opened is not None and opened.id == event.id:
         return _store(local, round_store=replace(opened, dead=True))
@@ -341,7 +410,8 @@ def _(event: events.FailureReported, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.RoundEnded, local: NodeState, now: float) -> NodeState:
-    local = _agreement(replace(local, workers=None), vote=None)
+    resting = RestingWorkers(local.workers) if event.rests and local.workers is not None else None
+    local = _agreement(replace(local, workers=None, resting=resting), vote=None)
     return local if event.end is None else _agreement(local, end=event.end)
 
 
@@ -427,7 +497,8 @@ def _(event: events.Flushed, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.Acknowledged, local: NodeState, now: float) -> NodeState:
-    local = _agreement(local, acknowledged=(event.round, event.phase, event.epoch))
+    acknowledged = (event.round, event.phase, event.epoch)
+    local = _agreement(local, acknowledged=acknowledged, kept=event.round if event.rests else "")
     return _reports(local, said=local.reports.said - {BLIND})
 
 

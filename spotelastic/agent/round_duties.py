@@ -21,7 +21,9 @@ from spotelastic.agent.actions import (
     ClaimStorage,
     CloseStore,
     DumpStacks,
+    EndRest,
     EndRound,
+    EnterRound,
     ExamineGpus,
     Exit,
     FlushUploads,
@@ -34,8 +36,10 @@ from spotelastic.agent.actions import (
     ReleaseWorkers,
     ReportFailure,
     ReportFinished,
+    ReportNotKept,
     ReportStall,
     ReportStoreDeath,
+    RestWorkers,
     Say,
     ServeStore,
     SetSaveTarget,
@@ -99,10 +103,13 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         # The peers of a worker whose GPU is sick may tell of their failures before its own is seen.
         yield from _examine(local, workers.round)
     if workers.alive and not workers.killed:
-        if round_.cause == "stall" and round_.parent == workers.round:
-            yield from _dump_and_kill(workers, now)
+        stalled = round_.cause == "stall" and round_.parent == workers.round
+        if stalled and not workers.all_rest and not _has_dumped(workers, now):
+            yield from _dump(workers)
+        elif may_rest(local, round_, mine) and (workers.all_rest or now < workers.rest_by):
+            yield from _rest(workers)
         else:
-            yield KillWorkers(but_failing=round_.cause in FAILURES)
+            yield KillWorkers(but_failing=round_.cause in FAILURES and not stalled)
     elif workers.alive & workers.failing and round_.cause not in FAILURES:
         yield KillWorkers()  # their failure is no longer what matters
     elif not workers.alive:
@@ -112,14 +119,63 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         yield EndRound()
 
 
-def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
-    """Has stalled workers write their stacks, on this node and on others, and kills them."""
+def may_rest(local: NodeState, round_: Round, mine: Member | None) -> bool:
+    """Whether this node's workers may outlive their round, and enter `round_`.
+
+    All of them live, can rest, and come from the round before it.
+    """
+    workers = local.workers
+    return (
+        workers is not None
+        and mine is not None
+        and not local.departs
+        and not workers.exits
+        and not workers.left
+        and round_.parent == workers.round
+        and round_.cause != "settings"
+        and len(workers.listening) == len(workers.alive) == mine.workers
+    )
+
+
+def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
+    """Ends workers that rest and are not to enter the current round."""
+    resting, round_ = local.resting, seen.round
+    if resting is None:
+        return
+    mine = round_.member(local.node.id) if round_ is not None and local.node is not None else None
+    may_enter = (
+        round_ is not None
+        and mine is not None
+        and not local.departs
+        and round_.parent == resting.workers.round
+        and round_.cause != "settings"
+        and len(resting.workers.alive) == mine.workers
+        and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))
+    )
+    if not may_enter:
+        yield EndRest()
+
+
+def _rest(workers: Workers) -> Iterator[Action | Wake]:
+    """Has workers leave their group, and waits until all of them rest."""
+    if workers.all_rest:
+        yield EndRound(rests=True)
+    elif workers.rest_by == math.inf:
+        yield RestWorkers()
+    else:
+        yield Wake(workers.rest_by)
+
+
+def _has_dumped(workers: Workers, now: float) -> bool:
+    return bool(workers.dumped_at) and now >= workers.dumped_at + DUMP_WITHIN
+
+
+def _dump(workers: Workers) -> Iterator[Action | Wake]:
+    """Has stalled workers write their stacks, on this node and on others."""
     if not workers.dumped_at:
         yield DumpStacks()
-    elif now < workers.dumped_at + DUMP_WITHIN:
-        yield Wake(workers.dumped_at + DUMP_WITHIN)
     else:
-        yield KillWorkers()
+        yield Wake(workers.dumped_at + DUMP_WITHIN)
 
 
 def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
@@ -194,6 +250,14 @@ def train(
         opened = local.store.round_store
         if member.slot == 0 and opened is not None and not opened.serves:
             yield ServeStore()
+        if local.resting is not None:
+            if round_.in_place:
+                yield EnterRound(round_, member)
+            return
+        if round_.in_place == "keep" and local.agreement.kept == round_.incarnation:
+            if f"not kept {round_.incarnation}" not in local.reports.said:
+                yield ReportNotKept(round_)
+            return
         if local.membership.zygote and not local.departure.leaving:
             yield StartWorkers(round_, member)
         return
@@ -238,6 +302,13 @@ def _keep_first(
 
 def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action | Wake]:
     failed = [exit_ for exit_ in workers.exits if exit_.code != 0]
+    if workers.broken and not failed and not workers.killed:
+        if workers.rest_by == math.inf and not workers.all_rest:
+            yield RestWorkers()
+        yield from _examine(local, round_.incarnation)
+        if not workers.failed:
+            yield ReportFailure(round_)
+        return
     if failed and not workers.failed:
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
@@ -269,11 +340,16 @@ def _stall(
     if not timeout or not workers.attached or workers.left or workers.exits or workers.failed:
         return
     if workers.dumped_at:
-        if not workers.killed:
-            yield from _dump_and_kill(workers, now)
-        if now >= workers.dumped_at + DUMP_WITHIN:
-            yield from _examine(local, round_.incarnation)
-            yield ReportStall(round_)
+        if not _has_dumped(workers, now):
+            yield from _dump(workers)
+            return
+        if len(workers.listening) < len(workers.alive):  # the others are woken by their end
+            if not workers.killed:
+                yield KillWorkers()
+        elif workers.rest_by == math.inf:
+            yield RestWorkers()
+        yield from _examine(local, round_.incarnation)
+        yield ReportStall(round_)
         return
     if workers.killed:
         return

@@ -130,6 +130,11 @@ class Failure:
     """Path of the rank's log on its node."""
     stalled: bool = False
     """Whether the worker hung: no worker of the node executed a step. `at` is the last step's."""
+    rests: bool = False
+    """Whether workers of this script can rest, so that those that have not failed keep their state.
+    """
+    broken: bool = False
+    """Whether nothing but a collective failed: the workers of this node rest."""
 
     def storable(self) -> "Failure":
         """Returns the failure with texts cut to what etcd takes. The whole is in the log."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule, Snapshot
 
+from spotelastic.model.in_place import Standing
 from spotelastic.model.protocol import Word
 
 Phase = Literal["proposed", "started", "over"]
@@ -124,6 +125,11 @@ class Round:
     plain: int = 0
     """Number of the round since which the script is known to have no Checkpointer, so that planned
     changes do not wait for one; 0: it has one, or nothing is known."""
+    in_place: Word["", "keep", "restore"] = ""
+    """What workers that have rested do: keep their state, which is that of `resume.step`, or restore
+    what all restore; empty: their processes are replaced. Members without such workers restore."""
+    fruitless: int = 0
+    """Rounds in a row, up to this one, that workers entered in place without a new step between."""
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -187,6 +193,10 @@ class Acknowledgement:
     """The storage epoch that the node in slot 0 claimed for this round, or 0."""
     end: RoundEnd | None = None
     """What the member saw of the round before."""
+    rested: str = ""
+    """The round that its workers were in, which rest; empty: it has no such workers."""
+    standings: tuple[Standing, ...] = ()
+    """Where these workers rest, by local rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,16 @@ a new proposal. At the start one source is chosen that all ranks resume from. A 
 than min nodes stays as it is and waits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from spotelastic_checkpoints.types import Commit, Resume
 
+from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import Acknowledgement, Round, Streak
-from spotelastic.rendezvous import intervals, restarts
+from spotelastic.rendezvous import in_place, intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -38,6 +40,7 @@ from spotelastic.rendezvous.rules import (
 )
 from spotelastic.rendezvous.view import LiveNode
 
+InPlace = Literal["", "keep", "restore"]
 LONGEST_SEEN = 5.0
 """Most seconds that members are given to answer after some were late again and again."""
 OFFER_WITHIN = 5.0
@@ -147,12 +150,34 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
     held += [Held(name, offer.daemon, offer.snapshots) for name, offer in offers.items()]
     resume = choose(round_.parent, round_.lineage, held, _commits(acks), round_.known)
+    kept = in_place.keepers(round_, acks)
+    standings = [standing for each in kept.values() for standing in each]
+    whole = len(kept) == len(round_.members)
+    own = in_place.source(round_, standings, resume, all_keep=whole)
+    if own is not None:
+        return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
+    if not whole and _can_do_without(at, round_, kept, standings):
+        # They lose nothing. The others come when all have agreed on a step.
+        eligible = eligible_nodes(at, round_)
+        return _repropose(at, round_, {node: eligible[node] for node in kept})
     offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
     offers_until = at.seen.round_at + OFFER_WITHIN
     more = at.now < offers_until and not offered >= set(others)
     if more and could_be_newer(resume, round_.parent, round_.lineage, held):
         return RoundDecision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
-    return _hold_back(at, round_, resume) or _start(at, round_, resume, acks)
+    how: InPlace = "restore" if kept else ""
+    return _hold_back(at, round_, resume) or _start(at, round_, resume, acks, how)
+
+
+def _can_do_without(
+    at: Moment, round_: Round, kept: Collection[str], standings: Sequence[Standing]
+) -> bool:
+    """Whether the members whose workers keep their state can go on without the others."""
+    return (
+        len(kept) >= at.settings.min_nodes
+        and not at.settings.gang
+        and in_place.agreed_step(standings) is not None
+    )
 
 
 def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:
@@ -178,7 +203,9 @@ def _advanced(round_: Round, resume: Resume) -> bool:
     return resume.step > (round_.lineage[-1].step if round_.lineage else 0)
 
 
-def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement]) -> RoundDecision:
+def _start(
+    at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement], how: InPlace
+) -> RoundDecision:
     lead = _lead(round_, acks)
     started = replace(
         round_,
@@ -193,6 +220,8 @@ def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement
         past=intervals.ended(round_.past, round_.cause, len(round_.nodes)),
         streak=Streak() if _advanced(round_, resume) else round_.streak,
         pause=0.0,
+        in_place=how,
+        fruitless=round_.fruitless + 1 if how and not _advanced(round_, resume) else 0,
     )
     actions: tuple[Action, ...] = (WriteRound(started),)
     ends = [ack.end for ack in acks if ack.end is not None and ack.end.incarnation == round_.parent]

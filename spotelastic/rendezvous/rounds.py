@@ -22,7 +22,7 @@ from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
-from spotelastic.rendezvous import agreement, intervals, restarts, stopping
+from spotelastic.rendezvous import agreement, in_place, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -251,6 +251,10 @@ def _plain(seen: RunState, round_: Round) -> int:
 def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> RoundDecision:
     """Proposes the round after the started `round_`."""
     eligible = eligible_nodes(at, round_)
+    kept = eligible.keys() - in_place.fallen(round_, at.seen.failures.values())
+    if cause == "worker" and len(kept) >= at.settings.min_nodes and not at.settings.gang:
+        # Their workers lose nothing. The node that has lost one comes back as nodes arrive.
+        eligible = {name: eligible[name] for name in kept}
     members = members_of(at, round_.members, eligible)
     round_ = recharge(at, round_, members)
     past = intervals.lived(at, round_)
@@ -276,6 +280,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         suspects=round_.suspects,
         excused=round_.excused,
         plain=round_.plain,
+        fruitless=0 if cause == "settings" else round_.fruitless,
     )
     return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)
 

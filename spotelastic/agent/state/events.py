@@ -11,6 +11,7 @@ from spotelastic_checkpoints.types import Commit, WorkerStep
 from spotelastic.agent.state.values import RoundStore
 from spotelastic.model.agreement import Vote
 from spotelastic.model.gpu import GpuFault
+from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
@@ -78,6 +79,30 @@ class Flushed(AgentEvent, frozen=True):
 
 class WorkerAttached(AgentEvent, frozen=True):
     pass
+
+
+class WorkerListens(AgentEvent, frozen=True):
+    """A worker can rest from now on."""
+
+    round: str
+    local_rank: int
+
+
+class WorkerRests(AgentEvent, frozen=True):
+    """A worker has left its round's group, and waits for another round."""
+
+    round: str
+    local_rank: int
+    standing: Standing
+    broken: str = ""
+    """Why it rests without having been asked."""
+    traceback: str = ""
+
+
+class WorkerDeaf(AgentEvent, frozen=True):
+    """A worker has closed its connection: it can rest no more."""
+
+    local_rank: int
 
 
 class SaveSealed(AgentEvent, frozen=True):
@@ -210,6 +235,24 @@ class WorkersKilled(AgentEvent, frozen=True):
     """When SIGKILL follows; None: that is what was sent."""
 
 
+class RestRequested(AgentEvent, frozen=True):
+    """The workers were asked to leave their group and rest."""
+
+
+class WorkersEntered(AgentEvent, frozen=True):
+    """Workers that rested were told of the round that they are in now."""
+
+    round: str
+    number: int
+    first_rank: int
+    epoch: int
+    resumed: int
+
+
+class RestOver(AgentEvent, frozen=True):
+    """Workers that rest are not to enter another round, and were killed."""
+
+
 class StacksRequested(AgentEvent, frozen=True):
     """Stalled workers were asked for their stacks."""
 
@@ -231,9 +274,12 @@ class StandingRequested(AgentEvent, frozen=True):
 
 
 class RoundEnded(AgentEvent, frozen=True):
-    """All workers of a round are reaped. `end`: what they saw; None if the daemon cannot tell."""
+    """All workers of a round are reaped, or rest. `end`: what they saw; None if the daemon cannot
+    tell.
+    """
 
     end: RoundEnd | None
+    rests: bool = False
 
 
 class ClaimStarted(AgentEvent, frozen=True):
@@ -303,6 +349,8 @@ class Acknowledged(AgentEvent, frozen=True):
     round: str
     phase: str
     epoch: int
+    rests: bool = False
+    """Whether the answer said that this node's workers rest."""
 
 
 class SlotsOffered(AgentEvent, frozen=True):
@@ -351,6 +399,9 @@ LocalEvent = (
     | EpochSuperseded
     | Flushed
     | WorkerAttached
+    | WorkerListens
+    | WorkerRests
+    | WorkerDeaf
     | SaveSealed
     | LeftCheckpointer
     | Stepped
@@ -375,6 +426,9 @@ LocalEvent = (
     | WorkersStarted
     | EpochAdopted
     | WorkersKilled
+    | RestRequested
+    | WorkersEntered
+    | RestOver
     | StacksRequested
     | StepsRead
     | StepsHeard

@@ -5,14 +5,15 @@ etcd shows it) this is all that `decide` sees.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent.state.node_health import NodeHealth
 from spotelastic.agent.state.silence import Silence
 from spotelastic.model.agreement import Vote
+from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
@@ -97,6 +98,42 @@ class Workers:
     """Whether a failure of theirs has been reported."""
     resumed: int = 0
     """The step that they resume from. A page shows less before its worker has restored."""
+    home: tuple[int, int] | None = None
+    """Round number and first rank under which the processes were started, by which their files are
+    named; None: those of this round.
+    """
+    listening: frozenset[int] = frozenset()
+    """Local ranks of the workers that can rest."""
+    can_rest: bool = False
+    """Whether the script is one whose workers can rest."""
+    rest_by: float = math.inf
+    """When workers that were asked to rest, and do not, are killed."""
+    rested: Mapping[int, Standing] = field(default_factory=dict)
+    """Where those that rest do so, by local rank."""
+    broken: tuple[int, str, str] | None = None
+    """Local rank, message and traceback of the first one that rests because a collective failed."""
+
+    @property
+    def names_after(self) -> tuple[int, int]:
+        """Round number and first rank by which the files of these workers are named."""
+        return self.home or (self.number, self.first_rank)
+
+    @property
+    def all_rest(self) -> bool:
+        """Whether each of them lives, and rests."""
+        return bool(self.alive) and not self.exits and len(self.rested) == len(self.alive)
+
+
+@dataclass(frozen=True, slots=True)
+class RestingWorkers:
+    """Workers that have left their round, and are alive. They enter the next one, or are killed."""
+
+    workers: Workers
+    """As they were in their round."""
+
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        return tuple(self.workers.rested[rank] for rank in sorted(self.workers.rested))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +223,8 @@ class NodeAgreement:
     vote: Vote | None = None
     offered: str = ""
     """The round for which this node, left out of it, has published its snapshots."""
+    kept: str = ""
+    """The round for which this node said that its workers rest."""
     end: RoundEnd | None = None
     """The end of the last round that this node took part in."""
 
@@ -234,6 +273,7 @@ class NodeState:
     departure: NodeDeparture = NodeDeparture()
     health: NodeHealth = NodeHealth()
     workers: Workers | None = None
+    resting: RestingWorkers | None = None
     store: NodeStores = NodeStores()
     agreement: NodeAgreement = NodeAgreement()
     reports: NodeReports = NodeReports()

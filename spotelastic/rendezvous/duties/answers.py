@@ -14,6 +14,7 @@ from typing import Literal
 from spotelastic_checkpoints.types import Commit, Snapshot, WorkerStep
 
 from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Node
 from spotelastic.model.round import Acknowledgement, Member, Round, RoundEnd, SlotOffer
 
@@ -68,8 +69,10 @@ def ready(
     store: str = "",
     epoch: int = 0,
     end: RoundEnd | None = None,
+    rested: str = "",
+    standings: tuple[Standing, ...] = (),
 ) -> Acknowledgement:
-    """Returns that no worker of another round lives on the node, and what it can contribute."""
+    """Returns that no worker of another round trains on the node, and what it can contribute."""
     return Acknowledgement(
         node.id,
         node.incarnation,
@@ -81,6 +84,8 @@ def ready(
         store=store,
         epoch=epoch,
         end=end,
+        rested=rested,
+        standings=standings,
     )
 
 
