@@ -1,5 +1,4 @@
-"""A stand-in for the agents of a few workers that can rest: it starts them, ends none, and moves them
-from round to round.
+"""A stand-in for the agents of a few workers that can rest, which moves them from round to round.
 
 Each worker is a process that is forked before anything else starts here. `run` returns what each
 has told by `tell`. Torch, its stores, processes, signals and sockets are real; of the checkpoint
@@ -45,6 +44,8 @@ class Worker:
     resting: Resting | None = None
     told: list[Any] = field(default_factory=list)
     gone: bool = False
+    """Whether it takes no part any more."""
+    ended: bool = False
 
 
 @dataclass
@@ -195,6 +196,7 @@ class Agent:
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.pidfd)
         _, status = os.waitpid(worker.pid, 0)
+        worker.ended = True
         if not worker.gone:
             if status == 0:
                 worker.gone = True
@@ -223,14 +225,10 @@ def run(count: int, script: Script, folder: Path, plan: Plan, daemon: str = "") 
         return agent
     finally:
         for worker in workers:
-            if not worker.gone or _is_stopped(worker):
+            if not worker.ended:
                 os.kill(worker.pid, signal.SIGKILL)
         if stand_in is not None:
             stand_in.close()
-
-
-def _is_stopped(worker: Worker) -> bool:
-    return bool(selectors and os.waitid(os.P_PIDFD, worker.pidfd, os.WEXITED | os.WNOHANG) is None)
 
 
 def _fork(number: int, script: Script) -> Worker:

@@ -10,6 +10,7 @@ objects are finalized.
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import random
@@ -142,12 +143,24 @@ def _as_if_started_afresh(order: dict[str, Any]) -> None:
     """Removes what was imported here from the way of the script's own modules and of variables
     that the script sets.
     """
+    if "torch" in sys.modules:
+        _look_at_process_groups()
     module = order["entry"] == "module"
     folder = os.getcwd() if module else entries.modules_folder(order["argv"][0])  # noqa: PTH109
     folders = shadows.before_the_library(folder, search_path())
     shadows.forget(shadows.shadowed(folders, shadows.loaded_at_the_start()))
     if "torch" in sys.modules:
         late_variables.watch(os.environ, failure.tell)
+
+
+def _look_at_process_groups() -> None:
+    """Has those known that the script is going to make, so that it can leave them and live on.
+
+    It may make them before it imports spotelastic. The module is found by name: an agent knows of
+    training by messages alone.
+    """
+    if os.environ.get("SPOTELASTIC_CONTROL"):
+        importlib.import_module("spotelastic.training.in_place.watching").watch()
 
 
 def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
