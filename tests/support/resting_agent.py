@@ -11,8 +11,9 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from spotelastic.rendezvous.in_place import agreed_step
 
 PACKET = 1 << 20
 WITHIN = 240.0
-"""Seconds within which something has to happen at any time."""
+"""Seconds within which all has to be over."""
+LOOK_EVERY = 0.02
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Worker:
     gone: bool = False
     """Whether it takes no part any more."""
     ended: bool = False
+    started: bool = False
 
 
 @dataclass
@@ -54,11 +57,18 @@ class Plan:
 
     asks: bool = True
     """Whether workers are asked to rest when one of them has gone. Otherwise they see it alone."""
-    restores_from: Resume | None = None
-    """What workers restore that cannot keep their state."""
+    restores_from: Callable[[], Resume] | None = None
+    """Returns what workers restore that cannot keep their state."""
     on_told: Callable[["Agent", Worker, Any], None] | None = None
     """Called when a worker tells something."""
-    step_of: Callable[[Sequence[Resting]], int | None] | None = None
+    begins: Callable[[str, int], None] | None = None
+    """Called with a round and its number of ranks, before workers enter it."""
+    looks: Callable[["Agent"], None] | None = None
+    """Called now and then."""
+    later: Collection[int] = ()
+    """Workers that do not take part in the first round."""
+    node: str = ""
+    """The node of all workers; otherwise each has its own."""
 
 
 class Agent:
@@ -83,11 +93,13 @@ class Agent:
 
     @property
     def living(self) -> list[Worker]:
-        return [worker for worker in self.workers if not worker.gone]
+        """Those that run."""
+        return [worker for worker in self.workers if worker.started and not worker.gone]
 
     def start(self) -> None:
-        for worker, variables in self._round(self.living, Resume()):
-            worker.start.send(json.dumps(variables).encode())
+        first = [worker for worker in self.workers if worker.number not in self.plan.later]
+        for worker, variables in self._round(first, Resume()):
+            self._start(worker, variables)
 
     def rest(self, but: Sequence[int] = ()) -> None:
         """Asks all living workers to rest."""
@@ -108,31 +120,45 @@ class Agent:
             return
         told = [worker.resting for worker in living if worker.resting is not None]
         self.rested.append(told)
-        step = (self.plan.step_of or _agreed)(told)
+        step = agreed_step([each.standing for each in told])
         source = self.plan.restores_from
+        resume = source() if source is not None else Resume("memory", step or 0)
         restores = step is None
         if step is None:
             assert source is not None, f"they cannot go on: {told}"
-            step = source.step
-        resume = source if restores and source is not None else Resume("memory", step)
-        for worker, variables in self._round(living, resume):
+            step = resume.step
+        come = [worker for worker in self.workers if not worker.started]
+        for worker, variables in self._round([*living, *come], resume):
+            if worker in come:
+                self._start(worker, variables | {"SPOTELASTIC_IN_PLACE": "keep"})
+                continue
             worker.resting = None
             assert worker.control is not None
             order = Enter(variables["SPOTELASTIC_ROUND"], step, restores, variables)
             worker.control.send(msgspec.json.encode(order))
 
     def serve(self) -> None:
+        deadline = time.monotonic() + WITHIN
         while self.living:
-            ready = self._selector.select(WITHIN)
-            assert ready, f"nothing happens: {self.living}"
+            if self.plan.looks is not None:
+                self.plan.looks(self)
+            ready = self._selector.select(LOOK_EVERY)
+            assert time.monotonic() < deadline, f"it goes on for too long: {self.living}"
             for key, _ in ready:
                 if callable(key.data):
                     key.data()
                 else:
                     self._hear(key)
 
+    @staticmethod
+    def _start(worker: Worker, variables: Mapping[str, str]) -> None:
+        worker.started = True
+        worker.start.send(json.dumps(variables).encode())
+
     def _round(self, members: list[Worker], resume: Resume) -> list[tuple[Worker, dict[str, str]]]:
         self.rounds += 1
+        if self.plan.begins is not None:
+            self.plan.begins(f"r{self.rounds}", len(members))
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._stores.append(store)
         return [
@@ -151,7 +177,7 @@ class Agent:
             "MASTER_PORT": str(port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "SPOTELASTIC_LOCAL_RANK": str(worker.number),
-            "SPOTELASTIC_NODE": f"n{worker.number}",
+            "SPOTELASTIC_NODE": self.plan.node or f"n{worker.number}",
             "SPOTELASTIC_ROUND": f"r{self.rounds}",
             "SPOTELASTIC_RESUME": msgspec.json.encode(resume).decode(),
             "SPOTELASTIC_DAEMON": self._daemon,
@@ -203,10 +229,6 @@ class Agent:
             else:
                 assert os.WIFSIGNALED(status), f"worker {worker.number} failed"
                 self.lose(worker)
-
-
-def _agreed(told: Sequence[Resting]) -> int | None:
-    return agreed_step([each.standing for each in told])
 
 
 Script = Callable[[int, Callable[[Any], None]], None]

@@ -34,7 +34,13 @@ wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def watch() -> None:
-    """Look at what process groups are made of from now on. Does nothing a second time."""
+    """Look at what process groups are made of from now on.
+
+    Call it in each process that was forked from one that looks.
+    """
+    if os.environ.get(IN_PLACE) and not dist.is_initialized() and groups.options is None:
+        groups.prepares = groups.prepares or dict(os.environ)
+        os.environ.update(_ALONE)
     _note_wrappers()
     if hasattr(c10d.init_process_group, "_spotelastic"):
         return
@@ -43,9 +49,6 @@ def watch() -> None:
         return  # another torch: nothing is known of its groups, so that workers cannot rest
     init = _noting_options(c10d.init_process_group)
     init._spotelastic = True  # type: ignore[attr-defined]
-    if os.environ.get(IN_PLACE) and not dist.is_initialized():
-        groups.prepares = dict(os.environ)
-        os.environ.update(_ALONE)
     c10d._new_process_group_helper = _noting_sockets(helper)
     c10d.init_process_group = dist.init_process_group = init
 
