@@ -102,7 +102,7 @@ def idioms(number: int, tell: Any) -> None:
         "data": sampler,
     }
     if number == 2:
-        parts[1].weight.register_hook(lambda _: attempt.number == AT and end())
+        parts[1].weight.register_hook(lambda _: end() if attempt.number == AT else None)
     with se.Checkpointer(state) as checkpoint:
         batches = checkpoint.batches(loader)
         for attempt in checkpoint.steps(STEPS):

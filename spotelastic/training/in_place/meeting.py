@@ -96,6 +96,16 @@ class Meeting:
         )
         return lost and not groups.others(self._training.ranks().group)
 
+    def has_gradients(self) -> None:
+        """Wait for the device. Raises what torch raises where gradients may not be complete.
+
+        A collective on a GPU that was aborted ends as if nothing had happened.
+        """
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().synchronize()
+            if self._training.groups.is_closed:
+                raise dist.DistError("the process group was closed during the step")
+
     def vote(self) -> None:
         """Return once all ranks of the round have called this. Raises what torch raises otherwise.
 
@@ -106,8 +116,6 @@ class Meeting:
             raise dist.DistError("the agent wants this worker to leave the round")
         if ranks.world_size == 1:
             return
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.current_stream().synchronize()
         dist.all_reduce(torch.ones(1), group=ranks.group)
 
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
