@@ -250,16 +250,7 @@ def train(
         opened = local.store.round_store
         if member.slot == 0 and opened is not None and not opened.serves:
             yield ServeStore()
-        if local.resting is not None:
-            if round_.in_place:
-                yield EnterRound(round_, member)
-            return
-        if round_.in_place == "keep" and local.agreement.kept == round_.incarnation:
-            if f"not kept {round_.incarnation}" not in local.reports.said:
-                yield ReportNotKept(round_)
-            return
-        if local.membership.zygote and not local.departure.leaving:
-            yield StartWorkers(round_, member)
+        yield from _begin(local, round_, member)
         return
     if workers.round != round_.incarnation:
         return
@@ -277,6 +268,20 @@ def train(
     if proposal is not None and proposal.round == round_.incarnation:
         patience = 0.0 if round_.plain else ATTACH_PATIENCE
         yield from _agree(local, workers, proposal, now, workers.started_at + patience)
+
+
+def _begin(local: NodeState, round_: Round, member: Member) -> Iterator[Action]:
+    """Has this node's workers take up the round: those that rest, or new ones."""
+    incarnation = round_.incarnation
+    if local.resting is not None:
+        if round_.in_place:
+            yield EnterRound(round_, member)
+    elif round_.in_place == "keep" and local.agreement.kept == incarnation:
+        # They have ended meanwhile, and with them the state that the round counts on.
+        if f"not kept {incarnation}" not in local.reports.said:
+            yield ReportNotKept(round_)
+    elif local.membership.zygote and not local.departure.leaving:
+        yield StartWorkers(round_, member)
 
 
 def _keep_first(

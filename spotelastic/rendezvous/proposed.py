@@ -7,13 +7,12 @@ than min nodes stays as it is and waits.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from spotelastic_checkpoints.types import Commit, Resume
 
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
-from spotelastic.model.round import Acknowledgement, Round, Streak
+from spotelastic.model.round import Acknowledgement, InPlace, Round, Streak
 from spotelastic.rendezvous import in_place, intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
@@ -40,7 +39,6 @@ from spotelastic.rendezvous.rules import (
 )
 from spotelastic.rendezvous.view import LiveNode
 
-InPlace = Literal["", "keep", "restore"]
 LONGEST_SEEN = 5.0
 """Most seconds that members are given to answer after some were late again and again."""
 OFFER_WITHIN = 5.0

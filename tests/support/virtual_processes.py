@@ -140,6 +140,9 @@ class VirtualProcesses:
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
         return WorkerTrouble(self._node.message, "", "")
 
+    def log(self, workers: Workers, local_rank: int) -> str:
+        return ""
+
     def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
         return WorkerTrouble("stalled", "", "")
 
