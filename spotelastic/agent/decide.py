@@ -51,6 +51,7 @@ from spotelastic.agent.actions import (
     WriteDrain,
 )
 from spotelastic.agent.health import illness
+from spotelastic.agent.in_place import duties as in_place_duties
 from spotelastic.agent.state.values import BLIND, NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
@@ -167,7 +168,7 @@ def _steps(
     if not local.store.daemon:
         yield StartDaemon()
     yield from round_duties.end_others(local, seen, now)
-    yield from round_duties.end_rest(local, seen)
+    yield from in_place_duties.end_rest(local, seen)
     if _is_outdated(local, seen) and local.workers is None:
         yield from _restart(local)
         return

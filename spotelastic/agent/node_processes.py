@@ -7,13 +7,11 @@ events.
 import contextlib
 import logging
 import os
-import select
 import signal
 from collections.abc import Callable, Sequence
 from functools import singledispatchmethod
 from pathlib import Path
 
-from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
@@ -23,11 +21,12 @@ from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.executor import Events
 from spotelastic.agent.health.examiner import GpuExaminer
+from spotelastic.agent.in_place.control import WorkerControl
+from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
-from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
+from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
 from spotelastic.agent.workers import memory
-from spotelastic.agent.workers.control import WorkerControl
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import (
     StartOrder,
@@ -75,9 +74,6 @@ STACKS_WITHIN = 1.0
 FALSE_STARTS = 3
 """Zygotes that may end before they are ready. The last one is tried without the user's modules."""
 FLUSH_TIMEOUT = 120.0
-STORE_TIMEOUT = 10.0
-STORE_TRIES = 5
-"""Number of times that a round's store may fail to start before this node gives up."""
 
 Post = Callable[[LocalEvent | Warm], None]
 
@@ -108,8 +104,7 @@ class NodeProcesses:
         self._zygote: Zygote | None = None
         self._false_starts = 0
         self._kills = memory.kills()
-        self._no_store = 0
-        self._may_serve = -1
+        self._stores = RoundStores(config)
         self._checkpoints = checkpoints or Checkpoints(config, post)
         self._gpus = GpuExaminer(config, post, mark(config.state))
         self._control = WorkerControl(config.state / "agent.sock", post)
@@ -365,58 +360,13 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
-        """Forks a store. It reports a new port through a pipe, or has the given one."""
-        name, config = f"store/{action.round.incarnation}", self.config
-        read, write = os.pipe2(os.O_CLOEXEC)
-        wait, self._may_serve = self._renewed_leave()
-        try:
-            order = StartOrder(name, "store", host=config.address, port=config.master_port)
-            self.zygote.start(order, write, wait)
-            os.close(write)
-            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
-            told = os.read(read, 256).decode().strip() if ready else ""
-        except OSError:
-            told = ""
-        finally:
-            os.close(read)
-            os.close(wait)
-        if not told.isdecimal():
-            self.zygote.end([name])
-            return self._without_store(local, told)
-        self._no_store = 0
-        store = RoundStore(
-            action.round.incarnation,
-            name,
-            addresses.join(config.address, told),
-            serves=not config.master_port,
-        )
-        return [events.StoreOpened(store)]
-
-    def _renewed_leave(self) -> tuple[int, int]:
-        """Returns a pipe on which a store that has its port is told to listen there."""
-        if self._may_serve >= 0:
-            os.close(self._may_serve)
-        return os.pipe2(os.O_CLOEXEC)
-
-    def _without_store(self, local: NodeState, why: str) -> Events:
-        topic = f"no store: {why}"
-        if why and not self.config.master_port:
-            self._no_store += 1
-            if self._no_store >= STORE_TRIES:
-                raise EnvironmentFailure(f"the round's store cannot be started here: {why}")
-        elif why and topic not in local.reports.said:
-            logger.warning(
-                f"--master-port {self.config.master_port}: {why}: no round starts until the store "
-                "of the workers can listen there"
-            )
-        return [events.Said(topic)]
+        return self._stores.open(self.zygote, action.round, local.reports.said)
 
     @do.register
     def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> Events:
         if local.store.round_store is None:
             return []
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
-            os.write(self._may_serve, b".")
+        self._stores.serve()
         return [events.StoreServes()]
 
     @do.register

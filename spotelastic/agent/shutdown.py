@@ -9,8 +9,8 @@ import signal
 from collections.abc import Iterator
 
 from spotelastic.agent.actions import Action, Exit, FlushUploads, KillWorkers, Say, Wake
-from spotelastic.agent.observe import GONE_WITHIN
 from spotelastic.agent.state.values import NodeState
+from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.rendezvous import proposed
 from spotelastic.rendezvous.view import RunState
 

@@ -1,0 +1,92 @@
+"""Decides when a node's workers outlive their round, and what becomes of them (pure).
+
+Parts of `round_duties.py`. Must never happen:
+
+- workers that rest are in the way of a round: those that do not come to rest in time are killed,
+  and so are those that no round takes up;
+- a worker that rests enters a round other than the one after its own;
+- a node counts as having kept a state of which one worker has lost its part.
+"""
+
+import math
+from collections.abc import Iterator
+
+from spotelastic.agent.actions import (
+    Action,
+    EndRest,
+    EndRound,
+    EnterRound,
+    ReportNotKept,
+    RestWorkers,
+    StartWorkers,
+    Wake,
+)
+from spotelastic.agent.state.values import NodeState, Workers
+from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous.view import RunState
+
+
+def may_rest(local: NodeState, round_: Round, mine: Member | None) -> bool:
+    """Whether this node's workers may outlive their round, and enter `round_`.
+
+    All of them live, can rest, and come from the round before it.
+    """
+    workers = local.workers
+    return (
+        workers is not None
+        and mine is not None
+        and not local.departs
+        and not workers.exits
+        and not workers.left
+        and round_.parent == workers.round
+        and round_.cause != "settings"
+        and len(workers.listening) == len(workers.alive) == mine.workers
+    )
+
+
+def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
+    """Ends workers that rest and are not to enter the current round."""
+    resting, round_ = local.resting, seen.round
+    if resting is None:
+        return
+    mine = round_.member(local.node.id) if round_ is not None and local.node is not None else None
+    may_enter = (
+        round_ is not None
+        and mine is not None
+        and not local.departs
+        and round_.parent == resting.workers.round
+        and round_.cause != "settings"
+        and len(resting.workers.alive) == mine.workers
+        and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))
+    )
+    if not may_enter:
+        yield EndRest()
+
+
+def rest(workers: Workers) -> Iterator[Action | Wake]:
+    """Has workers leave their group, and waits until all of them rest."""
+    if workers.all_rest:
+        yield EndRound(rests=True)
+    elif workers.rest_by == math.inf:
+        yield RestWorkers()
+    else:
+        yield Wake(workers.rest_by)
+
+
+def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]:
+    """Has this node's workers take up the round: those that rest, or new ones."""
+    incarnation = round_.incarnation
+    if local.resting is not None:
+        if round_.in_place:
+            yield EnterRound(round_, member)
+    elif round_.in_place == "keep" and local.agreement.kept == incarnation:
+        # They have ended meanwhile, and with them the state that the round counts on.
+        if not_kept(round_) not in local.reports.said:
+            yield ReportNotKept(round_)
+    elif local.membership.zygote and not local.departure.leaving:
+        yield StartWorkers(round_, member)
+
+
+def not_kept(round_: Round) -> str:
+    """Returns the topic of that report."""
+    return f"not kept {round_.incarnation}"
