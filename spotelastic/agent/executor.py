@@ -21,12 +21,12 @@ from typing import Protocol
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.types import Commit, DaemonStatus, Schedule, WorkerStep
 
-from spotelastic.agent import actions, environment, failures
+from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.in_place.duties import not_kept
-from spotelastic.agent.state import events
+from spotelastic.agent.state import events, failures
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.progress import newest, newest_commit, progress
 from spotelastic.agent.state.values import NodeState, WorkerExit, Workers

@@ -304,6 +304,8 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
     if known is not None and replace(known, epoch=round_.epoch, schedule=round_.schedule) == round_:
         return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
+    if round_.in_place == "keep":
+        step += " in place"
     return Event(
         now,
         "round",
@@ -317,6 +319,7 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
             "members": [m.node for m in round_.members],
             "step": round_.resume.step,
             "from": round_.resume.kind,
+            "in_place": round_.in_place,
         },
     )
 
