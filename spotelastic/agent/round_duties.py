@@ -180,6 +180,8 @@ def _say_ready(
         if claim is None or claim.round != round_.incarnation or store is None or store.dead:
             return
         patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
+        if local.resting is not None:  # there is a state in memory, and the epoch may come later
+            patience = 0.0
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
             return

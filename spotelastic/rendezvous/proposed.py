@@ -163,7 +163,8 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     more = at.now < offers_until and not offered >= set(others)
     if more and could_be_newer(resume, round_.parent, round_.lineage, held):
         return RoundDecision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
-    how: InPlace = "restore" if kept else ""
+    # What nobody has saved cannot be put back: a fresh start takes fresh processes.
+    how: InPlace = "restore" if kept and resume.kind != "fresh" else ""
     return _hold_back(at, round_, resume) or _start(at, round_, resume, acks, how)
 
 
