@@ -122,8 +122,8 @@ def main() -> None:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 step.loss = mean_of_ranks(step.loss, world)
                 optimizer.step()
-            if place()[0] == 0 and (step.number % 20 == 0 or step.number == 1):
-                print(f"step {step.number:4d}  loss {step.loss.item():.4f}", flush=True)
+                if rank == 0 and (step.number % 20 == 0 or step.number == 1):
+                    print(f"step {step.number:4d}  loss {step.loss.item():.4f}", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 
