@@ -94,6 +94,9 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
     if workers is None or round_ is None:
         return
     mine = round_.member(local.node.id) if local.node is not None else None
+    if not workers.round:
+        yield from duties.look_after_prepared(local, seen, now)
+        return
     if workers.round == round_.incarnation and mine is not None:
         return
     if round_.cause in ("worker", "stall") and round_.parent == workers.round:

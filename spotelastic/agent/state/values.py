@@ -24,6 +24,11 @@ BLIND = "blind"
 """Topic: this node cannot read what others have written. An acknowledgement takes it back."""
 
 
+def local_rank_of(name: str) -> int:
+    """Returns a worker's local rank, with which its name ends."""
+    return int(name.rpartition("/")[2])
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
     """A worker of this node that ended by itself, or reported a failure and is about to."""
