@@ -291,21 +291,18 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
+        first, step = round_.first_rank(member.slot), round_.resume.step
         for name in resting.workers.alive:
             local_rank = local_rank_of(name)
             folder, rank = self._files(resting.workers, local_rank)
             error_file = folder / f"error-{rank}.json"
             variables = self._variables(round_, member, settings, local_rank, error_file)
             restores = not resting.workers.round or round_.in_place == "restore"
-            step = round_.resume.step
             self._control.send(local_rank, Enter(round_.incarnation, step, restores, variables))
+            self._logs.has_become(local_rank, first + local_rank)
         logger.info(_describe(round_, member))
-        first = round_.first_rank(member.slot)
-        return [
-            events.WorkersEntered(
-                round_.incarnation, round_.number, first, round_.epoch, round_.resume.step
-            )
-        ]
+        told = (round_.incarnation, round_.number, first, round_.epoch, step)
+        return [events.WorkersEntered(*told)]
 
     @do.register
     def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:
