@@ -48,12 +48,21 @@ class Ranks:
     """Process group that carries Python objects between all ranks; None for a single process."""
 
     def gather(self, value: T) -> list[T]:
-        """Return every rank's value, by rank."""
+        """Return the value of every rank of the group, by rank."""
         if self.group is None:
             return [value]
-        values: list[Any] = [None] * self.world_size
+        values: list[Any] = [None] * dist.get_world_size(self.group)
         dist.all_gather_object(values, value, group=self.group)
         return values
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank does what one of the group does for all."""
+        return self.group is None or dist.get_rank(self.group) == 0
+
+    def on(self, group: Any) -> "Ranks":
+        """Return the same place, with a group of some of the ranks."""
+        return replace(self, group=group)
 
 
 @dataclass(frozen=True, slots=True)
