@@ -2,7 +2,6 @@
 
 import pytest
 from support.virtual import World
-from support.virtual_ranks import Rank
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

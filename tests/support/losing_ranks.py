@@ -44,7 +44,9 @@ class Training:
         }
 
     def gradients(self, step: int) -> torch.Tensor:
-        rows = torch.randn(24, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        rows = torch.randn(
+            24, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(step)
+        )
         own = rows[dist.get_rank() :: dist.get_world_size()]
         self.optimizer.zero_grad()
         loss: torch.Tensor = self.model(own).square().mean()

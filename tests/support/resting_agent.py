@@ -242,7 +242,9 @@ def _fork(number: int, script: Script) -> Worker:
         theirs.close()
         return Worker(number, pid, ours, os.pidfd_open(pid))
     code = 1
-    import faulthandler; faulthandler.dump_traceback_later(200)
+    import faulthandler
+
+    faulthandler.dump_traceback_later(200)
     try:
         ours.close()
         os.environ.update(json.loads(theirs.recv(PACKET)))
