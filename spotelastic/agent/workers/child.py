@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import sys
+from importlib import import_module
 from typing import Any, NoReturn
 
 from spotelastic_checkpoints import addresses
@@ -133,6 +134,8 @@ def _work(order: dict[str, Any]) -> None:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
         if order["entry"] in ("script", "path", "module"):
             _as_if_started_afresh(order)
+        if os.environ.get("SPOTELASTIC_IN_PLACE") and os.environ.get("SPOTELASTIC_CONTROL"):
+            import_module("spotelastic.training.in_place.groups").begin_alone()
         entries.run(order["entry"], list(order["argv"]), search_path())
     except BaseException as error:
         _fail(order, error)

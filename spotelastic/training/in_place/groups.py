@@ -241,11 +241,18 @@ def watch() -> None:
         return  # another torch: nothing is known of its groups, so that workers cannot rest
     init = _noting_options(c10d.init_process_group)
     init._spotelastic = True  # type: ignore[attr-defined]
+    c10d._new_process_group_helper = _noting_sockets(helper)
+    c10d.init_process_group = dist.init_process_group = init
+
+
+def begin_alone() -> None:
+    """Have a new worker begin in a group of one, where the other ranks of its round are in the
+    middle of their loops. Call it before the script runs.
+    """
+    watch()
     if os.environ.get(IN_PLACE) and not dist.is_initialized():
         groups.prepares = dict(os.environ)
         os.environ.update(_ALONE)
-    c10d._new_process_group_helper = _noting_sockets(helper)
-    c10d.init_process_group = dist.init_process_group = init
 
 
 def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
