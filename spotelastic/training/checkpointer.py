@@ -17,14 +17,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
-import torch
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
-from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Schedule
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.in_place import groups, models
@@ -38,7 +34,7 @@ from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
-from spotelastic.training.save.overlap import Copying
+from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
 from spotelastic.training.state.state import State
@@ -97,14 +93,7 @@ class Checkpointer:
         self._storage = storage
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
-        self._overlaps = overlap
-        self._copying: Copying | None = None
-        """The last save, while it is being copied. Until then the client belongs to the copying
-        thread.
-        """
-        self._call = 0.0
-        """Seconds that the call took which began this save."""
-        self._hook: RemovableHandle | None = None
+        self._beside = Beside(wanted=overlap)
         self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
@@ -121,22 +110,20 @@ class Checkpointer:
         self._last_committing = 0
         """The last step that was sealed to be committed."""
         self._branch = NO_BRANCH
-        self.stall = 0.0
-        """Seconds for which the last save kept training waiting."""
-        self._training = Training(
+        training = Training(
             state=self._state,
             groups=groups.groups,
             last_step=lambda: self._last_step,
             ranks=lambda: self._entered()[0].ranks,
-            count=self._step,
+            count=self.step,
             count_quietly=self._count,
             leave=self._leave_round,
             enter=self._enter,
             restore=self._load,
             resumed=self._resumed,
-            complain=lambda message: self._entered()[1].complain(message),
+            complain=self._complain,
         )
-        self._steps = Steps(self._training)
+        self._steps = Steps(training)
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
@@ -157,16 +144,7 @@ class Checkpointer:
         self._session = open_session(self._storage, self._schedule, take_over=self._take_over)
         ranks = self._session.ranks
         self._state.rank, self._state.world_size = ranks.rank, ranks.world_size
-        try:
-            self._client = WorkerClient(
-                self._session.socket,
-                round=self._session.round,
-                rank=ranks.rank,
-                local_rank=ranks.local_rank,
-            )
-        except CheckpointsError as error:
-            self._session.close(False)
-            raise SpotelasticError(str(error)) from error
+        self._client = self._session.attach()
         self._losses = Losses(self._client.page)
         self._measuring = measuring(self._client.page, ranks.world_size)
         self._plan = SavePlan(
@@ -187,6 +165,14 @@ class Checkpointer:
             self._measuring.close()
         self._plan.close()
         self._client.close()
+
+    def _complain(self, message: str) -> None:
+        self._entered()[1].complain(message)
+
+    def _count(self, step: int) -> None:
+        """Count a step that the other ranks have finished in a round that is over."""
+        self._told_step = self._last_step = step
+        self._state.stepped()
 
     def _resumed(self, step: int) -> None:
         _, client, _ = self._entered()
@@ -219,8 +205,7 @@ class Checkpointer:
                 finally:
                     losses.finish()
         finally:
-            if self._hook is not None:
-                self._hook.remove()
+            self._beside.close()
             if self._measuring is not None:
                 self._measuring.close()
             plan.close()
@@ -308,14 +293,6 @@ class Checkpointer:
             raise UsageError(
                 "checkpoint.step() within the block of a step: the block's end does what it does"
             )
-        self._step(step, loss)
-
-    def _count(self, step: int) -> None:
-        """Count a step that the other ranks have finished in a round that is over."""
-        self._told_step = self._last_step = step
-        self._state.stepped()
-
-    def _step(self, step: int, loss: Any) -> None:
         session, client, plan = self._entered()
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
@@ -329,7 +306,7 @@ class Checkpointer:
         self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
         self._last_step = step
-        if self._copying is not None and self._copying.is_over:
+        if (copying := self._beside.copying) is not None and copying.is_over:
             self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
@@ -387,6 +364,11 @@ class Checkpointer:
         return client.flush(timeout)
 
     @property
+    def stall(self) -> float:
+        """Seconds for which the last save kept training waiting."""
+        return self._beside.stall
+
+    @property
     def interrupted(self) -> bool:
         """Whether a node is about to come or go, or this node has received its notice.
 
@@ -437,11 +419,11 @@ class Checkpointer:
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
                 plan.compare_values(step)
-            self._copying = plan.saver.begin(
+            copying = plan.saver.begin(
                 slot,
                 step,
                 due=due,
-                overlaps=overlaps and self._overlaps,
+                overlaps=overlaps and self._beside.wanted,
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
@@ -459,51 +441,24 @@ class Checkpointer:
             if plan.ask_again(step, change):
                 self._make_plan(plan)
             return False
-        self.stall = time.perf_counter() - begun
+        self._beside.begun(client, copying, time.perf_counter() - begun)
         self._saved_step = step
         if due:
             self._last_committing = step
-        if self._copying is None:
-            client.page.saved(self.stall)
-        else:
-            self._call = self.stall
+        if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
 
-    def _before_step(self, *_: Any) -> None:
-        """Protect the save being copied, before a step of any optimizer."""
-        if self._copying is None or os.getpid() != self._process:
-            return
-        begun = time.perf_counter()
-        self._copying.guard()
-        self.stall += time.perf_counter() - begun
-
     def _settle(self, client: WorkerClient) -> None:
         """Wait until the save that is being copied is sealed, or has failed."""
-        copying = self._copying
-        if copying is None:
-            return
-        copying.settle()
-        self._copying = None
-        if copying.error is None:
-            # This is what an agreed save would take, for which training waits.
-            client.page.saved(self._call + copying.effort)
-            return
-        self._saved_step = self._last_committing = 0
-        self._overlaps = False
-        client.complain(
-            f"a save that was copied during training was dropped: {copying.error}; "
-            "from now on training waits for each copy"
-        )
+        if not self._beside.settle(client):
+            self._saved_step = self._last_committing = 0
 
     def _make_plan(self, plan: SavePlan) -> None:
         """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
         plan.make(self._last_step)
-        if self._overlaps and plan.has_optimized and self._hook is None:
-            # The hook is called, not traced, where a step is compiled. What that imports,
-            # optimizers import.
-            hook = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
-            self._hook = register_optimizer_step_pre_hook(hook)
+        if self._beside.wanted and plan.has_optimized:
+            self._beside.protect()
 
     def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:
         """Save and commit the last step, which is what the run was for, before the script ends."""

@@ -58,7 +58,7 @@ class Batches(Generic[T]):
 
 
 def _sampler_of(loader: Any) -> ElasticSampler | None:
-    """Return the loader's elastic sampler. Raises `UsageError` for one that is bound to its ranks."""
+    """Return the loader's elastic sampler. Raises `UsageError` for one bound to its ranks."""
     for name in ("batch_sampler", "sampler"):
         sampler = getattr(loader, name, None)
         for each in (sampler, getattr(sampler, "sampler", None)):

@@ -1,4 +1,4 @@
-"""Recognizes that a collective failed because a peer was lost, which is not the script's mistake."""
+"""Tells that a collective failed because a peer was lost, which is not the script's mistake."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _LOST = re.compile(
     r"|timed out waiting .*ms for (recv|send)",
     re.I,
 )
-"""What torch says of a collective that failed. Where it has a class for that, it is a `DistError`."""
+"""What torch says of a collective that failed, where it has no class for that (`DistError`)."""
 
 
 class Unwound(BaseException):

@@ -27,6 +27,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -180,9 +181,9 @@ def set_variables(variables: Mapping[str, str]) -> None:
 def connections() -> Sockets:
     """Return the TCP sockets of this process that do not listen."""
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            fd = int(name)
+            fd = int(entry.name)
             status = os.fstat(fd)
             if stat.S_ISSOCK(status.st_mode) and _connects(fd):
                 found[fd] = status.st_ino

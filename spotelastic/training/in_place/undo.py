@@ -3,8 +3,8 @@
 An attempt at a step draws random numbers, and forward changes buffers (BatchNorm). It may move
 schedulers, scalers and values of the state. Optimizers have not stepped then, so that parameters
 and their moments are as they were. What is small is copied when the step begins. Of what is large
-torch's count of writes is noted: if that has changed, the attempt cannot be undone, and the state is
-restored from a save instead.
+torch's count of writes is noted: if that has changed, the attempt cannot be undone, and the state
+is restored from a save instead.
 """
 
 import copy
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from spotelastic.training.data.sampler import ElasticSampler, Position
 from spotelastic.training.state import randomness
@@ -103,7 +102,7 @@ class Undo:
         return exact
 
     def go_on_anew(self) -> None:
-        """Iterations over data that have begun are over: the ranks, and so their shares, changed."""
+        """End iterations over data: the ranks have changed, and so have their shares."""
         for value in self._state.values.values():
             if isinstance(value, ElasticSampler):
                 value.begin_again()
@@ -134,7 +133,7 @@ class Undo:
         self._copies = copies
 
     def _put_back_value(self, name: str, noted: Any) -> None:
-        value = self._state.values[name] if name in self._state.values else None
+        value = self._state.values.get(name)
         if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             if noted is not None:
                 value.load_state_dict(_copied_back(noted))
@@ -180,8 +179,7 @@ def _noted(value: Any, begun: _Begun) -> Any:
     """Return a copy of a value, or of what an object says of itself."""
     held = value
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        if isinstance(value, LRScheduler) or not isinstance(value, torch.nn.Module):
-            held = value.state_dict()
+        held = value.state_dict()
     try:
         return _copied(held, begun.watched, [MANY])
     except Exception:  # some object cannot be copied

@@ -19,6 +19,7 @@ import msgspec
 import torch.distributed as dist
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.types import EpochClaim, MemberRanks, Resume, RoundInfo, Schedule
 
@@ -82,6 +83,17 @@ class WorkerSession:
     """Ends what this process started. Takes whether the script ended well."""
     afresh: str = "--fresh"
     """What makes the run begin at step 0, for messages."""
+
+    def attach(self) -> WorkerClient:
+        """Return a client of the node's daemon. Raises `SpotelasticError` if it does not answer."""
+        ranks = self.ranks
+        try:
+            return WorkerClient(
+                self.socket, round=self.round, rank=ranks.rank, local_rank=ranks.local_rank
+            )
+        except CheckpointsError as error:
+            self.close(False)
+            raise SpotelasticError(str(error)) from error
 
 
 def find_ranks() -> Ranks:
