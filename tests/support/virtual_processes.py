@@ -224,6 +224,26 @@ class VirtualProcesses:
             case actions.CloseStore():
                 self._store = ""
                 return [events.StoreClosed()]
+        return self._in_place(action, local)
+
+    def _in_place(self, action: actions.Action, local: NodeState) -> Events:
+        workers, resting = local.workers, local.resting
+        match action:
+            case actions.RestWorkers():
+                assert workers is not None and self.rank is not None
+                self.rank.is_asked()
+                self._world.trainings[workers.round].target.pop(self._node.name, None)
+                return [events.RestRequested()]
+            case actions.EnterRound(round_, member):
+                self._asked()
+                alone = resting is not None and not resting.workers.round
+                return self._enter(round_, round_.first_rank(member.slot), alone=alone)
+            case actions.PrepareWorkers(round_):
+                return self._prepare(round_)
+            case actions.EndRest():
+                assert resting is not None
+                self._end(resting.workers.alive)
+                return [events.RestOver()]
         return self._workers(action, local)
 
     def _workers(self, action: actions.Action, local: NodeState) -> Events:
@@ -246,21 +266,6 @@ class VirtualProcesses:
                     return [events.RoundEnded(None, action.rests)]
                 end = self.round_end(workers) if self._serves else None
                 return [events.RoundEnded(end, action.rests)]
-            case actions.RestWorkers():
-                assert workers is not None and self.rank is not None
-                self.rank.is_asked()
-                self._world.trainings[workers.round].target.pop(self._node.name, None)
-                return [events.RestRequested()]
-            case actions.EnterRound(round_, member):
-                self._asked()
-                alone = local.resting is not None and not local.resting.workers.round
-                return self._enter(round_, round_.first_rank(member.slot), alone=alone)
-            case actions.PrepareWorkers(round_):
-                return self._prepare(round_)
-            case actions.EndRest():
-                assert local.resting is not None
-                self._end(local.resting.workers.alive)
-                return [events.RestOver()]
             case actions.LookAtSteps():
                 return [events.StepsRead(self.status().workers)]
             case actions.Listen():

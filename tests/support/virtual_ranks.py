@@ -1,4 +1,4 @@
-"""Simulates workers that can rest, in virtual time: each rank has a state and a standing of its own.
+"""Simulates workers that can rest, in virtual time: each has a state and a standing of its own.
 
 In place of `virtual_training.Training`, whose workers step as one. A step has words: computing,
 reducing (until all ranks have given their gradients), voting, stepping. Whoever vanishes, or leaves
@@ -259,6 +259,9 @@ class Rank:
         group.enter(self, "meeting")
 
     def _is_prepared(self) -> None:
+        if not self.node.can_rest:
+            self.exits(1)
+            return
         self._listens()
         self.comes_to("resting")
         self.node.post(events.WorkerRests("", 0, Standing(0)))
@@ -367,9 +370,9 @@ class Rank:
     def looks(self) -> None:
         """Its target has changed."""
         group = self.group
-        if self.where == "waiting" and group is not None and not self.asked:
-            if group.target.get(self.node.name) != self.state.step:
-                self.soon(NETWORK, self._computes)
+        waits = self.where == "waiting" and group is not None and not self.asked
+        if waits and group.target.get(self.node.name) != self.state.step:
+            self.soon(NETWORK, self._computes)
 
     # -- rest -------------------------------------------------------------------------------------
 
