@@ -372,7 +372,7 @@ class AgentExecutor:
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
         logger.error(message)
-        return [events.FailureReported()]
+        return [events.FailureReported(failure.broken)]
 
     @_do.register
     def _(self, action: actions.ReportFinished, local: NodeState, seen: RunState) -> Events:

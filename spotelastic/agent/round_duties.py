@@ -135,7 +135,8 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
     """Duties of a node outside the round: it offers its snapshots, and runs no round store."""
     incarnation = round_.incarnation
     offered = local.agreement.offered == incarnation
-    if local.workers is None and local.membership.registered and not offered:
+    of_a_round = local.workers is not None and local.workers.round != ""
+    if not of_a_round and local.membership.registered and not offered:
         yield OfferSlots(incarnation)
     if local.store.round_store is not None:
         yield CloseStore()
@@ -255,7 +256,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
         if not workers.failed:
             yield ReportFailure(round_)
         return
-    if failed and not workers.failed:
+    if failed and (not workers.failed or workers.told_broken):
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
         yield from _examine(local, round_.incarnation)

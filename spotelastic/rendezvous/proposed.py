@@ -5,12 +5,11 @@ a new proposal. At the start one source is chosen that all ranks resume from. A 
 than min nodes stays as it is and waits.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from spotelastic_checkpoints.types import Commit, Resume
 
-from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import Acknowledgement, InPlace, Round, Streak
 from spotelastic.rendezvous import in_place, intervals, restarts
@@ -22,7 +21,14 @@ from spotelastic.rendezvous.decision import (
     RoundDecision,
     WriteRound,
 )
-from spotelastic.rendezvous.resume import Held, choose, could_be_newer, extend, newest_known
+from spotelastic.rendezvous.resume import (
+    Held,
+    choose,
+    could_be_newer,
+    extend,
+    is_newest,
+    newest_known,
+)
 from spotelastic.rendezvous.rules import (
     ack_of,
     count_nodes,
@@ -156,11 +162,14 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     resume = choose(round_.parent, round_.lineage, held, _commits(acks), round_.known)
     kept = in_place.keepers(round_, acks)
     standings = [standing for each in kept.values() for standing in each]
+    step = in_place.agreed_step(standings)
+    if step is not None and not is_newest(round_.parent, step, _commits(acks), round_.known):
+        step = None  # the storage has a later one
     whole = len(kept) == len(round_.members)
-    own = in_place.source(round_, standings, resume, all_keep=whole)
+    own = in_place.source(round_, step, resume, all_keep=whole)
     if own is not None:
         return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
-    if not whole and _can_do_without(at, round_, kept, standings):
+    if step is not None and not whole and _can_do_without(at, kept):
         # They lose nothing. The others come when all have agreed on a step.
         eligible = eligible_nodes(at, round_)
         return _repropose(at, round_, {node: eligible[node] for node in kept})
@@ -174,15 +183,9 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     return _hold_back(at, round_, resume) or _start(at, round_, resume, acks, how)
 
 
-def _can_do_without(
-    at: Moment, round_: Round, kept: Collection[str], standings: Sequence[Standing]
-) -> bool:
+def _can_do_without(at: Moment, kept: Collection[str]) -> bool:
     """Whether the members whose workers keep their state can go on without the others."""
-    return (
-        len(kept) >= at.settings.min_nodes
-        and not at.settings.gang
-        and in_place.agreed_step(standings) is not None
-    )
+    return len(kept) >= at.settings.min_nodes and not at.settings.gang
 
 
 def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:

@@ -14,6 +14,7 @@ from support.virtual_training import Training
 from spotelastic.agent import actions
 from spotelastic.agent.environment import MEASUREMENTS
 from spotelastic.agent.executor import Events
+from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
@@ -82,8 +83,9 @@ class VirtualProcesses:
         self.store_dies()
         self.vanish()
         for workers in self._those_that_live():
-            for name in workers.alive:
+            if workers.round:
                 self._world.trainings[workers.round].leave(self._node.name)
+            for name in workers.alive:
                 self._node.post(events.Exited(name, -9))
         if self._node.local.membership.zygote:
             self._node.post(events.ZygoteGone())
@@ -126,7 +128,7 @@ class VirtualProcesses:
 
     def _steps(self) -> tuple[WorkerStep, ...]:
         training = self._training
-        if training is None:
+        if training is None or (self.rank is not None and self.rank.group is None):
             return ()
         if isinstance(training, Group):
             return (self._page(),)
@@ -222,6 +224,26 @@ class VirtualProcesses:
             case actions.CloseStore():
                 self._store = ""
                 return [events.StoreClosed()]
+        return self._in_place(action, local)
+
+    def _in_place(self, action: actions.Action, local: NodeState) -> Events:
+        workers, resting = local.workers, local.resting
+        match action:
+            case actions.RestWorkers():
+                assert workers is not None and self.rank is not None
+                self.rank.is_asked()
+                self._world.trainings[workers.round].target.pop(self._node.name, None)
+                return [events.RestRequested()]
+            case actions.EnterRound(round_, member):
+                self._asked()
+                alone = resting is not None and not resting.workers.round
+                return self._enter(round_, round_.first_rank(member.slot), alone=alone)
+            case actions.PrepareWorkers(round_):
+                return self._prepare(round_)
+            case actions.EndRest():
+                assert resting is not None
+                self._end(resting.workers.alive)
+                return [events.RestOver()]
         return self._workers(action, local)
 
     def _workers(self, action: actions.Action, local: NodeState) -> Events:
@@ -240,20 +262,10 @@ class VirtualProcesses:
             case actions.EndRound():
                 assert workers is not None
                 self._training = None
+                if not workers.round:
+                    return [events.RoundEnded(None, action.rests)]
                 end = self.round_end(workers) if self._serves else None
                 return [events.RoundEnded(end, action.rests)]
-            case actions.RestWorkers():
-                assert workers is not None and self.rank is not None
-                self.rank.is_asked()
-                self._world.trainings[workers.round].target.pop(self._node.name, None)
-                return [events.RestRequested()]
-            case actions.EnterRound(round_, member):
-                self._asked()
-                return self._enter(round_, round_.first_rank(member.slot))
-            case actions.EndRest():
-                assert local.resting is not None
-                self._end(local.resting.workers.alive)
-                return [events.RestOver()]
             case actions.LookAtSteps():
                 return [events.StepsRead(self.status().workers)]
             case actions.Listen():
@@ -278,10 +290,19 @@ class VirtualProcesses:
         )
         return [started]
 
-    def _enter(self, round_: Round, first_rank: int) -> Events:
+    def _prepare(self, round_: Round) -> Events:
+        self._training = None
+        assert self.rank is None or not self.rank.alive, "two workers of one rank"
+        self.rank = Rank(self._node)
+        return [
+            events.WorkersStarted("", 0, 0, 0, frozenset(["/0"]), 0),
+            events.Said(prepared(round_)),
+        ]
+
+    def _enter(self, round_: Round, first_rank: int, *, alone: bool) -> Events:
         training, rank = self._training_of(round_), self.rank
         assert rank is not None and isinstance(training, Group)
-        rank.is_told(round_, training)
+        rank.is_told(training, restores=alone or round_.in_place == "restore")
         return [
             events.WorkersEntered(
                 round_.incarnation, round_.number, first_rank, round_.epoch, round_.resume.step
@@ -304,7 +325,8 @@ class VirtualProcesses:
 
     def _kill(self, workers: Workers, but_failing: bool) -> Events:
         spared = workers.failing & workers.alive if but_failing else frozenset()
-        self._world.trainings[workers.round].leave(self._node.name)
+        if workers.round:
+            self._world.trainings[workers.round].leave(self._node.name)
         self._end(workers.alive - spared)
         kill_at = self._node.now + FINALIZE_WITHIN if spared else None
         return [events.WorkersKilled(spared, kill_at)]

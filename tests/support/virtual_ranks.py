@@ -1,4 +1,4 @@
-"""Simulates workers that can rest, in virtual time: each rank has a state and a standing of its own.
+"""Simulates workers that can rest, in virtual time: each has a state and a standing of its own.
 
 In place of `virtual_training.Training`, whose workers step as one. A step has words: computing,
 reducing (until all ranks have given their gradients), voting, stepping. Whoever vanishes, or leaves
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from support.virtual_node import SimNode
 
 FORK = 0.05
+PREPARE = 1.0
 OPTIMIZER = 0.002
 """Seconds between the vote and the end of the step."""
 ENTER = 0.005
@@ -34,7 +35,7 @@ MEETING = 60.0
 COLLECTIVES = ("meeting", "reducing", "voting", "leaving")
 BLOCKED = (*COLLECTIVES, "waiting", "entering", "restoring")
 """Where a worker that was asked to rest does so at once."""
-WORDS = ("starting", "computing", "stepping", *BLOCKED, "resting")
+WORDS = ("preparing", "starting", "computing", "stepping", *BLOCKED, "resting")
 
 Gradients = tuple[str, int]
 """Of which round, and of which step: two ranks have the same ones if both are equal."""
@@ -175,12 +176,12 @@ class Group:
 class Rank:
     """A worker: one process, with its state, which may be in several rounds one after another."""
 
-    def __init__(self, node: "SimNode", group: Group) -> None:
+    def __init__(self, node: "SimNode", group: Group | None = None) -> None:
+        """Without a group it prepares beside a round."""
         self.node, self.world = node, node.world
-        self.name = f"{group.round.incarnation}/0"
-        self.group: Group | None = group
-        """None while it rests."""
-        self.round = group.round.incarnation
+        self.group = group
+        """None while it prepares, or rests."""
+        self.round = group.round.incarnation if group is not None else ""
         """The last one that it was told of."""
         self.state = State()
         self.change: Change = "dirty"  # until it has restored
@@ -190,11 +191,16 @@ class Rank:
         """Whether it has begun to train in its round."""
         self.first_at = self.last_at = 0.0
         self.alive, self.frozen, self.asked = True, False, False
+        self.name = f"{self.round}/0"
         self._lacks = True
         """Whether it restores in its round."""
         self._held: list[Callable[[], None]] = []
         self._at = 0
-        self.soon(FORK, self._starts)
+        if group is None:
+            self.where = "preparing"
+            self.soon(PREPARE * self.world.random.uniform(0.5, 1.5), self._is_prepared)
+        else:
+            self.soon(FORK, self._starts)
 
     # -- its time ---------------------------------------------------------------------------------
 
@@ -252,16 +258,24 @@ class Rank:
             self._listens()
         group.enter(self, "meeting")
 
+    def _is_prepared(self) -> None:
+        if not self.node.can_rest:
+            self.exits(1)
+            return
+        self._listens()
+        self.comes_to("resting")
+        self.node.post(events.WorkerRests("", 0, Standing(0)))
+
     def _listens(self) -> None:
         if self.node.can_rest:
             self.node.post(events.WorkerListens(self.round, 0))
 
-    def is_told(self, round_: Round, group: Group) -> None:
+    def is_told(self, group: Group, *, restores: bool) -> None:
         """Its agent tells a worker that rests of the round to go on in."""
         assert self.where == "resting" and self.group is None
-        self.round, self.asked, self.group = round_.incarnation, False, group
+        self.round, self.asked, self.group = group.round.incarnation, False, group
         self.first_at = self.last_at = 0.0
-        self.begun, self._lacks = False, round_.in_place == "restore"
+        self.begun, self._lacks = False, restores
         self.comes_to("entering")
         self.soon(ENTER * self.world.random.uniform(0.2, 1.8), self._enters)
 
@@ -356,9 +370,9 @@ class Rank:
     def looks(self) -> None:
         """Its target has changed."""
         group = self.group
-        if self.where == "waiting" and group is not None and not self.asked:
-            if group.target.get(self.node.name) != self.state.step:
-                self.soon(NETWORK, self._computes)
+        waits = self.where == "waiting" and group is not None and not self.asked
+        if waits and group.target.get(self.node.name) != self.state.step:
+            self.soon(NETWORK, self._computes)
 
     # -- rest -------------------------------------------------------------------------------------
 

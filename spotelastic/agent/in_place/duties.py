@@ -55,6 +55,7 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
     if resting is None:
         return
     mine = round_.member(local.node.id) if round_ is not None and local.node is not None else None
+    reachable = len(resting.workers.listening) == len(resting.workers.alive)
     may_enter = (
         round_ is not None
         and mine is not None
@@ -65,7 +66,7 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
         and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))
     )
     waits = round_ is not None and not resting.workers.round and _may_prepare(local, round_)
-    if not may_enter and not waits:
+    if not reachable or not (may_enter or waits):
         yield EndRest()
 
 
@@ -122,7 +123,9 @@ def look_after_prepared(local: NodeState, seen: RunState, now: float) -> Iterato
 def _may_prepare(local: NodeState, round_: Round) -> bool:
     """Whether a round goes on without this node that its workers could enter later."""
     outside = local.node is None or round_.member(local.node.id) is None
-    return outside and round_.phase != "over" and round_.rests and not local.departs
+    notice = local.departure.notice
+    leaves = local.departs or (notice is not None and notice.kind.traits.drains)
+    return outside and round_.phase != "over" and round_.rests and not leaves
 
 
 # -- the round ------------------------------------------------------------------------------------
@@ -134,7 +137,9 @@ def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]
     if local.resting is not None:
         if round_.in_place:
             yield EnterRound(round_, member)
-    elif round_.in_place == "keep" and local.agreement.kept == incarnation:
+    elif round_.in_place == "keep" and (
+        local.agreement.kept == incarnation or not round_.resume.holders
+    ):
         # They have ended meanwhile, and with them the state that the round counts on.
         if not_kept(round_) not in local.reports.said:
             yield ReportNotKept(round_)

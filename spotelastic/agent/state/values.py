@@ -101,6 +101,8 @@ class Workers:
     """Workers that have reported a failure, and may end by themselves."""
     failed: bool = False
     """Whether a failure of theirs has been reported."""
+    told_broken: bool = False
+    """Whether that was no more than a failed collective, which a worker's own failure explains."""
     resumed: int = 0
     """The step that they resume from. A page shows less before its worker has restored."""
     home: tuple[int, int] | None = None

@@ -88,7 +88,7 @@ def _(event: events.WorkersKilled, workers: Workers, now: float) -> Workers:
 
 @changed.register
 def _(event: events.FailureReported, workers: Workers, now: float) -> Workers:
-    return replace(workers, failed=True)
+    return replace(workers, failed=True, told_broken=event.broken)
 
 
 # -- in-place recovery ----------------------------------------------------------------------------
