@@ -25,7 +25,8 @@ from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.health.illness import EFA, TOLD
-from spotelastic.agent.state import events
+from spotelastic.agent.in_place.duties import not_kept
+from spotelastic.agent.state import events, failures
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.progress import newest, newest_commit, progress
 from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
@@ -166,7 +167,7 @@ class AgentExecutor:
             self._session.renew()
         lease = self._session.lease
         if local.node is not None and not action.anew:
-            node = replace(local.node, daemon=local.store.daemon)
+            node = replace(local.node, daemon=local.store.daemon, prepares=action.prepares)
             membership.renew(self._store, self.keys, node, lease, local.agreement.vote)
             return [events.Registered(node, renewed=True)]
         if local.membership.fingerprint is None:
@@ -181,6 +182,7 @@ class AgentExecutor:
             spot=self.config.spot,
             node_rank=self.config.node_rank,
             type=self.config.type,
+            prepares=action.prepares,
         )
         settings = self.config.settings
         refused = membership.join(self._store, self.keys, node, settings, lease, seen)
@@ -297,52 +299,27 @@ class AgentExecutor:
         if workers is None:
             return []
         failed = [exit_ for exit_ in workers.exits if exit_.code]
-        if failed or workers.broken is None:
-            first = min(failed, key=lambda e: e.at)
+        if failed:
+            first = min(failed, key=lambda exit_: exit_.at)
             trouble = self._processes.failure(workers, first)
-        else:
+        elif workers.broken is not None:
             local_rank, message, trace = workers.broken
             first = WorkerExit(local_rank, 1, self._clock())
             trouble = WorkerTrouble(message, trace, self._processes.log(workers, local_rank))
-        rank = workers.first_rank + first.local_rank
-        failure = Failure(
-            id=self._new_id(),
-            node=self.config.node,
-            round=workers.round,
-            rank=rank,
-            local_rank=first.local_rank,
-            at=first.at,
-            exit_code=first.code,
-            message=trouble.message,
-            traceback=trouble.traceback,
-            log=trouble.log,
-            rests=workers.can_rest,
-            broken=not failed,
-        )
-        return self._report(failure, f"rank {rank}: {failure.message}")
+        else:
+            return []
+        found = failures.of_worker(self._blank(workers.round), workers, first, trouble)
+        found = replace(found, broken=not failed)
+        return self._report(found, f"rank {found.rank}: {found.message}")
 
     @_do.register
     def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> Events:
         workers = local.workers
         if workers is None or seen.settings is None:
             return []
-        pace = workers.pace
-        rank = workers.first_rank + pace.behind
         trouble = self._processes.stall(workers, seen.settings.stall_timeout)
-        failure = Failure(
-            id=self._new_id(),
-            node=self.config.node,
-            round=workers.round,
-            rank=rank,
-            local_rank=pace.behind,
-            at=pace.step_at,
-            exit_code=0,
-            message=trouble.message,
-            traceback=trouble.traceback,
-            log=trouble.log,
-            stalled=True,
-        )
-        return self._report(failure, f"rank {rank} {failure.message}")
+        found = failures.of_stall(self._blank(workers.round), workers, trouble)
+        return self._report(found, f"rank {found.rank} {found.message}")
 
     @_do.register
     def _(self, action: actions.TellSilence, local: NodeState, seen: RunState) -> Events:
@@ -365,21 +342,19 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.ReportNotKept, local: NodeState, seen: RunState) -> Events:
-        incarnation = action.round.incarnation
-        failure = Failure(
-            self._new_id(), self.config.node, incarnation, -1, -1, self._clock(), 0,
-            "a worker ended while it waited for the round",
-        )  # fmt: skip
+        blank = self._blank(action.round.incarnation)
+        failure = replace(blank, message="a worker ended while it waited for the round")
         self._report(failure, failure.message)
-        return [events.Said(f"not kept {incarnation}")]
+        return [events.Said(not_kept(action.round))]
 
     @_do.register
     def _(self, action: actions.ReportStoreDeath, local: NodeState, seen: RunState) -> Events:
-        failure = Failure(
-            self._new_id(), self.config.node, action.round.incarnation, -1, -1, self._clock(), 0,
-            "the round's store ended",
-        )  # fmt: skip
+        failure = replace(self._blank(action.round.incarnation), message="the round's store ended")
         return self._report(failure, failure.message)
+
+    def _blank(self, round_: str) -> Failure:
+        """Returns a failure of this node in a round, of no worker."""
+        return Failure(self._new_id(), self.config.node, round_, -1, -1, self._clock(), 0)
 
     def _report(self, failure: Failure, message: str) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
@@ -397,7 +372,7 @@ class AgentExecutor:
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
         logger.error(message)
-        return [events.FailureReported()]
+        return [events.FailureReported(failure.broken)]
 
     @_do.register
     def _(self, action: actions.ReportFinished, local: NodeState, seen: RunState) -> Events:

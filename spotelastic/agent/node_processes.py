@@ -7,13 +7,12 @@ events.
 import contextlib
 import logging
 import os
-import select
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
 
-from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
@@ -23,11 +22,13 @@ from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.executor import Events
 from spotelastic.agent.health.examiner import GpuExaminer
+from spotelastic.agent.in_place.control import WorkerControl
+from spotelastic.agent.in_place.duties import prepared
+from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
-from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
+from spotelastic.agent.state.values import NodeState, WorkerExit, Workers, local_rank_of
 from spotelastic.agent.workers import memory
-from spotelastic.agent.workers.control import WorkerControl
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import (
     StartOrder,
@@ -37,7 +38,7 @@ from spotelastic.agent.workers.pool import (
     read_stack,
 )
 from spotelastic.agent.workers.standing import place, places
-from spotelastic.agent.workers.trouble import WorkerTrouble
+from spotelastic.agent.workers.trouble import WorkerTrouble, describe_exit
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -52,6 +53,7 @@ from spotelastic.linux import (
 )
 from spotelastic.model.counting import counted
 from spotelastic.model.in_place import Enter, Rest
+from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
 
@@ -75,9 +77,6 @@ STACKS_WITHIN = 1.0
 FALSE_STARTS = 3
 """Zygotes that may end before they are ready. The last one is tried without the user's modules."""
 FLUSH_TIMEOUT = 120.0
-STORE_TIMEOUT = 10.0
-STORE_TRIES = 5
-"""Number of times that a round's store may fail to start before this node gives up."""
 
 Post = Callable[[LocalEvent | Warm], None]
 
@@ -108,8 +107,7 @@ class NodeProcesses:
         self._zygote: Zygote | None = None
         self._false_starts = 0
         self._kills = memory.kills()
-        self._no_store = 0
-        self._may_serve = -1
+        self._stores = RoundStores(config)
         self._checkpoints = checkpoints or Checkpoints(config, post)
         self._gpus = GpuExaminer(config, post, mark(config.state))
         self._control = WorkerControl(config.state / "agent.sock", post)
@@ -146,7 +144,7 @@ class NodeProcesses:
         """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
         message, trace = read_error_file(folder / f"error-{rank}.json")
-        message = message or _describe_exit(exit_.code)
+        message = message or describe_exit(exit_.code)
         # Of a data loader that was killed its worker tells.
         killed = exit_.code == -signal.SIGKILL or "killed by signal" in message
         if lack := memory.explanation(self._kills, killed=killed):
@@ -293,29 +291,18 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
+        first, step = round_.first_rank(member.slot), round_.resume.step
         for name in resting.workers.alive:
             local_rank = local_rank_of(name)
             folder, rank = self._files(resting.workers, local_rank)
-            variables = environment.worker(
-                self._shared_env,
-                self.config,
-                settings,
-                round_,
-                member,
-                local_rank,
-                daemon=self._checkpoints.socket,
-                control=self._control.path,
-                error_file=folder / f"error-{rank}.json",
-            )
-            step, restores = round_.resume.step, round_.in_place == "restore"
+            error_file = folder / f"error-{rank}.json"
+            variables = self._variables(round_, member, settings, local_rank, error_file)
+            restores = not resting.workers.round or round_.in_place == "restore"
             self._control.send(local_rank, Enter(round_.incarnation, step, restores, variables))
+            self._logs.has_become(local_rank, first + local_rank)
         logger.info(_describe(round_, member))
-        first = round_.first_rank(member.slot)
-        return [
-            events.WorkersEntered(
-                round_.incarnation, round_.number, first, round_.epoch, round_.resume.step
-            )
-        ]
+        told = (round_.incarnation, round_.number, first, round_.epoch, step)
+        return [events.WorkersEntered(*told)]
 
     @do.register
     def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:
@@ -358,6 +345,8 @@ class NodeProcesses:
         workers = local.workers
         if workers is None:
             return []
+        if not workers.round:  # they have only prepared, and are in no round
+            return [events.RoundEnded(None, action.rests)]
         with contextlib.suppress(DaemonUnavailable):
             self.daemon.end()
             return [events.RoundEnded(self._checkpoints.round_end(workers), action.rests)]
@@ -365,58 +354,13 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
-        """Forks a store. It reports a new port through a pipe, or has the given one."""
-        name, config = f"store/{action.round.incarnation}", self.config
-        read, write = os.pipe2(os.O_CLOEXEC)
-        wait, self._may_serve = self._renewed_leave()
-        try:
-            order = StartOrder(name, "store", host=config.address, port=config.master_port)
-            self.zygote.start(order, write, wait)
-            os.close(write)
-            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
-            told = os.read(read, 256).decode().strip() if ready else ""
-        except OSError:
-            told = ""
-        finally:
-            os.close(read)
-            os.close(wait)
-        if not told.isdecimal():
-            self.zygote.end([name])
-            return self._without_store(local, told)
-        self._no_store = 0
-        store = RoundStore(
-            action.round.incarnation,
-            name,
-            addresses.join(config.address, told),
-            serves=not config.master_port,
-        )
-        return [events.StoreOpened(store)]
-
-    def _renewed_leave(self) -> tuple[int, int]:
-        """Returns a pipe on which a store that has its port is told to listen there."""
-        if self._may_serve >= 0:
-            os.close(self._may_serve)
-        return os.pipe2(os.O_CLOEXEC)
-
-    def _without_store(self, local: NodeState, why: str) -> Events:
-        topic = f"no store: {why}"
-        if why and not self.config.master_port:
-            self._no_store += 1
-            if self._no_store >= STORE_TRIES:
-                raise EnvironmentFailure(f"the round's store cannot be started here: {why}")
-        elif why and topic not in local.reports.said:
-            logger.warning(
-                f"--master-port {self.config.master_port}: {why}: no round starts until the store "
-                "of the workers can listen there"
-            )
-        return [events.Said(topic)]
+        return self._stores.open(self.zygote, action.round, local.reports.said)
 
     @do.register
     def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> Events:
         if local.store.round_store is None:
             return []
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
-            os.write(self._may_serve, b".")
+        self._stores.serve()
         return [events.StoreServes()]
 
     @do.register
@@ -433,30 +377,44 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
-        folder = self.config.round_logs(round_.number)
+        alive = self._fork(round_, member, settings, self.config.round_logs(round_.number))
+        logger.info(_describe(round_, member))
+        first, step = round_.first_rank(member.slot), round_.resume.step
+        return [
+            events.WorkersStarted(
+                round_.incarnation, round_.number, first, round_.epoch, alive, step
+            )
+        ]
+
+    @do.register
+    def _(self, action: actions.PrepareWorkers, local: NodeState, seen: RunState) -> Events:
+        round_, settings, node = action.round, seen.settings, local.node
+        if settings is None or node is None:
+            return []
+        alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
+        beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
+        alive = self._fork(beside, alone, settings, self.config.round_logs(0))
+        logger.info(f"this node's workers prepare beside round {round_.number}")
+        return [
+            events.WorkersStarted("", 0, 0, 0, alive, 0),
+            events.Said(prepared(round_)),
+        ]
+
+    def _fork(
+        self, round_: Round, member: Member, settings: Settings, folder: Path
+    ) -> frozenset[str]:
+        """Starts the workers of this node. Returns their names."""
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):
             name = f"{round_.incarnation}/{local_rank}"
             error_file = folder / f"error-{first + local_rank}.json"
             streams = self._logs.open(folder, first + local_rank, local_rank)
             error_file.unlink(missing_ok=True)
-            env = environment.worker(
-                self._shared_env,
-                self.config,
-                settings,
-                round_,
-                member,
-                local_rank,
-                daemon=self._checkpoints.socket,
-                control=self._control.path,
-                error_file=error_file,
-            )
-            command = environment.command(self.config, local_rank)
             order = StartOrder(
                 name,
                 "worker",
-                command,
-                env,
+                environment.command(self.config, local_rank),
+                self._variables(round_, member, settings, local_rank, error_file),
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
@@ -470,16 +428,27 @@ class NodeProcesses:
             for stream in streams:
                 os.close(stream)
             alive.append(name)
-        logger.info(_describe(round_, member))
-        started = events.WorkersStarted(
-            round_.incarnation,
-            round_.number,
-            first,
-            round_.epoch,
-            frozenset(alive),
-            round_.resume.step,
+        return frozenset(alive)
+
+    def _variables(
+        self,
+        round_: Round,
+        member: Member,
+        settings: Settings,
+        local_rank: int,
+        error_file: Path,
+    ) -> dict[str, str]:
+        return environment.worker(
+            self._shared_env,
+            self.config,
+            settings,
+            round_,
+            member,
+            local_rank,
+            daemon=self._checkpoints.socket,
+            control=self._control.path,
+            error_file=error_file,
         )
-        return [started]
 
     @do.register
     def _(self, action: actions.AdoptEpoch, local: NodeState, seen: RunState) -> Events:
@@ -506,11 +475,6 @@ class NodeProcesses:
         return [events.FlushStarted(action.round)]
 
 
-def local_rank_of(name: str) -> int:
-    """Returns a worker's local rank, with which its name ends."""
-    return int(name.rpartition("/")[2])
-
-
 def stacks(folder: Path, rank: int | str) -> Path:
     """Returns the file to which the worker of that rank writes the stacks of its threads on
     request.
@@ -533,12 +497,3 @@ def _describe(round_: Round, member: Member) -> str:
         f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
         f"{len(round_.members)}, {workers}, {source}"
     )
-
-
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"ended by signal {-code}"

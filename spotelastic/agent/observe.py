@@ -22,16 +22,14 @@ from spotelastic.agent.state import events
 from spotelastic.agent.state.departure import noticed
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.health import HealthEvent, following
-from spotelastic.agent.state.silence import listened
 from spotelastic.agent.state.values import (
     BLIND,
     NodeState,
     RestingWorkers,
     StorageClaim,
-    WorkerExit,
     Workers,
-    look,
 )
+from spotelastic.agent.state.worker_changes import GONE_WITHIN, WorkersEvent, changed
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.rendezvous import agreement
@@ -40,14 +38,6 @@ POINTS_KEPT = 512
 LEAVE_WITHIN = 10.0
 """Seconds that a node which was asked to end gives the others to agree on a save. Long steps add to
 it.
-"""
-REST_WITHIN = 2.0
-"""Seconds in which workers that were asked to rest do so, before they are killed. It is far less
-than the others wait for this node.
-"""
-GONE_WITHIN = 30.0
-"""Seconds after SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
-takes a few to free its memory.
 """
 
 
@@ -71,13 +61,6 @@ def _membership(local: NodeState, **changed: Any) -> NodeState:
 
 def _departure(local: NodeState, **changed: Any) -> NodeState:
     return replace(local, departure=replace(local.departure, **changed))
-
-
-def _workers(local: NodeState, **changed: Any) -> NodeState:
-    """Changes the workers, if there are any: what is told of them may come after their end."""
-    if local.workers is None:
-        return local
-    return replace(local, workers=replace(local.workers, **changed))
 
 
 def _store(local: NodeState, **changed: Any) -> NodeState:
@@ -236,40 +219,7 @@ def _(event: events.WorkersStarted, local: NodeState, now: float) -> NodeState:
         event.alive,
         resumed=event.resumed,
     )
-    local = _agreement(replace(local, workers=workers), vote=None)
-    return _reports(local, step=event.resumed)
-
-
-@after.register
-def _(event: events.WorkerListens, local: NodeState, now: float) -> NodeState:
-    workers = local.workers
-    if workers is None or event.round != workers.round:
-        return local
-    return _workers(local, listening=workers.listening | {event.local_rank}, can_rest=True)
-
-
-@after.register
-def _(event: events.WorkerDeaf, local: NodeState, now: float) -> NodeState:
-    if local.workers is None:
-        return local
-    return _workers(local, listening=local.workers.listening - {event.local_rank})
-
-
-@after.register
-def _(event: events.WorkerRests, local: NodeState, now: float) -> NodeState:
-    workers = local.workers
-    if workers is None or event.round != workers.round or workers.killed:
-        return local
-    rested = {**workers.rested, event.local_rank: event.standing}
-    broken = workers.broken
-    if event.broken and broken is None:
-        broken = (event.local_rank, event.broken, event.traceback)
-    return _workers(local, rested=rested, broken=broken)
-
-
-@after.register
-def _(event: events.RestRequested, local: NodeState, now: float) -> NodeState:
-    return _workers(local, rest_by=now + REST_WITHIN)
+    return _in_round(local, workers)
 
 
 @after.register
@@ -289,8 +239,12 @@ def _(event: events.WorkersEntered, local: NodeState, now: float) -> NodeState:
         can_rest=True,
         listening=before.listening,
     )
-    local = _agreement(replace(local, workers=workers, resting=None), vote=None)
-    return _reports(local, step=event.resumed)
+    return _in_round(replace(local, resting=None), workers)
+
+
+def _in_round(local: NodeState, workers: Workers) -> NodeState:
+    local = _agreement(replace(local, workers=workers), vote=None)
+    return _reports(local, step=workers.resumed)
 
 
 @after.register
@@ -302,110 +256,27 @@ def _(event: events.RestOver, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
-def _(event: events.EpochAdopted, local: NodeState, now: float) -> NodeState:
-    return _workers(local, epoch=event.epoch)
-
-
-@after.register
 def _(event: events.Exited, local: NodeState, now: float) -> NodeState:
-    if local.resting is not None and event.id in local.resting.workers.alive:
-        # One of them has ended by itself: the node's part of the state is not whole any more.
-        local = replace(local, workers=local.resting.workers, resting=None)
-    opened, workers = local.store.round_store, local.workers
+    opened, resting = local.store.round_store, local.resting
     if opened is not None and opened.id == event.id:
         return _store(local, round_store=replace(opened, dead=True))
-    if workers is None or event.id not in workers.alive:
-        return local
-    exits = workers.exits if workers.killed else _exits(workers, event.id, event.code, now)
-    if event.gone:
-        return _workers(local, alive=workers.alive - {event.id}, exits=exits)
-    # What it left behind is killed, unless it was asked to end and has time left for that.
-    gone_by = min(workers.gone_by, now + GONE_WITHIN) if workers.kill_at == math.inf else math.inf
-    return _workers(local, exits=exits, gone_by=gone_by)
-
-
-@after.register
-def _(event: events.WorkerFailing, local: NodeState, now: float) -> NodeState:
-    """The worker is alive until its end is reported."""
-    workers = local.workers
-    if workers is None or event.id not in workers.alive or workers.killed:
-        return local
-    exits = _exits(workers, event.id, event.code, now)
-    return _workers(local, exits=exits, failing=workers.failing | {event.id})
-
-
-def _exits(workers: Workers, worker: str, code: int, now: float) -> tuple[WorkerExit, ...]:
-    """Returns the exits with that of one worker, whose first report counts."""
-    rank = int(worker.rpartition("/")[2])
-    if any(exit_.local_rank == rank for exit_ in workers.exits):
-        return workers.exits
-    return (*workers.exits, WorkerExit(rank, code, now))
-
-
-@after.register
-def _(event: events.WorkersKilled, local: NodeState, now: float) -> NodeState:
-    workers = local.workers
-    if workers is None:
-        return local
-    kill_at, gone_by = event.kill_at, math.inf
-    if kill_at is None:
-        kill_at, gone_by = math.inf, min(workers.gone_by, now + GONE_WITHIN)
-    return _workers(local, killed=True, kill_at=kill_at, gone_by=gone_by, failing=event.spared)
-
-
-@after.register
-def _(event: events.StacksRequested, local: NodeState, now: float) -> NodeState:
-    return _workers(local, dumped_at=now)
-
-
-@after.register
-def _(event: events.StepsRead, local: NodeState, now: float) -> NodeState:
+    if resting is not None and event.id in resting.workers.alive:
+        # The others are of no use without it.
+        local = replace(local, workers=resting.workers, resting=None)
     if local.workers is None:
         return local
-    return _workers(local, pace=look(local.workers.pace, event.workers, now))
+    return replace(local, workers=changed(event, local.workers, now))
 
 
 @after.register
-def _(event: events.StepsHeard, local: NodeState, now: float) -> NodeState:
+def _(event: WorkersEvent, local: NodeState, now: float) -> NodeState:
+    """Changes the workers, if there are any: what is told of them may come after their end."""
+    if local.resting is not None and isinstance(event, events.WorkerDeaf):
+        workers = changed(event, local.resting.workers, now)
+        return replace(local, resting=RestingWorkers(workers))
     if local.workers is None:
         return local
-    return _workers(local, silence=listened(local.workers.silence, event.workers, now))
-
-
-@after.register
-def _(event: events.StandingRequested, local: NodeState, now: float) -> NodeState:
-    if local.workers is None:
-        return local
-    return _workers(local, silence=replace(local.workers.silence, asked_at=now))
-
-
-@after.register
-def _(event: events.SilenceReported, local: NodeState, now: float) -> NodeState:
-    if local.workers is None:
-        return local
-    silence = local.workers.silence
-    silence = replace(silence, asked_at=0.0, told=silence.told + 1, line=event.line)
-    return _workers(local, silence=silence)
-
-
-@after.register
-def _(event: events.WorkerAttached, local: NodeState, now: float) -> NodeState:
-    return _workers(local, attached=True, left=False)
-
-
-@after.register
-def _(event: events.LeftCheckpointer, local: NodeState, now: float) -> NodeState:
-    return _workers(local, left=True)
-
-
-@after.register
-def _(event: events.SaveSealed, local: NodeState, now: float) -> NodeState:
-    return _workers(local, waiting_at=event.step) if event.waiting else local
-
-
-@after.register
-def _(event: events.FailureReported, local: NodeState, now: float) -> NodeState:
-    return _workers(local, failed=True)
+    return replace(local, workers=changed(event, local.workers, now))
 
 
 @after.register

@@ -21,9 +21,7 @@ from spotelastic.agent.actions import (
     ClaimStorage,
     CloseStore,
     DumpStacks,
-    EndRest,
     EndRound,
-    EnterRound,
     ExamineGpus,
     Exit,
     FlushUploads,
@@ -36,20 +34,19 @@ from spotelastic.agent.actions import (
     ReleaseWorkers,
     ReportFailure,
     ReportFinished,
-    ReportNotKept,
     ReportStall,
     ReportStoreDeath,
     RestWorkers,
     Say,
     ServeStore,
     SetSaveTarget,
-    StartWorkers,
     TellProgress,
     TellSilence,
     UploadByDeadline,
     VoteSealed,
     Wake,
 )
+from spotelastic.agent.in_place import duties
 from spotelastic.agent.state.node_health import EXAMINED_WITHIN
 from spotelastic.agent.state.silence import LOOK_EVERY
 from spotelastic.agent.state.values import NodeState, Workers
@@ -97,6 +94,9 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
     if workers is None or round_ is None:
         return
     mine = round_.member(local.node.id) if local.node is not None else None
+    if not workers.round:
+        yield from duties.look_after_prepared(local, seen, now)
+        return
     if workers.round == round_.incarnation and mine is not None:
         return
     if round_.cause in ("worker", "stall") and round_.parent == workers.round:
@@ -106,8 +106,8 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         stalled = round_.cause == "stall" and round_.parent == workers.round
         if stalled and not workers.all_rest and not _has_dumped(workers, now):
             yield from _dump(workers)
-        elif may_rest(local, round_, mine) and (workers.all_rest or now < workers.rest_by):
-            yield from _rest(workers)
+        elif duties.may_rest(local, round_, mine) and (workers.all_rest or now < workers.rest_by):
+            yield from duties.rest(workers)
         else:
             yield KillWorkers(but_failing=round_.cause in FAILURES and not stalled)
     elif workers.alive & workers.failing and round_.cause not in FAILURES:
@@ -117,53 +117,6 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         if plain and mine is not None and mine.slot == 0 and "plain" not in local.reports.said:
             yield Say("plain", _PLAIN)
         yield EndRound()
-
-
-def may_rest(local: NodeState, round_: Round, mine: Member | None) -> bool:
-    """Whether this node's workers may outlive their round, and enter `round_`.
-
-    All of them live, can rest, and come from the round before it.
-    """
-    workers = local.workers
-    return (
-        workers is not None
-        and mine is not None
-        and not local.departs
-        and not workers.exits
-        and not workers.left
-        and round_.parent == workers.round
-        and round_.cause != "settings"
-        and len(workers.listening) == len(workers.alive) == mine.workers
-    )
-
-
-def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
-    """Ends workers that rest and are not to enter the current round."""
-    resting, round_ = local.resting, seen.round
-    if resting is None:
-        return
-    mine = round_.member(local.node.id) if round_ is not None and local.node is not None else None
-    may_enter = (
-        round_ is not None
-        and mine is not None
-        and not local.departs
-        and round_.parent == resting.workers.round
-        and round_.cause != "settings"
-        and len(resting.workers.alive) == mine.workers
-        and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))
-    )
-    if not may_enter:
-        yield EndRest()
-
-
-def _rest(workers: Workers) -> Iterator[Action | Wake]:
-    """Has workers leave their group, and waits until all of them rest."""
-    if workers.all_rest:
-        yield EndRound(rests=True)
-    elif workers.rest_by == math.inf:
-        yield RestWorkers()
-    else:
-        yield Wake(workers.rest_by)
 
 
 def _has_dumped(workers: Workers, now: float) -> bool:
@@ -182,7 +135,8 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
     """Duties of a node outside the round: it offers its snapshots, and runs no round store."""
     incarnation = round_.incarnation
     offered = local.agreement.offered == incarnation
-    if local.workers is None and local.membership.registered and not offered:
+    of_a_round = local.workers is not None and local.workers.round != ""
+    if not of_a_round and local.membership.registered and not offered:
         yield OfferSlots(incarnation)
     if local.store.round_store is not None:
         yield CloseStore()
@@ -230,6 +184,8 @@ def _say_ready(
         if claim is None or claim.round != round_.incarnation or store is None or store.dead:
             return
         patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
+        if local.resting is not None:  # there is a state in memory, and the epoch may come later
+            patience = 0.0
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
             return
@@ -250,16 +206,7 @@ def train(
         opened = local.store.round_store
         if member.slot == 0 and opened is not None and not opened.serves:
             yield ServeStore()
-        if local.resting is not None:
-            if round_.in_place:
-                yield EnterRound(round_, member)
-            return
-        if round_.in_place == "keep" and local.agreement.kept == round_.incarnation:
-            if f"not kept {round_.incarnation}" not in local.reports.said:
-                yield ReportNotKept(round_)
-            return
-        if local.membership.zygote and not local.departure.leaving:
-            yield StartWorkers(round_, member)
+        yield from duties.take_up(local, round_, member)
         return
     if workers.round != round_.incarnation:
         return
@@ -309,7 +256,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
         if not workers.failed:
             yield ReportFailure(round_)
         return
-    if failed and not workers.failed:
+    if failed and (not workers.failed or workers.told_broken):
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
         yield from _examine(local, round_.incarnation)

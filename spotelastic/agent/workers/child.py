@@ -132,6 +132,8 @@ def _work(order: dict[str, Any]) -> None:
     try:
         if order["numa"]:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
+        if "torch" in sys.modules or os.environ.get("SPOTELASTIC_IN_PLACE"):
+            _look_at_process_groups()
         if order["entry"] in ("script", "path", "module"):
             _as_if_started_afresh(order)
         entries.run(order["entry"], list(order["argv"]), search_path())
@@ -143,8 +145,6 @@ def _as_if_started_afresh(order: dict[str, Any]) -> None:
     """Removes what was imported here from the way of the script's own modules and of variables
     that the script sets.
     """
-    if "torch" in sys.modules:
-        _look_at_process_groups()
     module = order["entry"] == "module"
     folder = os.getcwd() if module else entries.modules_folder(order["argv"][0])  # noqa: PTH109
     folders = shadows.before_the_library(folder, search_path())

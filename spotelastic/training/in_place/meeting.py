@@ -80,6 +80,12 @@ class Meeting:
             return None  # the agent is gone, which ends this process
         return cls(training, found)
 
+    @classmethod
+    def of_prepared(cls, training: Training, environ: Mapping[str, str]) -> "Meeting":
+        """Return that of a worker that is in no round yet. Raises `OSError` without an agent."""
+        path, local_rank = environ[control.VARIABLE], int(environ["SPOTELASTIC_LOCAL_RANK"])
+        return cls(training, Control(path, "", local_rank, training.groups.close))
+
     @property
     def asked(self) -> bool:
         """Whether the agent wants this worker to rest."""

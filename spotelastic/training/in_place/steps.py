@@ -35,6 +35,7 @@ from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import Meeting, Training, join
 from spotelastic.training.in_place.undo import Undo
+from spotelastic.training.in_place.watching import IN_PLACE
 
 
 class Step:
@@ -106,7 +107,7 @@ class Steps:
 
     def until(self, total: int) -> Iterator[Step]:
         """Yield steps until `total` are finished."""
-        if self._meeting is None and not self._process:
+        if not self._process:
             self._begin()
         while not self._are_done(total):
             step = Step(self._training.last_step() + 1, self)
@@ -146,6 +147,11 @@ class Steps:
         variables = self._training.groups.prepares
         if variables is None:
             return False
+        if variables[IN_PLACE] == "prepare":  # beside a round: the agent tells which one to enter
+            nothing = Standing(-1, "dirty")
+            self._meeting = Meeting.of_prepared(self._training, variables)
+            self._meeting.enter(self._meeting.rest(nothing), nothing)
+            return True
         resume = msgspec.json.decode(variables["SPOTELASTIC_RESUME"], type=Resume)
         join(self._training, variables, resume.step, restores=True)
         return True
@@ -278,7 +284,7 @@ class Steps:
     def _begin(self) -> None:
         """See whether this worker can rest, before its first step."""
         self._process = os.getpid()
-        self._meeting = Meeting.of(self._training)
+        self._meeting = self._meeting or Meeting.of(self._training)
         if self._meeting is not None:
             # The hook is called, not traced, where a step is compiled.
             hook = torch.compiler.disable(self._before_optimizer)  # type: ignore[no-untyped-call]

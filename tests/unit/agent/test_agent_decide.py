@@ -12,7 +12,7 @@ from support.node_state import changed, node_state
 from spotelastic.agent import actions as do
 from spotelastic.agent.checkpoints import CLAIM_TIMEOUT
 from spotelastic.agent.decide import AgentDecision, decide
-from spotelastic.agent.observe import GONE_WITHIN, observe
+from spotelastic.agent.observe import observe
 from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
 from spotelastic.agent.shutdown import STUCK
 from spotelastic.agent.state.events import (
@@ -31,6 +31,7 @@ from spotelastic.agent.state.values import (
     Workers,
     look,
 )
+from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import Cause, Member, Round

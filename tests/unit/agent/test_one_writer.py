@@ -12,10 +12,11 @@ from spotelastic_checkpoints.types import Commit, WorkerStep
 from support.node_state import changed, node_state
 
 from spotelastic.agent import observe as observing
-from spotelastic.agent.observe import GONE_WITHIN, after, observe
+from spotelastic.agent.observe import after, observe
 from spotelastic.agent.state import events, values
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.values import NEW, NodeState, Workers
+from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.model.agreement import Vote
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
