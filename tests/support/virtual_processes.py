@@ -128,7 +128,7 @@ class VirtualProcesses:
 
     def _steps(self) -> tuple[WorkerStep, ...]:
         training = self._training
-        if training is None or (self.rank is not None and self.rank.group is None):
+        if training is None:
             return ()
         if isinstance(training, Group):
             return (self._page(),)
@@ -335,6 +335,8 @@ class VirtualProcesses:
         """Kills workers, of which it is told a moment later."""
         for name in names:
             self.vanish()
+            if self.rank is not None:
+                self.rank.killed = True
             self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
 
     def _claim(self, round_: str) -> None:

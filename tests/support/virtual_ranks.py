@@ -190,7 +190,7 @@ class Rank:
         self.begun = False
         """Whether it has begun to train in its round."""
         self.first_at = self.last_at = 0.0
-        self.alive, self.frozen, self.asked = True, False, False
+        self.alive, self.frozen, self.asked, self.killed = True, False, False, False
         self.name = f"{self.round}/0"
         self._lacks = True
         """Whether it restores in its round."""
