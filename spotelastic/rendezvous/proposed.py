@@ -167,12 +167,14 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
         step = None  # the storage has a later one
     whole = len(kept) == len(round_.members)
     own = in_place.source(round_, step, resume, all_keep=whole)
-    if own is not None:
-        return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
-    if step is not None and not whole and _can_do_without(at, kept):
-        # They lose nothing. The others come when all have agreed on a step.
+    planned = round_.cause not in (*restarts.FAILURES, "loss")
+    others_wait = step is not None and not whole and not (own and planned)
+    if others_wait and _can_do_without(at, kept):
+        # They lose nothing, and wait for nobody. The others come when all have agreed on a step.
         eligible = eligible_nodes(at, round_)
         return _repropose(at, round_, {node: eligible[node] for node in kept})
+    if own is not None:
+        return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
     offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
     offers_until = at.seen.round_at + OFFER_WITHIN
     more = at.now < offers_until and not offered >= set(others)

@@ -23,8 +23,9 @@ from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training.in_place import groups, models
+from spotelastic.training.in_place import watching
 from spotelastic.training.in_place.batches import Batches
+from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import Training
 from spotelastic.training.in_place.steps import Step, Steps
 from spotelastic.training.restore.own_values import added_values, branch_of, restore_randomness
@@ -53,8 +54,7 @@ Otherwise a state that grows from save to save would never be saved.
 
 T = TypeVar("T")
 
-groups.watch()
-models.watch()
+watching.watch()
 
 
 class Checkpointer:
@@ -112,7 +112,7 @@ class Checkpointer:
         self._branch = NO_BRANCH
         training = Training(
             state=self._state,
-            groups=groups.groups,
+            groups=groups,
             last_step=lambda: self._last_step,
             ranks=lambda: self._entered()[0].ranks,
             count=self.step,
@@ -133,7 +133,7 @@ class Checkpointer:
             raise UsageError("this Checkpointer was left: to go on, make another of the same state")
         Checkpointer._open, self._process = self, os.getpid()
         try:
-            if groups.groups.prepares is None:
+            if groups.prepares is None:
                 self._enter()
             return self
         except BaseException:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.resting_agent import Agent, Plan, Worker, run, told
+from support.resting_agent import Agent, Plan, Script, Worker, run, told
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -76,10 +76,6 @@ class Training:
         return hashlib.sha256(data).hexdigest()[:16]
 
 
-def end() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Accident:
     """Ends or freezes this process at a place of a step."""
 
@@ -114,7 +110,7 @@ class Accident:
             os.kill(os.getpid(), signal.SIGSTOP if place == "frozen" else signal.SIGKILL)
 
 
-def losing(place: str) -> Callable[[int, Callable[[Any], None]], None]:
+def losing(place: str) -> Script:
     def script(number: int, tell: Callable[[Any], None]) -> None:
         dist.init_process_group("gloo")
         training = Training()
@@ -142,27 +138,56 @@ def losing(place: str) -> Callable[[int, Callable[[Any], None]], None]:
     return script
 
 
+def reference(alone: int, folder: Path) -> Script:
+    """The same without any of it: so many steps on three ranks, and the others on two of them."""
+
+    def script(number: int, tell: Callable[[Any], None]) -> None:
+        training: Training | None = None
+        for world, first, last in ((3, 1, alone), (2, alone + 1, STEPS)):
+            if number < world:
+                meeting = f"file://{folder}/{alone}-{world}"
+                dist.init_process_group("gloo", meeting, rank=number, world_size=world)
+                if training is None:
+                    training = Training()
+                else:
+                    training.model = DistributedDataParallel(training.inner, init_sync=False)
+                for step in range(first, last + 1):
+                    training.step(step)
+                dist.destroy_process_group()
+        assert training is not None
+        tell({"digest": training.digest, "lr": training.scheduler.get_last_lr()})
+
+    return script
+
+
 def frozen(agent: Agent, worker: Worker, told: Any) -> None:
     if told == "freezes":
         os.waitid(os.P_PIDFD, worker.pidfd, os.WSTOPPED)
         agent.lose(worker)
 
 
+def written(folder: Path, name: str, script: Script, plan: Plan) -> None:
+    agent = run(3, script, folder / name, plan)
+    rested = [
+        [[each.standing.step, each.standing.change, each.broken] for each in round_]
+        for round_ in agent.rested
+    ]
+    (folder / f"{name}.json").write_text(json.dumps({"told": told(agent), "rested": rested}))
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    for place in sys.argv[2:] or PLACES:
+    for place in sys.argv[2:] or (*PLACES, "reference-2", "reference-3"):
         if os.fork():
             _, status = os.wait()
             if status:
                 sys.exit(f"{place}: failed")
             continue
-        plan = Plan(asks=place in ("frozen", "forward"), on_told=frozen)
-        agent = run(3, losing(place), folder / place, plan)
-        rested = [
-            [[each.standing.step, each.standing.change, each.broken] for each in round_]
-            for round_ in agent.rested
-        ]
-        (folder / f"{place}.json").write_text(json.dumps({"told": told(agent), "rested": rested}))
+        if place.startswith("reference"):
+            written(folder, place, reference(int(place[-1]), folder), Plan())
+        else:
+            plan = Plan(asks=place in ("frozen", "forward"), on_told=frozen)
+            written(folder, place, losing(place), plan)
         os._exit(0)
 
 

@@ -1,5 +1,4 @@
-"""A stand-in for the agents of a few workers that can rest: it starts them, ends none, and moves them
-from round to round.
+"""A stand-in for the agents of a few workers that can rest, which moves them from round to round.
 
 Each worker is a process that is forked before anything else starts here. `run` returns what each
 has told by `tell`. Torch, its stores, processes, signals and sockets are real; of the checkpoint
@@ -12,8 +11,9 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from spotelastic.rendezvous.in_place import agreed_step
 
 PACKET = 1 << 20
 WITHIN = 240.0
-"""Seconds within which something has to happen at any time."""
+"""Seconds within which all has to be over."""
+LOOK_EVERY = 0.02
 
 
 @dataclass
@@ -45,6 +46,9 @@ class Worker:
     resting: Resting | None = None
     told: list[Any] = field(default_factory=list)
     gone: bool = False
+    """Whether it takes no part any more."""
+    ended: bool = False
+    started: bool = False
 
 
 @dataclass
@@ -53,11 +57,18 @@ class Plan:
 
     asks: bool = True
     """Whether workers are asked to rest when one of them has gone. Otherwise they see it alone."""
-    restores_from: Resume | None = None
-    """What workers restore that cannot keep their state."""
+    restores_from: Callable[[], Resume] | None = None
+    """Returns what workers restore that cannot keep their state."""
     on_told: Callable[["Agent", Worker, Any], None] | None = None
     """Called when a worker tells something."""
-    step_of: Callable[[Sequence[Resting]], int | None] | None = None
+    begins: Callable[[str, int], None] | None = None
+    """Called with a round and its number of ranks, before workers enter it."""
+    looks: Callable[["Agent"], None] | None = None
+    """Called now and then."""
+    later: Collection[int] = ()
+    """Workers that do not take part in the first round."""
+    node: str = ""
+    """The node of all workers; otherwise each has its own."""
 
 
 class Agent:
@@ -82,11 +93,13 @@ class Agent:
 
     @property
     def living(self) -> list[Worker]:
-        return [worker for worker in self.workers if not worker.gone]
+        """Those that run."""
+        return [worker for worker in self.workers if worker.started and not worker.gone]
 
     def start(self) -> None:
-        for worker, variables in self._round(self.living, Resume()):
-            worker.start.send(json.dumps(variables).encode())
+        first = [worker for worker in self.workers if worker.number not in self.plan.later]
+        for worker, variables in self._round(first, Resume()):
+            self._start(worker, variables)
 
     def rest(self, but: Sequence[int] = ()) -> None:
         """Asks all living workers to rest."""
@@ -107,31 +120,45 @@ class Agent:
             return
         told = [worker.resting for worker in living if worker.resting is not None]
         self.rested.append(told)
-        step = (self.plan.step_of or _agreed)(told)
+        step = agreed_step([each.standing for each in told])
         source = self.plan.restores_from
+        resume = source() if source is not None else Resume("memory", step or 0)
         restores = step is None
         if step is None:
             assert source is not None, f"they cannot go on: {told}"
-            step = source.step
-        resume = source if restores and source is not None else Resume("memory", step)
-        for worker, variables in self._round(living, resume):
+            step = resume.step
+        come = [worker for worker in self.workers if not worker.started]
+        for worker, variables in self._round([*living, *come], resume):
+            if worker in come:
+                self._start(worker, variables | {"SPOTELASTIC_IN_PLACE": "keep"})
+                continue
             worker.resting = None
             assert worker.control is not None
             order = Enter(variables["SPOTELASTIC_ROUND"], step, restores, variables)
             worker.control.send(msgspec.json.encode(order))
 
     def serve(self) -> None:
+        deadline = time.monotonic() + WITHIN
         while self.living:
-            ready = self._selector.select(WITHIN)
-            assert ready, f"nothing happens: {self.living}"
+            if self.plan.looks is not None:
+                self.plan.looks(self)
+            ready = self._selector.select(LOOK_EVERY)
+            assert time.monotonic() < deadline, f"it goes on for too long: {self.living}"
             for key, _ in ready:
                 if callable(key.data):
                     key.data()
                 else:
                     self._hear(key)
 
+    @staticmethod
+    def _start(worker: Worker, variables: Mapping[str, str]) -> None:
+        worker.started = True
+        worker.start.send(json.dumps(variables).encode())
+
     def _round(self, members: list[Worker], resume: Resume) -> list[tuple[Worker, dict[str, str]]]:
         self.rounds += 1
+        if self.plan.begins is not None:
+            self.plan.begins(f"r{self.rounds}", len(members))
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._stores.append(store)
         return [
@@ -150,7 +177,7 @@ class Agent:
             "MASTER_PORT": str(port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "SPOTELASTIC_LOCAL_RANK": str(worker.number),
-            "SPOTELASTIC_NODE": f"n{worker.number}",
+            "SPOTELASTIC_NODE": self.plan.node or f"n{worker.number}",
             "SPOTELASTIC_ROUND": f"r{self.rounds}",
             "SPOTELASTIC_RESUME": msgspec.json.encode(resume).decode(),
             "SPOTELASTIC_DAEMON": self._daemon,
@@ -195,16 +222,13 @@ class Agent:
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.pidfd)
         _, status = os.waitpid(worker.pid, 0)
+        worker.ended = True
         if not worker.gone:
             if status == 0:
                 worker.gone = True
             else:
                 assert os.WIFSIGNALED(status), f"worker {worker.number} failed"
                 self.lose(worker)
-
-
-def _agreed(told: Sequence[Resting]) -> int | None:
-    return agreed_step([each.standing for each in told])
 
 
 Script = Callable[[int, Callable[[Any], None]], None]
@@ -223,14 +247,10 @@ def run(count: int, script: Script, folder: Path, plan: Plan, daemon: str = "") 
         return agent
     finally:
         for worker in workers:
-            if not worker.gone or _is_stopped(worker):
+            if not worker.ended:
                 os.kill(worker.pid, signal.SIGKILL)
         if stand_in is not None:
             stand_in.close()
-
-
-def _is_stopped(worker: Worker) -> bool:
-    return bool(selectors and os.waitid(os.P_PIDFD, worker.pidfd, os.WEXITED | os.WNOHANG) is None)
 
 
 def _fork(number: int, script: Script) -> Worker:

@@ -10,22 +10,15 @@ Must never happen:
 - A listening socket is shut down: gloo's own thread would end the process (`std::terminate`).
 - A connection of something else is shut down: each is known by its inode, as descriptors are used
   again, and only those of TCP count.
-
-A new worker of a round whose other ranks have kept their processes begins in a group of one. Those
-ranks are in the middle of their loops, and take no part in what a script does before its loop: DDP
-compares and sends parameters when it is made, and scripts have barriers. So a new worker does all
-that alone, and enters the round where the others do, before its first step.
 """
 
 import contextlib
-import functools
-import inspect
 import os
 import socket
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,11 +27,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-IN_PLACE = "SPOTELASTIC_IN_PLACE"
-"""Variable that says what ranks of the round do that have kept their processes; empty: there are
-none.
-"""
-_ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""
 
@@ -231,62 +219,3 @@ def _abort_nccl() -> None:
 
 groups = Groups()
 """Those of this process."""
-
-
-def watch() -> None:
-    """Note from now on of what process groups are made. Does nothing a second time."""
-    if hasattr(c10d.init_process_group, "_spotelastic"):
-        return
-    helper: Any = getattr(c10d, "_new_process_group_helper", None)
-    if helper is None:
-        return  # another torch: nothing is known of its groups, so that workers cannot rest
-    init = _noting_options(c10d.init_process_group)
-    init._spotelastic = True  # type: ignore[attr-defined]
-    c10d._new_process_group_helper = _noting_sockets(helper)
-    c10d.init_process_group = dist.init_process_group = init
-
-
-def begin_alone() -> None:
-    """Have a new worker begin in a group of one, where the other ranks of its round are in the
-    middle of their loops. Call it before the script runs.
-    """
-    watch()
-    if os.environ.get(IN_PLACE) and not dist.is_initialized():
-        groups.prepares = dict(os.environ)
-        os.environ.update(_ALONE)
-
-
-def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
-    names = inspect.signature(init)
-
-    @functools.wraps(init)
-    def noted(*args: Any, **more: Any) -> None:
-        hook, again = sys.excepthook, groups.hook is not None
-        groups.sockets = {}
-        given = names.bind(*args, **more).arguments
-        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        with groups.making():
-            if groups.prepares is None:
-                init(*args, **more)
-            else:
-                init(**{**given, "init_method": None, **alone})
-        groups.options = Options(
-            given.get("backend"),
-            given.get("timeout"),
-            given.get("pg_options"),
-            given.get("device_id"),
-            given.get("store") is None and given.get("init_method") in (None, "env://"),
-        )
-        if not again:
-            groups.hook = hook
-
-    return noted
-
-
-def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(helper)
-    def noted(*args: Any, **more: Any) -> Any:
-        with groups.making():
-            return helper(*args, **more)
-
-    return noted

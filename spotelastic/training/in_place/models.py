@@ -4,8 +4,6 @@ The wrapper, the parameters and the gradients stay the same objects, so that opt
 code go on with them. Only what DDP makes for its group is made anew: the reducer with its buckets.
 """
 
-import functools
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,31 +13,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from spotelastic.training.in_place.watching import wrapped
 from spotelastic.training.state.per_rank import PerRank
 from spotelastic.training.state.state import State
-
-_wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-"""The wrappers of this process. A script may have the model within in its state instead."""
 
 _SHARDED = "FullyShardedDataParallel"
 """Name of the class, which need not be imported."""
 _LOADERS = ("StatefulDataLoader", "BaseNode")
 """Loaders that save their own position, of torchdata."""
-
-
-def watch() -> None:
-    """Know of the wrappers that are made from now on. Does nothing a second time."""
-    made = DistributedDataParallel.__init__
-    if hasattr(made, "_spotelastic"):
-        return
-
-    @functools.wraps(made)
-    def noted(self: DistributedDataParallel, *args: Any, **more: Any) -> None:
-        made(self, *args, **more)
-        _wrapped.add(self)
-
-    noted._spotelastic = True  # type: ignore[attr-defined]
-    DistributedDataParallel.__init__ = noted  # type: ignore[method-assign]
 
 
 def problem(state: State) -> str:
@@ -68,7 +49,7 @@ def wrappers(state: State) -> list[DistributedDataParallel]:
         for part in module.modules()
         if isinstance(part, DistributedDataParallel)
     ]
-    return [*{id(ddp): ddp for ddp in (*found, *_wrapped)}.values()]
+    return [*{id(ddp): ddp for ddp in (*found, *wrapped)}.values()]
 
 
 def point_to_group(state: State, former: object) -> None:
@@ -140,7 +121,7 @@ def _is_of_group(value: object) -> bool:
 
 
 def _parts(state: State) -> Iterator[torch.nn.Module]:
-    modules: Iterable[Any] = (*state.values.values(), *_wrapped)
+    modules: Iterable[Any] = (*state.values.values(), *wrapped)
     for module in modules:
         if isinstance(module, torch.nn.Module):
             yield from module.modules()

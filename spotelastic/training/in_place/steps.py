@@ -33,9 +33,9 @@ from spotelastic.errors import UsageError
 from spotelastic.model.in_place import Change, Enter, Standing
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
-from spotelastic.training.in_place.groups import IN_PLACE
 from spotelastic.training.in_place.meeting import Meeting, Training, join
 from spotelastic.training.in_place.undo import Undo
+from spotelastic.training.in_place.watching import IN_PLACE
 
 
 class Step:
