@@ -293,9 +293,9 @@ class VirtualProcesses:
     def _prepare(self, round_: Round) -> Events:
         self._training = None
         assert self.rank is None or not self.rank.alive, "two workers of one rank"
-        self.rank = Rank(self._node)
+        self.rank = Rank(self._node, beside=round_.incarnation)
         return [
-            events.WorkersStarted("", 0, 0, 0, frozenset(["/0"]), 0),
+            events.WorkersStarted("", 0, 0, 0, frozenset([self.rank.name]), 0),
             events.Said(prepared(round_)),
         ]
 
