@@ -125,7 +125,7 @@ class Groups:
             if dist.is_initialized():
                 with contextlib.suppress(Exception):
                     leave()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # raises where the device is lost with what was aborted
         self.sockets, self.prepares, self.is_closed = {}, None, False
         set_variables(variables)

@@ -96,11 +96,13 @@ class Meeting:
 
         With a group that the script has made since, this worker cannot go on.
         """
-        groups = self._training.groups
-        lost = failures.is_of_collective(error) or (
-            groups.is_closed and failures.is_of_closed_group(error)
+        others = self._training.groups.others(self._training.ranks().group)
+        return not others and self._is_of_groups(error)
+
+    def _is_of_groups(self, error: BaseException) -> bool:
+        return failures.is_of_collective(error) or (
+            self._training.groups.is_closed and failures.is_of_closed_group(error)
         )
-        return lost and not groups.others(self._training.ranks().group)
 
     def has_gradients(self) -> None:
         """Wait for the device. Raises what torch raises where gradients may not be complete.
@@ -145,7 +147,7 @@ class Meeting:
             try:
                 join(self._training, order.variables, order.step, restores=order.restores)
             except Exception as error:
-                if not (self.asked or self.is_lost(error)):
+                if not (self.asked or self._is_of_groups(error)):
                     raise
                 order = self.rest(standing, error)
                 continue

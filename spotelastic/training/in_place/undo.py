@@ -149,7 +149,7 @@ class Undo:
         self._copies = copies
 
     def _put_back_value(self, name: str, noted: Any) -> None:
-        value = self._state.values.get(name)
+        value: Any = self._state.values.get(name)
         if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             if noted is not None:
                 value.load_state_dict(_copied_back(noted))
