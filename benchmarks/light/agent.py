@@ -144,13 +144,23 @@ class LightProcesses:
                 return [events.StepsHeard((self._page,))]
             case actions.AskWhere():
                 return [events.StandingRequested()]
-            case (
-                actions.RestWorkers()
-                | actions.PrepareWorkers()
-                | actions.EnterRound()
-                | actions.EndRest()
-            ):
-                raise AssertionError("a light agent's workers cannot rest")
+        return self._in_place(action, local)
+
+    def _in_place(self, action: actions.Action, local: NodeState) -> Events:
+        """Its workers never say that they can rest, and so are not asked to."""
+        match action:
+            case actions.RestWorkers():
+                return [events.RestRequested()]
+            case actions.PrepareWorkers():
+                return []
+            case actions.EnterRound(round_, member):
+                first = round_.first_rank(member.slot)
+                entered = (round_.incarnation, round_.number, first, round_.epoch)
+                return [events.WorkersEntered(*entered, round_.resume.step)]
+            case actions.EndRest():
+                for name in local.resting.workers.alive if local.resting is not None else ():
+                    self._post(events.Exited(name, -9))
+                return [events.RestOver()]
         raise AssertionError(f"a light agent cannot {action}")
 
 

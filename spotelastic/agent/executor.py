@@ -298,18 +298,17 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        failed = [exit_ for exit_ in workers.exits if exit_.code]
-        if failed:
-            first = min(failed, key=lambda exit_: exit_.at)
-            trouble = self._processes.failure(workers, first)
-        elif workers.broken is not None:
-            local_rank, message, trace = workers.broken
-            first = WorkerExit(local_rank, 1, self._clock())
-            trouble = WorkerTrouble(message, trace, self._processes.log(workers, local_rank))
-        else:
+        first = workers.first_failure(self._clock())
+        if first is None:
             return []
+        broken = workers.broken if first not in workers.exits else None
+        if broken is None:
+            trouble = self._processes.failure(workers, first)
+        else:
+            _, message, trace = broken
+            trouble = WorkerTrouble(message, trace, self._processes.log(workers, first.local_rank))
         found = failures.of_worker(self._blank(workers.round), workers, first, trouble)
-        found = replace(found, broken=not failed)
+        found = replace(found, broken=broken is not None)
         return self._report(found, f"rank {found.rank}: {found.message}")
 
     @_do.register

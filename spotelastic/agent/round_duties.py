@@ -290,9 +290,10 @@ def _stall(
         if not _has_dumped(workers, now):
             yield from _dump(workers)
             return
-        if len(workers.listening) < len(workers.alive):  # the others are woken by their end
-            if not workers.killed:
-                yield KillWorkers()
+        if workers.killed:
+            pass
+        elif len(workers.listening) < len(workers.alive):  # the others are woken by their end
+            yield KillWorkers()
         elif workers.rest_by == math.inf:
             yield RestWorkers()
         yield from _examine(local, round_.incarnation)
