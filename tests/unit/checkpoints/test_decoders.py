@@ -1,7 +1,11 @@
 """Threads that meet a type for the first time at once each get its value, and nothing crashes."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
 import sys, threading, types
@@ -51,3 +55,17 @@ def test_threads_that_meet_a_type_for_the_first_time_at_once_get_its_value() -> 
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+PLAIN = {"kept_logs.py": "a tuple of an int and a string has no dataclass in it"}
+
+
+def test_the_product_decodes_dataclasses_with_these_alone() -> None:
+    calls = []
+    for folder in ("spotelastic", "checkpoints/spotelastic_checkpoints"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for call in ast.walk(ast.parse(file.read_text())):
+                if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("msgspec."):
+                    typed = any(keyword.arg == "type" for keyword in call.keywords)
+                    calls += [file.name] if typed else []
+    assert sorted(calls) == sorted(PLAIN)
