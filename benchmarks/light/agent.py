@@ -178,8 +178,8 @@ def _started(round_: Round, first_rank: int) -> events.WorkersStarted:
 class LightAgent:
     """One node of a run.
 
-    `on_round` is called once for each started round of which it is a member, from one of the crew's
-    threads.
+    `on_round` is called once for each started round of which it is a member, `on_lead` when it
+    holds the election, both from one of the crew's threads.
     """
 
     def __init__(
@@ -190,12 +190,13 @@ class LightAgent:
         settings: Settings,
         crew: Crew,
         on_round: Callable[[int], None],
+        on_lead: Callable[[], None],
     ) -> None:
         self.events = 0
         """Changes that its watches delivered, and the keys that they began with."""
         self.nbytes = 0
         self._store, self._keys = store, keys
-        self._crew, self._on_round = crew, on_round
+        self._crew, self._on_round, self._on_lead = crew, on_round, on_lead
         self._node = node
         self._session = LightSession(store, settings.lease, crew, self._lost)
         executor = AgentExecutor(
@@ -208,6 +209,7 @@ class LightAgent:
         self._busy = False
         self._ended = False
         self._told = 0
+        self._leads = False
 
     def start(self) -> None:
         """Return at once; the crew does the rest."""
@@ -283,6 +285,9 @@ class LightAgent:
         if workers is not None and workers.number != self._told:
             self._told = workers.number
             self._on_round(workers.number)
+        if self._core.local.membership.leadership is not None and not self._leads:
+            self._leads = True
+            self._on_lead()
 
     def _lost(self, reason: str) -> None:
         if not self._ended:

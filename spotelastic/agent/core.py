@@ -93,7 +93,7 @@ class AgentCore:
         if has_gone_back(before, self._seen):
             logger.warning("the store has lost what it knew: this node joins anew")
             self._observe(StoreWentBack(), now)
-        if event.prefix == keys.nodes:
+        if event.prefix == keys.nodes and not self._local.membership.nodes_seen:
             self._observe(NodesRead(), now)
 
     def _observe(self, event: LocalEvent, now: float) -> None:

@@ -143,7 +143,7 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
 
 
 def get_ready(
-    local: NodeState, round_: Round, member: Member, now: float
+    local: NodeState, seen: RunState, round_: Round, member: Member, now: float
 ) -> Iterator[Action | Wake]:
     """Duties of a member of a proposed round: it says that it has seen it, then that it can
     start.
@@ -158,7 +158,8 @@ def get_ready(
     told = acknowledged[:2]
     at_once = local.workers is None and member.slot != 0
     if not at_once and answers.phase_due(told, round_, can_start=False):
-        yield Acknowledge(round_, ready=False)
+        due = seen.round_at + answers.seen_after(seen.settings, round_, member)
+        yield Acknowledge(round_, ready=False) if now >= due else Wake(due)
     if store is not None and store.round != incarnation:
         yield CloseStore()
     if member.slot == 0:

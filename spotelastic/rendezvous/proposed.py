@@ -11,7 +11,7 @@ from dataclasses import replace
 from spotelastic_checkpoints.types import Commit, Resume
 
 from spotelastic.model.job import Job
-from spotelastic.model.round import Acknowledgement, InPlace, Round, Streak
+from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Round, Streak
 from spotelastic.rendezvous import in_place, intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
@@ -147,7 +147,7 @@ def _seen_within(at: Moment, round_: Round) -> float:
     They grow each time a member was late. Otherwise a slow node would be left out, come back, and
     be left out again for ever.
     """
-    once = at.settings.seen_within * max(1.0, len(round_.members) / 64)
+    once = at.settings.seen_within * max(1.0, len(round_.members) / LARGE)
     if in_place.peer_is_lost(at.seen, round_):
         once *= SURELY_LOST
     return max(once, min(once * 2.0**round_.late, LONGEST_SEEN))
