@@ -264,6 +264,7 @@ class AgentExecutor:
         if node is None:
             return []
         ack, resting = answers.seen(node, round_), local.resting
+        rests = resting is not None and resting.belong_before(round_)
         if action.ready:
             status, opened = self._processes.status(), local.store.round_store
             epoch = claim.epoch if claim and claim.round == round_.incarnation else 0
@@ -279,8 +280,8 @@ class AgentExecutor:
                 store=opened.address if opened is not None else "",
                 epoch=epoch,
                 end=local.agreement.end,
-                rested=resting.workers.round if resting is not None else "",
-                standings=resting.standings if resting is not None else (),
+                rested=round_.parent if rests else "",
+                standings=resting.standings if resting is not None and rests else (),
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
         return [events.Acknowledged(ack.round, ack.phase, ack.epoch, bool(ack.rested))]

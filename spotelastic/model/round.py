@@ -138,6 +138,8 @@ class Round:
     rests: bool = False
     """Whether its workers are known to be able to outlive it. Nodes that come prepare theirs then
     before they count as arrived."""
+    parent_from_memory: bool = False
+    """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0
     """Rounds in a row, up to this one, that workers entered in place without a new step between."""
 
@@ -206,7 +208,7 @@ class Acknowledgement:
     end: RoundEnd | None = None
     """What the member saw of the round before."""
     rested: str = ""
-    """The round that its workers were in, which rest; empty: it has no such workers."""
+    """The round before, if its workers were in it, or could have entered it, and rest."""
     standings: tuple[Standing, ...] = ()
     """Where these workers rest, by local rank."""
 

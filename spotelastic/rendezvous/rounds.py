@@ -289,6 +289,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         excused=round_.excused,
         plain=round_.plain,
         rests=round_.rests and cause != "settings",
+        parent_from_memory=round_.resume.kind == "memory",
         fruitless=0 if cause == "settings" else round_.fruitless,
     )
     return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)

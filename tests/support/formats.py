@@ -111,6 +111,7 @@ def _stored(name: str, value: Any) -> Kind:
 def _in_etcd() -> Iterator[Kind]:
     """By the key, as in the table of `store/keys.py`."""
     yield _stored("all-round", v.ROUND)
+    yield _stored("all-round-in-place", v.ROUND_IN_PLACE)
     yield _stored("all-round-proposed", Round(1, "r", "proposed", v.MEMBERS[:1], "start", ""))
     yield _stored(
         "all-proposal",
@@ -124,7 +125,10 @@ def _in_etcd() -> Iterator[Kind]:
     yield _stored("all-settings-slow", v.SLOW_SETTINGS)
     yield _stored("nodes-slow", v.SLOW)
     yield _stored("nodes-progress-measured", v.MEASURED)
+    yield _stored("nodes-progress-rests", v.RESTS)
     yield _stored("nodes-live-typed", v.TYPED)
+    yield _stored("nodes-live-prepares", v.PREPARES)
+    yield _stored("nodes-failure-broken", v.BROKEN)
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
     yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
     yield _stored("nodes-live", v.NODE)
@@ -143,6 +147,15 @@ def _in_etcd() -> Iterator[Kind]:
             RoundEnd("0123456789abcdef", 1699999990.0, 1250, 1700000000.0),
         ),
     )
+    rests = Acknowledgement(
+        "i-0a",
+        "aa00",
+        "00112233445566aa",
+        "ready",
+        rested="fedcba9876543210",
+        standings=v.STANDINGS,
+    )
+    yield _stored("nodes-ack-rests", rests)
     yield _stored("nodes-vote", Vote("i-0a", "p0", 1255, 0.25, 1260, 1260, 1260, True, True))
     yield _stored(
         "nodes-progress",

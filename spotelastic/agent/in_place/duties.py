@@ -60,7 +60,7 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
         round_ is not None
         and mine is not None
         and not local.departs
-        and resting.workers.round in ("", round_.parent)
+        and (not resting.workers.round or resting.belong_before(round_))
         and round_.cause != "settings"
         and len(resting.workers.alive) == mine.workers
         and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))

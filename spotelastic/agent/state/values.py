@@ -17,7 +17,7 @@ from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
-from spotelastic.model.round import RoundEnd
+from spotelastic.model.round import Round, RoundEnd
 from spotelastic.store.port import Compare
 
 BLIND = "blind"
@@ -146,6 +146,17 @@ class RestingWorkers:
 
     workers: Workers
     """As they were in their round."""
+    promised: frozenset[str] = frozenset()
+    """Rounds for which this node has said that they rest."""
+
+    def belong_before(self, round_: Round) -> bool:
+        """Whether they were in the round before this one, or have not entered it.
+
+        Nobody has made a step in a round that one of its members has not entered. If it resumed
+        from memory, all members have one history.
+        """
+        missed = round_.parent_from_memory and round_.parent in self.promised
+        return self.workers.round == round_.parent or missed
 
     @property
     def standings(self) -> tuple[Standing, ...]:
