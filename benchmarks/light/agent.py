@@ -221,7 +221,7 @@ class LightAgent:
             if self._busy:
                 return
             self._busy = True
-        self._crew.soon(self._turn)
+        self._begin_turn()
 
     def vanish(self) -> None:
         """Disappear like a lost instance whose lease has run out."""
@@ -233,6 +233,12 @@ class LightAgent:
     def _begin(self) -> None:
         self._session.renew()
         self._watches = Watches(self._store, self._keys, self.post)
+
+    def _begin_turn(self) -> None:
+        if gathers := self._core.gathers:
+            self._crew.later(gathers, self._turn)
+        else:
+            self._crew.soon(self._turn)
 
     def _turn(self) -> None:
         with self._lock:
@@ -250,7 +256,7 @@ class LightAgent:
         with self._lock:
             self._busy = bool(self._inbox) and not self._ended
         if self._busy:
-            self._crew.soon(self._turn)
+            self._begin_turn()
 
     def _decide(self) -> float:
         """Decide and act until there is nothing more to do. Returns when to look again."""

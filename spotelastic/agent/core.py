@@ -24,6 +24,7 @@ from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.clock import Clock, unbroken
 from spotelastic.model.ids import new_id
+from spotelastic.rendezvous.duties import holding
 from spotelastic.rendezvous.view import RunState, fold, has_gone_back
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,12 @@ class AgentCore:
     def seen(self) -> RunState:
         """The run, as etcd shows it."""
         return self._seen
+
+    @property
+    def gathers(self) -> float:
+        """Seconds after an event in which further ones are awaited before the next decision."""
+        leads = self._local.membership.leadership is not None
+        return holding.gathers(self._seen) if leads else 0.0
 
     def fold(self, event: LocalEvent | StoreChanged) -> None:
         """Takes in what happened."""
