@@ -399,10 +399,7 @@ class NodeProcesses:
         name = f"beside-{round_.incarnation}"
         alive = self._fork(name, beside, alone, settings, self.config.round_logs(0))
         logger.info(f"this node's workers prepare beside round {round_.number}")
-        return [
-            events.WorkersStarted("", 0, 0, 0, alive, 0),
-            events.Said(prepared(round_)),
-        ]
+        return [events.WorkersStarted("", 0, 0, 0, alive, 0), events.Said(prepared(round_))]
 
     def _fork(
         self, group: str, round_: Round, member: Member, settings: Settings, folder: Path

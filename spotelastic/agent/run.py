@@ -54,7 +54,7 @@ CONNECT_WITHIN = 10.0
 
 HELPERS = (
     *("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events"),
-    *("worker-output", "control", "tenancy", "gpu-health", "kernel-log"),
+    *("worker-output", "worker-control", "tenancy", "gpu-health", "kernel-log"),
 )
 """Prefixes of the names of an agent's helper threads."""
 

@@ -12,10 +12,10 @@ import msgspec
 from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
-from spotelastic.model.command import Answer
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event, Point, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
+from spotelastic.model.requests.command import Answer
 
 CHECKPOINTS = "checkpoints/"
 JOB = "job.json"

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.types import Commit, Resume
 
 from spotelastic.model.job import Job
 from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Round, Streak
-from spotelastic.rendezvous import in_place, intervals, restarts
+from spotelastic.rendezvous import intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -20,14 +20,6 @@ from spotelastic.rendezvous.decision import (
     Moment,
     RoundDecision,
     WriteRound,
-)
-from spotelastic.rendezvous.resume import (
-    Held,
-    choose,
-    could_be_newer,
-    extend,
-    is_newest,
-    newest_known,
 )
 from spotelastic.rendezvous.rules import (
     ack_of,
@@ -42,6 +34,15 @@ from spotelastic.rendezvous.rules import (
     trusts_at,
     uncharge,
     wake,
+)
+from spotelastic.rendezvous.sources import in_place
+from spotelastic.rendezvous.sources.resume import (
+    Held,
+    choose,
+    could_be_newer,
+    extend,
+    is_newest,
+    newest_known,
 )
 from spotelastic.rendezvous.view import LiveNode
 

@@ -23,7 +23,7 @@ from spotelastic_checkpoints.types import Commit
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
-from spotelastic.rendezvous import agreement, in_place, intervals, restarts, stopping
+from spotelastic.rendezvous import agreement, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -50,6 +50,7 @@ from spotelastic.rendezvous.rules import (
     uncharge,
     wake,
 )
+from spotelastic.rendezvous.sources import in_place
 from spotelastic.rendezvous.view import LiveNode, RunState
 
 

@@ -33,8 +33,6 @@ from spotelastic.aws.security.certificates import Certificate
 from spotelastic.controller.accounting.usage import Before, Usage
 from spotelastic.controller.etcd.generations import Generation, GenerationClaim
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.command import Answer, Command
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import (
     Ending,
@@ -53,6 +51,8 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.model.requests.command import Answer, Command
+from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import (
     Acknowledgement,
     Round,

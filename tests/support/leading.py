@@ -31,10 +31,10 @@ from spotelastic.controller.model.observation import (
     PendingCommand,
     Reply,
 )
-from spotelastic.model.command import Command
 from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
+from spotelastic.model.requests.command import Command
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys

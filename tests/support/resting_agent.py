@@ -25,7 +25,7 @@ from support.stand_in_daemon import StandInDaemon
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from spotelastic.model.in_place import Enter, FromWorker, Listening, Rest, Resting
-from spotelastic.rendezvous.in_place import agreed_step
+from spotelastic.rendezvous.sources.in_place import agreed_step
 
 PACKET = 1 << 20
 WITHIN = 240.0

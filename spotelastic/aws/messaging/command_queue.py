@@ -13,7 +13,7 @@ from spotelastic_checkpoints.decoders import from_json
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 _NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"
 
