@@ -55,8 +55,9 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
     if resting is None:
         return
     waits = round_ is not None and not resting.workers.round and _may_prepare(local, round_)
-    all_hear = len(resting.workers.listening) == len(resting.workers.alive)
-    if not all_hear or not (waits or (round_ is not None and _may_enter(local, resting, round_))):
+    if not resting.all_hear or not (
+        waits or (round_ is not None and _may_enter(local, resting, round_))
+    ):
         yield EndRest()
 
 
@@ -65,6 +66,7 @@ def _may_enter(local: NodeState, resting: RestingWorkers, round_: Round) -> bool
     return (
         mine is not None
         and not local.departs
+        and resting.all_hear
         and (not resting.workers.round or resting.belong_before(round_))
         and round_.cause != "settings"
         and len(resting.workers.alive) == mine.workers
