@@ -36,16 +36,13 @@ def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
         for name, node in at.seen.nodes.items()
         if node.node.incarnation not in missed and _matches(node.node.fingerprint, wanted)
     }
-    if not at.seen.drains:
-        return live
-    staying = {name: node for name, node in live.items() if name not in at.seen.drains}
-    arrived = {
-        name: node
-        for name, node in staying.items()
-        if not node.node.prepares or (round_ is not None and round_.member(name) is not None)
-    }
-    if len(arrived) >= at.settings.min_nodes:
-        staying = arrived
+    drains = at.seen.drains
+    staying = {name: node for name, node in live.items() if name not in drains} if drains else live
+    beside = {name for name, node in staying.items() if node.node.prepares}
+    if beside and round_ is not None:
+        beside -= {member.node for member in round_.members}
+    if beside and len(staying) - len(beside) >= at.settings.min_nodes:
+        staying = {name: node for name, node in staying.items() if name not in beside}
     short = at.settings.min_nodes - len(staying)
     if short <= 0 or round_ is None:
         return staying

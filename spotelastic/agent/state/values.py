@@ -149,6 +149,11 @@ class RestingWorkers:
     promised: frozenset[str] = frozenset()
     """Rounds for which this node has said that they rest."""
 
+    @property
+    def all_hear(self) -> bool:
+        """Whether each of them can be told of a round."""
+        return len(self.workers.listening) == len(self.workers.alive)
+
     def belong_before(self, round_: Round) -> bool:
         """Whether they were in the round before this one, or have not entered it.
 
