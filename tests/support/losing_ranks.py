@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -135,15 +136,16 @@ def losing(place: str) -> Script:
     return script
 
 
-def reference(alone: int, folder: Path) -> Script:
+def reference(alone: int) -> Script:
     """The same without any of it: so many steps on three ranks, and the others on two of them."""
 
     def script(number: int, tell: Callable[[Any], None]) -> None:
         training: Training | None = None
         for world, first, last in ((3, 1, alone), (2, alone + 1, STEPS)):
             if number < world:
-                meeting = f"file://{folder}/{alone}-{world}"
-                dist.init_process_group("gloo", meeting, rank=number, world_size=world)
+                port = int(os.environ["MASTER_PORT"])
+                store = dist.PrefixStore(str(world), TCPStore("127.0.0.1", port))
+                dist.init_process_group("gloo", store=store, rank=number, world_size=world)
                 if training is None:
                     training = Training()
                 else:
@@ -170,7 +172,7 @@ def lost_at(place: str, folder: Path) -> Agent:
 
 def referred(alone: int, folder: Path) -> Agent:
     name = f"reference-{alone}"
-    return run(3, reference(alone, folder), folder / name, Plan())
+    return run(3, reference(alone), folder / name, Plan())
 
 
 CASES: dict[str, Case] = {

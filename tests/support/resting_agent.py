@@ -28,7 +28,7 @@ from spotelastic.model.in_place import Enter, FromWorker, Listening, Rest, Resti
 from spotelastic.rendezvous.sources.in_place import agreed_step
 
 PACKET = 1 << 20
-WITHIN = 240.0
+WITHIN = 120.0
 """Seconds within which all has to be over."""
 LOOK_EVERY = 0.02
 

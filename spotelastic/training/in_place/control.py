@@ -28,21 +28,21 @@ PACKET = 1 << 20
 CONNECT_WITHIN = 5.0
 """Seconds within which the agent has to accept the connection."""
 AGAIN = 0.05
-"""Seconds after which groups are closed again, until the main thread rests: it may just be making
-one.
+"""Seconds after which the main thread is woken again, until it rests: it may just be making a
+group.
 """
 
 
 class Control:
     """A connection on which this worker can be told to rest. Raises `OSError` without an agent."""
 
-    def __init__(self, path: str, round_: str, local_rank: int, close: Callable[[], None]) -> None:
-        """`close` wakes the main thread. It is called by another thread, whenever a rest is asked
+    def __init__(self, path: str, round_: str, local_rank: int, wake: Callable[[], None]) -> None:
+        """`wake` wakes the main thread. It is called by another thread, whenever a rest is asked
         for.
         """
         self.round = round_
         """The last round that the worker was in, or was told to enter."""
-        self._close = close
+        self._wake_main = wake
         self._asked = False
         self._resting = False
         """Whether the main thread waits for a round."""
@@ -100,9 +100,9 @@ class Control:
                     self._wake()
 
     def _wake(self) -> None:
-        """Close the groups until the main thread has noticed."""
+        """Wake the main thread until it has noticed."""
         while True:
-            self._close()
+            self._wake_main()
             with self._changed:
                 if self._changed.wait_for(lambda: self._resting, AGAIN):
                     return

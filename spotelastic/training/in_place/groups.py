@@ -8,6 +8,10 @@ peer had closed it. No exception is raised into a thread that runs.
 Must never happen:
 
 - A listening socket is shut down: gloo's own thread would end the process (`std::terminate`).
+- A connection is closed for writing while the main thread may be in a collective: of a write that
+  fails, gloo tells nobody who waits for it (`Pair::signalException` leaves out unbound buffers that
+  are being sent), so that it would wait on. Closed for reading, the connection ends for gloo, which
+  then tells all that wait.
 - A connection of something else is shut down: each is known by its inode, as descriptors are used
   again, and only those of TCP count.
 """
@@ -101,16 +105,24 @@ class Groups:
             group is not dist.group.WORLD and group is not own for group in [*c10d._world.pg_map]
         )
 
-    def close(self) -> None:
-        """Wake whoever waits in a group, or for one that is being made. Call it from any thread.
+    def wake(self) -> None:
+        """Wake the main thread if it waits in a group, or for one that is being made.
 
         Of a group that is being made, more connections may appear afterwards.
         """
+        self._shut(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Close the connections, which wakes the neighbours. The main thread calls it."""
+        self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int) -> None:
         with self._lock:
             self.is_closed = True
             _abort_nccl()
-            _shut(self.sockets)
-            self._shut_new()
+            sockets = self.sockets if self._before is None else self.sockets | self._appeared()
+            for fd, inode in sockets.items():
+                _shut(fd, inode, how)
 
     def make(self, variables: Mapping[str, str]) -> None:
         """Leave all groups, and make the default one anew with the ranks of another round.
@@ -152,10 +164,6 @@ class Groups:
                     self.sockets |= self._appeared()
                     self._before = None
 
-    def _shut_new(self) -> None:
-        if self._before is not None:
-            _shut(self._appeared())
-
     def _appeared(self) -> Sockets:
         before = self._before or {}
         return {fd: inode for fd, inode in connections().items() if before.get(fd) != inode}
@@ -188,13 +196,12 @@ def _connects(fd: int) -> bool:
         )
 
 
-def _shut(sockets: Sockets) -> None:
-    for fd, inode in sockets.items():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as same:
-            if os.fstat(same.fileno()).st_ino == inode and not same.getsockopt(
-                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-            ):
-                same.shutdown(socket.SHUT_RDWR)
+def _shut(fd: int, inode: int, how: int) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as same:
+        if os.fstat(same.fileno()).st_ino == inode and not same.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        ):
+            same.shutdown(how)
 
 
 def _backends() -> set[str]:

@@ -75,7 +75,7 @@ class Meeting:
             return None
         round_, local_rank = environ["SPOTELASTIC_ROUND"], ranks.local_rank
         try:
-            found = Control(path, round_, local_rank, training.groups.close)
+            found = Control(path, round_, local_rank, training.groups.wake)
         except OSError:
             return None  # the agent is gone, which ends this process
         return cls(training, found)
@@ -84,7 +84,7 @@ class Meeting:
     def of_prepared(cls, training: LoopParts, environ: Mapping[str, str]) -> "Meeting":
         """Return that of a worker that is in no round yet. Raises `OSError` without an agent."""
         path, local_rank = environ[control.VARIABLE], int(environ["SPOTELASTIC_LOCAL_RANK"])
-        return cls(training, Control(path, "", local_rank, training.groups.close))
+        return cls(training, Control(path, "", local_rank, training.groups.wake))
 
     @property
     def asked(self) -> bool:
