@@ -34,7 +34,7 @@ from pathlib import Path
 
 from common.agents import Job
 from common.comparisons import Kills, Measured, Results, rows, show
-from common.losses import Ended, arrive, settle, strike
+from common.losses import Ended, arrive, begin, settle, strike
 from common.measuring import Stuck, conduct, where
 from common.step_costs import step_costs
 from common.systems import HOW_TO_GET_PEERS, Setup, System, compile_once, spotelastic, systems
@@ -61,15 +61,17 @@ def measure(system: System, folder: Path, nodes: int, trials: int) -> Results:
     jobs = itertools.count()
     while losses:
         with system.opens(folder / f"{system.name}{next(jobs)}") as job:
-            _begin(job, nodes)
-            while losses and len(job.agents) == nodes:
-                event = losses.pop(0)
-                try:
+            event = losses[0]
+            try:
+                begin(job, nodes)
+                while losses and len(job.agents) == nodes:
+                    event = losses.pop(0)
                     _happens(system, job, event, results)
-                except (Ended, Stuck) as failure:
-                    results.failed[event].append(str(failure))
-                    _say(system, event, str(failure))
-                    break
+            except (Ended, Stuck) as failure:
+                _say(system, event, f"{failure}\n{job.last_words()}")
+                if event in losses:  # it has not even begun
+                    raise Stuck(f"{system.label}: {failure}") from failure
+                results.failed[event].append(str(failure))
     return results
 
 
@@ -93,10 +95,10 @@ def kill_many(system: System, folder: Path, nodes: int, count: int) -> Kills:
     left, jobs = count, itertools.count()
     while left:
         with system.opens(folder / f"{system.name}-kills{next(jobs)}") as job:
-            _begin(job, nodes)
+            begin(job, nodes)
             while left:
                 left -= 1
-                victim = random.choice([*job.agents])  # noqa: S311 - nothing is secret
+                victim = random.choice([*job.agents])
                 try:
                     kills.samples.append(strike(job, "worker", victim))
                     if is_gone(system, "worker"):
@@ -108,12 +110,6 @@ def kill_many(system: System, folder: Path, nodes: int, count: int) -> Kills:
                     _say(system, "kills", str(failure))
                     break
     return kills
-
-
-def _begin(job: Job, nodes: int) -> None:
-    for _ in range(nodes):
-        job.add()
-    settle(job)
 
 
 def _say(system: System, event: str, what: str) -> None:

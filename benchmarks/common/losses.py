@@ -36,6 +36,13 @@ class Sample:
     """Attempts of survivors that were given up, without a step of an optimizer."""
 
 
+def begin(job: Job, nodes: int) -> None:
+    """Start the nodes, and wait until all train together."""
+    for _ in range(nodes):
+        job.add()
+    settle(job)
+
+
 def settle(job: Job, within: float = START_WITHIN) -> dict[str, Line]:
     """Wait until all nodes train together for a while; return the last line of each."""
     size = len(job.agents)
@@ -59,7 +66,7 @@ def lose(job: Job, victim: str, strike: Callable[[], object]) -> Sample:
     """Let a node or its worker be lost, and wait until all others step in another group."""
     before = settle(job)
     stay = [node for node in job.agents if node != victim]
-    time.sleep(random.uniform(0, LOOK))  # noqa: S311 - looks would otherwise follow steps
+    time.sleep(random.uniform(0, LOOK))
     at = time.monotonic()
     strike()
     first = until(

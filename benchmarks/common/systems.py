@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from common.agents import HOST, Job, ours, torchruns
+from common import agents
+from common.agents import HOST, Job, torchruns
 from common.measuring import until
 
 from spotelastic.store.etcd_server.process import free_ports
@@ -78,7 +79,9 @@ class System:
 def spotelastic(setup: Setup, folder: Path, loop: str, *more: str) -> AbstractContextManager[Job]:
     """Open the job under `spotelastic run`, with one of its two loops."""
     script = setup.script("of_spotelastic.py", folder, "--loop", loop, *more)
-    return ours(folder, setup.nodes, setup.endpoint, uuid.uuid4().hex, script, **setup.variables)
+    return agents.ours(
+        folder, setup.nodes, setup.endpoint, uuid.uuid4().hex, script, **setup.variables
+    )
 
 
 def _torchrun(setup: Setup, folder: Path) -> AbstractContextManager[Job]:

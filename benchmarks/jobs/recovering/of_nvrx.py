@@ -12,14 +12,15 @@ import os
 import socket
 import stat
 from datetime import timedelta
+from pathlib import Path
 
 import work
 
 options = work.options()
 
-import nvidia_resiliency_ext.inprocess as inprocess  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from nvidia_resiliency_ext import inprocess  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 PORT = int(os.environ["MASTER_PORT"])
@@ -37,10 +38,10 @@ connections: set[int] = set()
 
 def sockets() -> set[int]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                found.add(int(name))
+            if stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                found.add(int(entry.name))
     return found
 
 
