@@ -28,13 +28,15 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from common.agents import Job
 from common.comparisons import Kills, Measured, Results, rows, show
-from common.losses import Ended, arrive, begin, settle, strike
+from common.losses import Ended, Sample, arrive, begin, settle, strike
 from common.measuring import Stuck, conduct, where
 from common.step_costs import step_costs
 from common.systems import HOW_TO_GET_PEERS, Setup, System, compile_once, spotelastic, systems
@@ -61,32 +63,39 @@ def measure(system: System, folder: Path, nodes: int, trials: int) -> Results:
     jobs = itertools.count()
     while losses:
         with system.opens(folder / f"{system.name}{next(jobs)}") as job:
-            event = losses[0]
-            try:
-                begin(job, nodes)
-                while losses and len(job.agents) == nodes:
-                    event = losses.pop(0)
-                    _happens(system, job, event, results)
-            except (Ended, Stuck) as failure:
-                _say(system, event, f"{failure}\n{job.last_words()}")
-                if event in losses:  # it has not even begun
-                    raise Stuck(f"{system.label}: {failure}") from failure
-                results.failed[event].append(str(failure))
+            _begin(system, job, nodes)
+            while losses and len(job.agents) == nodes:
+                event, victim = losses.pop(0), [*job.agents][-1]
+                if not _took(system, job, event, results, partial(strike, job, event, victim)):
+                    break
+                if not is_gone(system, event):
+                    continue
+                job.forget(victim)
+                if system.grows:
+                    _took(system, job, "arrival", results, partial(arrive, job))
     return results
 
 
-def _happens(system: System, job: Job, event: str, results: Results) -> None:
-    victim = [*job.agents][-1]
-    sample = strike(job, event, victim)
+def _took(
+    system: System, job: Job, event: str, results: Results, happen: Callable[[], Sample]
+) -> bool:
+    """Note what an event took. Returns False if the job did not go on after it."""
+    try:
+        sample = happen()
+    except (Ended, Stuck) as failure:
+        results.failed[event].append(str(failure))
+        _say(system, event, f"{failure}\n{job.last_words()}")
+        return False
     results.samples[event].append(sample)
     _say(system, event, f"{sample.seconds:.2f} s, {sample.lost} steps lost")
-    if not is_gone(system, event):
-        return
-    job.forget(victim)
-    if system.grows:
-        sample = arrive(job)
-        results.samples["arrival"].append(sample)
-        _say(system, "arrival", f"{sample.seconds:.2f} s")
+    return True
+
+
+def _begin(system: System, job: Job, nodes: int) -> None:
+    try:
+        begin(job, nodes)
+    except (Ended, Stuck) as failure:
+        raise Stuck(f"{system.label}: {failure}\n{job.last_words()}") from failure
 
 
 def kill_many(system: System, folder: Path, nodes: int, count: int) -> Kills:
@@ -95,7 +104,7 @@ def kill_many(system: System, folder: Path, nodes: int, count: int) -> Kills:
     left, jobs = count, itertools.count()
     while left:
         with system.opens(folder / f"{system.name}-kills{next(jobs)}") as job:
-            begin(job, nodes)
+            _begin(system, job, nodes)
             while left:
                 left -= 1
                 victim = random.choice([*job.agents])
