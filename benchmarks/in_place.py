@@ -71,8 +71,9 @@ def measure(system: System, folder: Path, nodes: int, trials: int) -> Results:
                 if not is_gone(system, event):
                     continue
                 job.forget(victim)
-                if system.grows:
-                    _took(system, job, "arrival", results, partial(arrive, job))
+                comes = partial(arrive, job)
+                if system.grows and not _took(system, job, "arrival", results, comes):
+                    break
     return results
 
 
