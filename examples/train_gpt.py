@@ -66,6 +66,31 @@ def batch(text: Tensor, seed: int, step: int, device: torch.device) -> tuple[Ten
     return rows[:, :-1], rows[:, 1:]
 
 
+def place() -> tuple[int, int]:
+    """Return rank and world size, which change when nodes come and go."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor, rank: int, world: int) -> Tensor:
+    """Return this rank's part of the loss.
+
+    Each rank takes every world-th row, and DDP averages over ranks. So the sum over own rows times
+    world / BATCH gives the mean over the global batch, however it is shared out.
+    """
+    mine = slice(rank, BATCH, world)
+    logits = model(inputs[mine])
+    sums = F.cross_entropy(logits.flatten(0, 1), targets[mine].flatten(), reduction="sum")
+    return sums / CONTEXT * world / BATCH
+
+
+def mean_of_ranks(loss: Tensor, world: int) -> Tensor:
+    """Return the loss over the global batch. It communicates, and so comes before the optimizer."""
+    loss = loss.detach()
+    if world > 1:
+        dist.all_reduce(loss)
+    return loss / world
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
@@ -73,44 +98,33 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if world > 1:
+    if "RANK" in os.environ:  # under spotelastic or torchrun, with one rank as with many
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
     torch.manual_seed(options.seed)
     text = read_text()
     model: nn.Module = GPT().to(device)
-    if world > 1:
+    if dist.is_initialized():
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 
     with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
-        step = checkpoint.restore()
-        while step < options.steps:
-            inputs, targets = batch(text, options.seed, step, device)
-            # Each rank takes every world-th row, and DDP averages over ranks. So the sum over own
-            # rows times world / BATCH gives the mean over the global batch, however it is shared
-            # out.
-            mine = slice(rank, BATCH, world)
-            logits = model(inputs[mine])
-            sums = F.cross_entropy(logits.flatten(0, 1), targets[mine].flatten(), reduction="sum")
-            loss = sums / CONTEXT * world / BATCH
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            loss = loss.detach()
-            if world > 1:
-                dist.all_reduce(loss)
-            loss /= world
-            step += 1
-            checkpoint.step(step, loss=loss)
-            if rank == 0 and (step % 20 == 0 or step == 1):
-                print(f"step {step:4d}  loss {loss.item():.4f}", flush=True)
-    if world > 1:
+        for step in checkpoint.steps(options.steps):
+            with step:  # begins again, among those that are left, if a node is lost in it
+                inputs, targets = batch(text, options.seed, step.number - 1, device)
+                rank, world = place()
+                step.loss = loss_of(model, inputs, targets, rank, world)
+                optimizer.zero_grad(set_to_none=True)
+                step.loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                step.loss = mean_of_ranks(step.loss, world)
+                optimizer.step()
+                if rank == 0 and (step.number % 20 == 0 or step.number == 1):
+                    print(f"step {step.number:4d}  loss {step.loss.item():.4f}", flush=True)
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

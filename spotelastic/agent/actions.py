@@ -25,6 +25,8 @@ class Register:
     """Register this node; with a new incarnation if `anew`."""
 
     anew: bool = False
+    prepares: bool = False
+    """Whether its workers prepare first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,13 @@ class KillWorkers:
 @dataclass(frozen=True, slots=True)
 class RestWorkers:
     """Ask the workers to leave their round's group, and to wait for another round."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareWorkers:
+    """Start workers that come to the beginning of their training beside the round that trains."""
+
+    round: Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +320,7 @@ Action = (
     | Lead
     | KillWorkers
     | RestWorkers
+    | PrepareWorkers
     | EnterRound
     | EndRest
     | ReportNotKept

@@ -33,6 +33,7 @@ from spotelastic.agent.actions import (
     Listen,
     LookAtSteps,
     OpenStore,
+    PrepareWorkers,
     Register,
     ReleaseWorkers,
     RestWorkers,
@@ -111,6 +112,7 @@ _NEEDS_NO_STORE = (
     StartDaemon,
     KillWorkers,
     RestWorkers,
+    PrepareWorkers,
     EnterRound,
     EndRest,
     DumpStacks,
@@ -173,6 +175,7 @@ def _steps(
         yield from _restart(local)
         return
     yield from _belong(local, seen)
+    yield from in_place_duties.prepare(local, seen)
     yield from _hold(local, seen, now, new_id)
     yield from _schedule(local, now)
     departure = local.departure
@@ -239,13 +242,14 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
         return
     if not local.membership.zygote or not local.store.daemon:
         return
+    prepares = in_place_duties.prepares(local, seen)
     if local.node is None or answers.missed(local.node, seen.round):
         if seen.blind or BLIND in local.reports.said:  # it would come and go with every round
             return
         if local.membership.fingerprint is not None and not local.departure.leaving:
-            yield Register(anew=True)
-    elif not local.membership.registered:
-        yield Register()
+            yield Register(anew=True, prepares=prepares)
+    elif not local.membership.registered or local.node.prepares != prepares:
+        yield Register(prepares=prepares)
 
 
 def _hold(

@@ -66,7 +66,8 @@ def worker(
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(signal.Signals(s).name for s in config.signals),
-        "SPOTELASTIC_CONTROL": control,
+        # What a program starts may make its group before anything of ours is imported there.
+        "SPOTELASTIC_CONTROL": control if config.entry != "program" else "",
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_PROTOCOL": PROTOCOL,

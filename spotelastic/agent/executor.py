@@ -167,7 +167,7 @@ class AgentExecutor:
             self._session.renew()
         lease = self._session.lease
         if local.node is not None and not action.anew:
-            node = replace(local.node, daemon=local.store.daemon)
+            node = replace(local.node, daemon=local.store.daemon, prepares=action.prepares)
             membership.renew(self._store, self.keys, node, lease, local.agreement.vote)
             return [events.Registered(node, renewed=True)]
         if local.membership.fingerprint is None:
@@ -182,6 +182,7 @@ class AgentExecutor:
             spot=self.config.spot,
             node_rank=self.config.node_rank,
             type=self.config.type,
+            prepares=action.prepares,
         )
         settings = self.config.settings
         refused = membership.join(self._store, self.keys, node, settings, lease, seen)
@@ -371,7 +372,7 @@ class AgentExecutor:
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
         logger.error(message)
-        return [events.FailureReported()]
+        return [events.FailureReported(failure.broken)]
 
     @_do.register
     def _(self, action: actions.ReportFinished, local: NodeState, seen: RunState) -> Events:

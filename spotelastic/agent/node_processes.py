@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.executor import Events
 from spotelastic.agent.health.examiner import GpuExaminer
 from spotelastic.agent.in_place.control import WorkerControl
+from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
-from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
+from spotelastic.agent.state.values import NodeState, WorkerExit, Workers, local_rank_of
 from spotelastic.agent.workers import memory
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import (
@@ -36,7 +38,7 @@ from spotelastic.agent.workers.pool import (
     read_stack,
 )
 from spotelastic.agent.workers.standing import place, places
-from spotelastic.agent.workers.trouble import WorkerTrouble
+from spotelastic.agent.workers.trouble import WorkerTrouble, describe_exit
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -51,6 +53,7 @@ from spotelastic.linux import (
 )
 from spotelastic.model.counting import counted
 from spotelastic.model.in_place import Enter, Rest
+from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
 
@@ -141,7 +144,7 @@ class NodeProcesses:
         """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
         message, trace = read_error_file(folder / f"error-{rank}.json")
-        message = message or _describe_exit(exit_.code)
+        message = message or describe_exit(exit_.code)
         # Of a data loader that was killed its worker tells.
         killed = exit_.code == -signal.SIGKILL or "killed by signal" in message
         if lack := memory.explanation(self._kills, killed=killed):
@@ -288,29 +291,18 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
+        first, step = round_.first_rank(member.slot), round_.resume.step
         for name in resting.workers.alive:
             local_rank = local_rank_of(name)
             folder, rank = self._files(resting.workers, local_rank)
-            variables = environment.worker(
-                self._shared_env,
-                self.config,
-                settings,
-                round_,
-                member,
-                local_rank,
-                daemon=self._checkpoints.socket,
-                control=self._control.path,
-                error_file=folder / f"error-{rank}.json",
-            )
-            step, restores = round_.resume.step, round_.in_place == "restore"
+            error_file = folder / f"error-{rank}.json"
+            variables = self._variables(round_, member, settings, local_rank, error_file)
+            restores = not resting.workers.round or round_.in_place == "restore"
             self._control.send(local_rank, Enter(round_.incarnation, step, restores, variables))
+            self._logs.has_become(local_rank, first + local_rank)
         logger.info(_describe(round_, member))
-        first = round_.first_rank(member.slot)
-        return [
-            events.WorkersEntered(
-                round_.incarnation, round_.number, first, round_.epoch, round_.resume.step
-            )
-        ]
+        told = (round_.incarnation, round_.number, first, round_.epoch, step)
+        return [events.WorkersEntered(*told)]
 
     @do.register
     def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:
@@ -353,6 +345,8 @@ class NodeProcesses:
         workers = local.workers
         if workers is None:
             return []
+        if not workers.round:  # they have only prepared, and are in no round
+            return [events.RoundEnded(None, action.rests)]
         with contextlib.suppress(DaemonUnavailable):
             self.daemon.end()
             return [events.RoundEnded(self._checkpoints.round_end(workers), action.rests)]
@@ -383,30 +377,44 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
-        folder = self.config.round_logs(round_.number)
+        alive = self._fork(round_, member, settings, self.config.round_logs(round_.number))
+        logger.info(_describe(round_, member))
+        first, step = round_.first_rank(member.slot), round_.resume.step
+        return [
+            events.WorkersStarted(
+                round_.incarnation, round_.number, first, round_.epoch, alive, step
+            )
+        ]
+
+    @do.register
+    def _(self, action: actions.PrepareWorkers, local: NodeState, seen: RunState) -> Events:
+        round_, settings, node = action.round, seen.settings, local.node
+        if settings is None or node is None:
+            return []
+        alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
+        beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
+        alive = self._fork(beside, alone, settings, self.config.round_logs(0))
+        logger.info(f"this node's workers prepare beside round {round_.number}")
+        return [
+            events.WorkersStarted("", 0, 0, 0, alive, 0),
+            events.Said(prepared(round_)),
+        ]
+
+    def _fork(
+        self, round_: Round, member: Member, settings: Settings, folder: Path
+    ) -> frozenset[str]:
+        """Starts the workers of this node. Returns their names."""
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):
             name = f"{round_.incarnation}/{local_rank}"
             error_file = folder / f"error-{first + local_rank}.json"
             streams = self._logs.open(folder, first + local_rank, local_rank)
             error_file.unlink(missing_ok=True)
-            env = environment.worker(
-                self._shared_env,
-                self.config,
-                settings,
-                round_,
-                member,
-                local_rank,
-                daemon=self._checkpoints.socket,
-                control=self._control.path,
-                error_file=error_file,
-            )
-            command = environment.command(self.config, local_rank)
             order = StartOrder(
                 name,
                 "worker",
-                command,
-                env,
+                environment.command(self.config, local_rank),
+                self._variables(round_, member, settings, local_rank, error_file),
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
@@ -420,16 +428,27 @@ class NodeProcesses:
             for stream in streams:
                 os.close(stream)
             alive.append(name)
-        logger.info(_describe(round_, member))
-        started = events.WorkersStarted(
-            round_.incarnation,
-            round_.number,
-            first,
-            round_.epoch,
-            frozenset(alive),
-            round_.resume.step,
+        return frozenset(alive)
+
+    def _variables(
+        self,
+        round_: Round,
+        member: Member,
+        settings: Settings,
+        local_rank: int,
+        error_file: Path,
+    ) -> dict[str, str]:
+        return environment.worker(
+            self._shared_env,
+            self.config,
+            settings,
+            round_,
+            member,
+            local_rank,
+            daemon=self._checkpoints.socket,
+            control=self._control.path,
+            error_file=error_file,
         )
-        return [started]
 
     @do.register
     def _(self, action: actions.AdoptEpoch, local: NodeState, seen: RunState) -> Events:
@@ -456,11 +475,6 @@ class NodeProcesses:
         return [events.FlushStarted(action.round)]
 
 
-def local_rank_of(name: str) -> int:
-    """Returns a worker's local rank, with which its name ends."""
-    return int(name.rpartition("/")[2])
-
-
 def stacks(folder: Path, rank: int | str) -> Path:
     """Returns the file to which the worker of that rank writes the stacks of its threads on
     request.
@@ -483,12 +497,3 @@ def _describe(round_: Round, member: Member) -> str:
         f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
         f"{len(round_.members)}, {workers}, {source}"
     )
-
-
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"ended by signal {-code}"

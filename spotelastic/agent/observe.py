@@ -271,6 +271,9 @@ def _(event: events.Exited, local: NodeState, now: float) -> NodeState:
 @after.register
 def _(event: WorkersEvent, local: NodeState, now: float) -> NodeState:
     """Changes the workers, if there are any: what is told of them may come after their end."""
+    if local.resting is not None and isinstance(event, events.WorkerDeaf):
+        workers = changed(event, local.resting.workers, now)
+        return replace(local, resting=RestingWorkers(workers))
     if local.workers is None:
         return local
     return replace(local, workers=changed(event, local.workers, now))

@@ -94,6 +94,9 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
     if workers is None or round_ is None:
         return
     mine = round_.member(local.node.id) if local.node is not None else None
+    if not workers.round:
+        yield from duties.look_after_prepared(local, seen, now)
+        return
     if workers.round == round_.incarnation and mine is not None:
         return
     if round_.cause in ("worker", "stall") and round_.parent == workers.round:
@@ -132,7 +135,8 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
     """Duties of a node outside the round: it offers its snapshots, and runs no round store."""
     incarnation = round_.incarnation
     offered = local.agreement.offered == incarnation
-    if local.workers is None and local.membership.registered and not offered:
+    of_a_round = local.workers is not None and local.workers.round != ""
+    if not of_a_round and local.membership.registered and not offered:
         yield OfferSlots(incarnation)
     if local.store.round_store is not None:
         yield CloseStore()
@@ -180,6 +184,8 @@ def _say_ready(
         if claim is None or claim.round != round_.incarnation or store is None or store.dead:
             return
         patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
+        if local.resting is not None:  # there is a state in memory, and the epoch may come later
+            patience = 0.0
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
             return
@@ -250,7 +256,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
         if not workers.failed:
             yield ReportFailure(round_)
         return
-    if failed and not workers.failed:
+    if failed and (not workers.failed or workers.told_broken):
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
         yield from _examine(local, round_.incarnation)

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 from spotelastic.agent.actions import Action, Exit, FlushUploads, KillWorkers, Say, Wake
-from spotelastic.agent.state.values import NodeState
+from spotelastic.agent.state.values import NodeState, local_rank_of
 from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.rendezvous import proposed
 from spotelastic.rendezvous.view import RunState
@@ -36,7 +36,7 @@ def stuck(local: NodeState, now: float) -> Iterator[Action | Wake]:
     if now < workers.gone_by:
         yield Wake(workers.gone_by)
         return
-    ranks = sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
+    ranks = sorted(workers.first_rank + local_rank_of(name) for name in workers.alive)
     yield Exit(
         STUCK,
         f"rank {', '.join(map(str, ranks))} cannot be ended: SIGKILL has had no effect for "

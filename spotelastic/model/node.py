@@ -72,6 +72,10 @@ class Node:
     """The group rank that the node asks for (rank policy "pinned"); unique among live nodes."""
     type: str = ""
     """The instance type; empty: not known. Nodes of unlike types are not equally fast."""
+    prepares: bool = False
+    """Whether its workers still prepare beside the round that trains. It counts as arrived after
+    that, unless the round needs it.
+    """
 
     @property
     def workers(self) -> int:

@@ -69,6 +69,8 @@ class Progress:
     """Seconds of a step in which its slowest worker works, and does not wait for other ranks."""
     waiting_time: float = 0.0
     """Seconds of a step in which that worker waits for them."""
+    rests: bool = False
+    """Whether its workers can outlive their round."""
 
 
 @dataclass(frozen=True, slots=True)

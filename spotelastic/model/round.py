@@ -26,7 +26,7 @@ Cause = Word[
     "settings",  # min, max, schedule or code changed
     "commit",  # the object store, which was away, has a later step
 ]
-InPlace = Word["", "keep", "restore"]
+InPlace = Word["", "keep", "restore", "prepare"]
 CAUSES: frozenset[str] = frozenset(
     ("start", "arrival", "drain", "loss", "worker", "stall", "store", "settings", "commit")
 )
@@ -128,7 +128,11 @@ class Round:
     changes do not wait for one; 0: it has one, or nothing is known."""
     in_place: InPlace = ""
     """What workers that have rested do: keep their state, which is that of `resume.step`; or
-    restore, as all do; empty: their processes are replaced."""
+    restore, as all do; empty: their processes are replaced. New workers are told the same, and
+    "prepare" where they come to the beginning of their training beside a round."""
+    rests: bool = False
+    """Whether its workers are known to be able to outlive it. Nodes that come prepare theirs then
+    before they count as arrived."""
     fruitless: int = 0
     """Rounds in a row, up to this one, that workers entered in place without a new step between."""
 

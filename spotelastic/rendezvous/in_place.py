@@ -15,6 +15,7 @@ from spotelastic_checkpoints.types import Resume
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Failure
 from spotelastic.model.round import Acknowledgement, Round
+from spotelastic.rendezvous.view import RunState
 
 FRUITLESS = 3
 """Rounds in a row that may be entered in place without a step. Then the processes are replaced:
@@ -51,21 +52,28 @@ def keepers(round_: Round, acks: Iterable[Acknowledgement]) -> dict[str, tuple[S
     }
 
 
-def source(
-    round_: Round, standings: Sequence[Standing], chosen: Resume, *, all_keep: bool
-) -> Resume | None:
-    """Returns what a round resumes from whose `standings` keep their state; None if they cannot.
+def source(round_: Round, step: int | None, chosen: Resume, *, all_keep: bool) -> Resume | None:
+    """Returns what a round resumes from whose workers go on from `step`; None if they cannot.
 
     `chosen` is what all members could restore. Members without a state of their own need it, and
     it has to be the very step at which the others are.
     """
-    step = agreed_step(standings)
     if step is None:
         return None
     if all_keep:
         return Resume("memory", step, round_.parent)
     same = chosen.kind == "memory" and chosen.incarnation == round_.parent
     return chosen if same and chosen.step == step else None
+
+
+def peer_is_lost(seen: RunState, round_: Round) -> bool:
+    """Whether a member of a proposed round is almost certainly gone: the collectives of others have
+    failed, none of their workers has, and only that member has not answered.
+    """
+    told = [failure for failure in seen.failures.values() if failure.round == round_.parent]
+    answered = {ack.node for ack in seen.acks.values() if ack.round == round_.incarnation}
+    silent = [member for member in round_.members if member.node not in answered]
+    return bool(told) and all(failure.broken for failure in told) and len(silent) == 1
 
 
 def fallen(round_: Round, failures: Collection[Failure]) -> set[str]:

@@ -301,7 +301,7 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
 
     A storage may be claimed after the round has started.
     """
-    if known is not None and replace(known, epoch=round_.epoch, schedule=round_.schedule) == round_:
+    if known is not None and _same_but_for_what_is_learnt(known, round_):
         return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
     if round_.in_place == "keep":
@@ -322,6 +322,11 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
             "in_place": round_.in_place,
         },
     )
+
+
+def _same_but_for_what_is_learnt(known: Round, round_: Round) -> bool:
+    learnt = {"epoch": round_.epoch, "schedule": round_.schedule, "rests": round_.rests}
+    return replace(known, **learnt) == round_
 
 
 def _schedule_event(round_: Round, now: float) -> Event:

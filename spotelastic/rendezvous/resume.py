@@ -74,6 +74,14 @@ def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
     )
 
 
+def is_newest(
+    parent: str, step: int, commits: Iterable[Commit], known: Commit | None = None
+) -> bool:
+    """Whether no commit is later than the state that the workers of `parent` have at `step`."""
+    newest = newest_known(commits)
+    return newest is None or _is_later(Resume("memory", step, parent), newest, known)
+
+
 def newest_known(commits: Iterable[Commit]) -> Commit | None:
     return max(commits, default=None)
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.job import ENDED, Failure, Job, Settings
+from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
 from spotelastic.rendezvous import agreement, in_place, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
@@ -107,6 +108,9 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
     if claim is not None and later is None:
         claimed = replace(round_, epoch=claim.epoch)
         return RoundDecision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
+    if not round_.rests and any(told.rests for told in _progress(at.seen, round_)):
+        known = replace(round_, rests=True)
+        return RoundDecision((WriteRound(known),), "its workers can outlive it")
     done = {m.node for m in round_.members if f"{round_.incarnation}/{m.node}" in at.seen.finished}
     if len(done) == len(round_.members):
         return _succeed(at, round_)
@@ -280,6 +284,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         suspects=round_.suspects,
         excused=round_.excused,
         plain=round_.plain,
+        rests=round_.rests and cause != "settings",
         fruitless=0 if cause == "settings" else round_.fruitless,
     )
     return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)
@@ -319,6 +324,12 @@ def _is_here(seen: RunState, member: Member) -> bool:
     return live is not None and live.node.incarnation == member.incarnation
 
 
+def _progress(seen: RunState, round_: Round) -> list[Progress]:
+    """Returns what the members have reported of this round."""
+    told = (seen.progress.get(member.node) for member in round_.members)
+    return [each for each in told if each is not None and each.round == round_.number]
+
+
 def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
     """Returns the first node's acknowledgement if it has claimed an epoch since the round
     started.
@@ -336,8 +347,7 @@ def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Comm
     """
     if round_.epoch or round_.plain or claim.commit is None:
         return None
-    told = (seen.progress.get(member.node) for member in round_.members)
-    steps = [each.step for each in told if each is not None and each.round == round_.number]
+    steps = [told.step for told in _progress(seen, round_)]
     reached = max([round_.resume.step, *steps])
     return claim.commit if claim.commit.step > reached else None
 

@@ -34,6 +34,13 @@ def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
         if node.node.incarnation not in missed and _matches(at.seen, node)
     }
     staying = {name: node for name, node in live.items() if name not in at.seen.drains}
+    arrived = {
+        name: node
+        for name, node in staying.items()
+        if not node.node.prepares or (round_ is not None and round_.member(name) is not None)
+    }
+    if len(arrived) >= at.settings.min_nodes:
+        staying = arrived
     short = at.settings.min_nodes - len(staying)
     if short <= 0 or round_ is None:
         return staying

@@ -12,34 +12,33 @@ The same script runs under `spotelastic up` and `spotelastic run`, under torchru
 
 import os
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
-import torch
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
-from spotelastic_checkpoints.errors import CheckpointsError
-from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Schedule
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training.restore.restored import RestoreSource
-from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH, open_source
+from spotelastic.training.in_place import watching
+from spotelastic.training.in_place.batches import Batches
+from spotelastic.training.in_place.groups import groups
+from spotelastic.training.in_place.meeting import Training
+from spotelastic.training.in_place.steps import Step, Steps
+from spotelastic.training.restore.own_values import added_values, branch_of, restore_randomness
+from spotelastic.training.restore.resuming import NO_BRANCH, open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
-from spotelastic.training.runtime.session import WorkerSession, open_session
-from spotelastic.training.save.overlap import Copying
+from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
+from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
-from spotelastic.training.state import randomness
 from spotelastic.training.state.state import State
-from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit. The last save is given up after so long without a
@@ -52,6 +51,10 @@ AGREED_PATIENCE = 10.0
 
 Otherwise a state that grows from save to save would never be saved.
 """
+
+T = TypeVar("T")
+
+watching.watch()
 
 
 class Checkpointer:
@@ -90,14 +93,7 @@ class Checkpointer:
         self._storage = storage
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
-        self._overlaps = overlap
-        self._copying: Copying | None = None
-        """The last save, while it is being copied. Until then the client belongs to the copying
-        thread.
-        """
-        self._call = 0.0
-        """Seconds that the call took which began this save."""
-        self._hook: RemovableHandle | None = None
+        self._beside = Beside(wanted=overlap)
         self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
@@ -114,8 +110,20 @@ class Checkpointer:
         self._last_committing = 0
         """The last step that was sealed to be committed."""
         self._branch = NO_BRANCH
-        self.stall = 0.0
-        """Seconds for which the last save kept training waiting."""
+        training = Training(
+            state=self._state,
+            groups=groups,
+            last_step=lambda: self._last_step,
+            ranks=lambda: self._entered()[0].ranks,
+            count=self.step,
+            count_quietly=self._count,
+            leave=self._leave_round,
+            enter=self._enter,
+            restore=self._load,
+            resumed=self._resumed,
+            complain=self._complain,
+        )
+        self._steps = Steps(training)
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
@@ -125,30 +133,51 @@ class Checkpointer:
             raise UsageError("this Checkpointer was left: to go on, make another of the same state")
         Checkpointer._open, self._process = self, os.getpid()
         try:
-            return self._enter()
+            if groups.prepares is None:
+                self._enter()
+            return self
         except BaseException:
             Checkpointer._open = None
             raise
 
-    def _enter(self) -> Self:
+    def _enter(self) -> None:
         self._session = open_session(self._storage, self._schedule, take_over=self._take_over)
         ranks = self._session.ranks
         self._state.rank, self._state.world_size = ranks.rank, ranks.world_size
-        try:
-            self._client = WorkerClient(
-                self._session.socket,
-                round=self._session.round,
-                rank=ranks.rank,
-                local_rank=ranks.local_rank,
-            )
-        except CheckpointsError as error:
-            self._session.close(False)
-            raise SpotelasticError(str(error)) from error
+        self._client = self._session.attach()
         self._losses = Losses(self._client.page)
         self._measuring = measuring(self._client.page, ranks.world_size)
-        self._plan = SavePlan(self._state, self._session, self._client, self._added)
-        self._client.page.enter(0)
-        return self
+        self._plan = SavePlan(
+            self._state,
+            self._session,
+            self._client,
+            lambda: added_values(ranks, lambda: self._last_step, lambda: self._branch),
+        )
+        self._saved_step = self._last_committing = 0
+        self._client.page.enter(self._last_step)
+
+    def _leave_round(self) -> None:
+        """End what belongs to a round that is over. This process goes on in another one."""
+        if self._session is None or self._client is None or self._plan is None:
+            return
+        self._settle(self._client)
+        if self._measuring is not None:
+            self._measuring.close()
+        self._plan.close()
+        self._client.close()
+
+    def _complain(self, message: str) -> None:
+        self._entered()[1].complain(message)
+
+    def _count(self, step: int) -> None:
+        """Count a step that the other ranks have finished in a round that is over."""
+        self._told_step = self._last_step = step
+        self._state.stepped()
+
+    def _resumed(self, step: int) -> None:
+        _, client, _ = self._entered()
+        client.page.enter(step)
+        self._last_step = step
 
     def __exit__(
         self,
@@ -159,6 +188,9 @@ class Checkpointer:
         if os.getpid() != self._process:
             return  # this is the end of a forked child: saves, slots and daemon are its parent's
         Checkpointer._open = None
+        self._steps.close()
+        if self._session is None:  # it was never in its round
+            return
         session, client, plan = self._entered()
         losses = self._losses
         assert losses is not None
@@ -173,8 +205,7 @@ class Checkpointer:
                 finally:
                     losses.finish()
         finally:
-            if self._hook is not None:
-                self._hook.remove()
+            self._beside.close()
             if self._measuring is not None:
                 self._measuring.close()
             plan.close()
@@ -199,24 +230,56 @@ class Checkpointer:
         differs) or if `step` was never committed. Raises `SpotelasticError` if nothing can be
         restored; the state may then be filled in part.
         """
+        if self._steps.enter_prepared():
+            return self._last_step
         session, client, plan = self._entered()
         if self._last_step and plan.is_made:
             raise UsageError(
                 "restore() comes before the first step(): to go back, start the run again with "
                 "restore(step=...)"
             )
+        if self._load(session.ranks, step):
+            client.page.enter(self._last_step)
+        return self._last_step
+
+    def _load(self, ranks: Ranks, step: int | None = None) -> int:
+        """Restore on these ranks, and return the step."""
+        session, client, _ = self._entered()
         self._restored = True
-        restored = open_source(session, client, self._state, step)
+        restored = open_source(replace(session, ranks=ranks), client, self._state, step)
         if restored is None:
+            if self._told_step:
+                raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
         restored.load(self._state)
-        self._restore_randomness(session, restored)
-        self._branch = step if step is not None else _branch_of(restored)
+        restore_randomness(session.ranks, restored)
+        self._branch = step if step is not None else branch_of(restored)
         client.restored(restored.ident)
-        client.page.enter(restored.step)
         self._last_step = restored.step
         self._last_committing = restored.step if restored.source.kind == "store" else 0
         return restored.step
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """Yield the steps that are left of `total`. Make each in a block: `with step:`.
+
+        The state is restored first if `restore()` was not called. At the end of a block the step is
+        recorded, and saved if a save is due, as `step()` does. Set `step.loss` in the block to have
+        the loss shown.
+
+        If nodes come or go, this process goes on with those that are left. A step in which a peer
+        was lost is undone, and comes again; `step.finished` says after the block whether it counts.
+        """
+        if not self._restored:
+            self.restore()
+        return self._steps.until(total)
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """Yield a loader's batches for ever, for use in the blocks of `steps()`.
+
+        The loader begins again where it ends. If a step is begun again, its batches come again.
+        With an `ElasticSampler` they are this rank's new share of them.
+        """
+        return Batches(loader, self._steps)
 
     def step(self, step: int, loss: Any = None) -> None:
         """Record that the optimizer steps 1 to `step` are done, and save if a save is due.
@@ -226,6 +289,10 @@ class Checkpointer:
         element, is shown in the status and the loss curve. At a step that all ranks have agreed on,
         because a node is about to come or go, the call waits.
         """
+        if self._steps.is_within:
+            raise UsageError(
+                "checkpoint.step() within the block of a step: the block's end does what it does"
+            )
         session, client, plan = self._entered()
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
@@ -239,7 +306,7 @@ class Checkpointer:
         self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
         self._last_step = step
-        if self._copying is not None and self._copying.is_over:
+        if (copying := self._beside.copying) is not None and copying.is_over:
             self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
@@ -297,6 +364,11 @@ class Checkpointer:
         return client.flush(timeout)
 
     @property
+    def stall(self) -> float:
+        """Seconds for which the last save kept training waiting."""
+        return self._beside.stall
+
+    @property
     def interrupted(self) -> bool:
         """Whether a node is about to come or go, or this node has received its notice.
 
@@ -347,11 +419,11 @@ class Checkpointer:
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
                 plan.compare_values(step)
-            self._copying = plan.saver.begin(
+            copying = plan.saver.begin(
                 slot,
                 step,
                 due=due,
-                overlaps=overlaps and self._overlaps,
+                overlaps=overlaps and self._beside.wanted,
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
@@ -369,62 +441,24 @@ class Checkpointer:
             if plan.ask_again(step, change):
                 self._make_plan(plan)
             return False
-        self.stall = time.perf_counter() - begun
+        self._beside.begun(client, copying, time.perf_counter() - begun)
         self._saved_step = step
         if due:
             self._last_committing = step
-        if self._copying is None:
-            client.page.saved(self.stall)
-        else:
-            self._call = self.stall
+        if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
 
-    def _before_step(self, *_: Any) -> None:
-        """Protect the save being copied, before a step of any optimizer."""
-        if self._copying is None or os.getpid() != self._process:
-            return
-        begun = time.perf_counter()
-        self._copying.guard()
-        self.stall += time.perf_counter() - begun
-
     def _settle(self, client: WorkerClient) -> None:
         """Wait until the save that is being copied is sealed, or has failed."""
-        copying = self._copying
-        if copying is None:
-            return
-        copying.settle()
-        self._copying = None
-        if copying.error is None:
-            # This is what an agreed save would take, for which training waits.
-            client.page.saved(self._call + copying.effort)
-            return
-        self._saved_step = self._last_committing = 0
-        self._overlaps = False
-        client.complain(
-            f"a save that was copied during training was dropped: {copying.error}; "
-            "from now on training waits for each copy"
-        )
+        if not self._beside.settle(client):
+            self._saved_step = self._last_committing = 0
 
     def _make_plan(self, plan: SavePlan) -> None:
         """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
         plan.make(self._last_step)
-        if self._overlaps and plan.has_optimized and self._hook is None:
-            # The hook is called, not traced, where a step is compiled. What that imports,
-            # optimizers import.
-            hook = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
-            self._hook = register_optimizer_step_pre_hook(hook)
-
-    def _added(self) -> list[ValueEntry]:
-        """Return the values that are saved besides the script's state."""
-        assert self._session is not None
-        rank = self._session.ranks.rank
-        return [
-            _own_entry("step", lambda: self._last_step),
-            _own_entry("seed", torch.initial_seed),
-            _own_entry(BRANCH, lambda: self._branch),
-            _own_entry(f"rng-{rank}", randomness.capture, rank),
-        ]
+        if self._beside.wanted and plan.has_optimized:
+            self._beside.protect()
 
     def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:
         """Save and commit the last step, which is what the run was for, before the script ends."""
@@ -443,18 +477,6 @@ class Checkpointer:
             saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
         last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
 
-    # -- restoring --------------------------------------------------------------------------------
-
-    def _restore_randomness(self, session: WorkerSession, restored: RestoreSource) -> None:
-        rank = session.ranks.rank
-        state = None
-        if restored.world_size == session.ranks.world_size:
-            state = restored.own_value(f"rng-{rank}")
-        if state is not None:
-            randomness.apply(state)
-        else:
-            randomness.derive(restored.own_value("seed"), restored.step, rank)
-
     def _entered(self) -> tuple[WorkerSession, WorkerClient, SavePlan]:
         """Return what the Checkpointer works with. Raises `UsageError` outside of its context."""
         if self._session is None or self._client is None or self._plan is None:
@@ -471,12 +493,3 @@ class Checkpointer:
 
 def _falls_on(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _branch_of(restored: RestoreSource) -> int:
-    branch = restored.own_value(BRANCH)
-    return NO_BRANCH if branch is None else branch
-
-
-def _own_entry(name: str, get: Any, rank: int = SHARED) -> ValueEntry:
-    return ValueEntry(f"{OWN}.{name}", (OWN, name), get, rank)

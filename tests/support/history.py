@@ -193,9 +193,10 @@ def _succession(state: _State, old: Round | None, new: Round) -> Iterator[str]:
 
 
 def _advance(old: Round, new: Round) -> Iterator[str]:
-    """The same round, held back, started, or given its storage epoch or other intervals."""
+    """The same round, held back, started, or given its storage epoch or other intervals;
+    or its workers are known to rest."""
     if old.phase == "started":
-        if new != replace(old, epoch=new.epoch, schedule=new.schedule):
+        if new != replace(old, epoch=new.epoch, schedule=new.schedule, rests=new.rests):
             yield "changed after it had started"
     elif new.phase != "started" and new != replace(old, pause=new.pause, reason=new.reason):
         yield "was proposed twice"

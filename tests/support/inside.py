@@ -23,13 +23,13 @@ def client_of(checkpoint: Checkpointer) -> WorkerClient:
 
 def copying_of(checkpoint: Checkpointer) -> Copying | None:
     """The save that is being copied beside training."""
-    return checkpoint._copying
+    return checkpoint._beside.copying
 
 
 def parts_of(checkpoint: Checkpointer) -> Sequence[DeviceCopy]:
     """The copy that is made beside training, of each device's tensors."""
-    assert checkpoint._copying is not None
-    return checkpoint._copying._parts
+    assert checkpoint._beside.copying is not None
+    return checkpoint._beside.copying._parts
 
 
 def tensors_copied(checkpoint: Checkpointer) -> int:

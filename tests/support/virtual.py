@@ -1,7 +1,8 @@
 """Simulates whole clusters in virtual time: real decisions of agents and holder on a store in
 memory.
 
-Workers, daemons and clouds are simulated. Nothing here sleeps or starts a thread.
+Workers, daemons and clouds are simulated. Nothing here sleeps or starts a thread. Workers step as
+one, or each has its own state and can rest (`in_place=True`).
 
 Simulated: a zygote that takes `WARM` seconds; workers that restore, step in lockstep once all of a
 round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed steps; an
@@ -18,6 +19,7 @@ from typing import Any
 from spotelastic_checkpoints.types import Commit
 from support.history import Recorder, violations
 from support.virtual_node import SimNode
+from support.virtual_ranks import Group, Rank, Saves
 from support.virtual_training import STEP, Training
 
 from spotelastic.model.job import Job, Settings
@@ -41,6 +43,7 @@ class World:
         plain: bool = False,
         sharded: bool = False,
         gpus: bool = False,
+        in_place: bool = False,
     ) -> None:
         self.now = 1e6
         self.settings = settings
@@ -56,7 +59,7 @@ class World:
         """The committed step that the scripts restore instead of the newest one."""
         self.nodes: dict[str, SimNode] = {}
         self.ranks: dict[str, int | None] = {}
-        self.trainings: dict[str, Training] = {}
+        self.trainings: dict[str, Training | Group] = {}
         self.rounds: list[Round] = []
         self.hurried: dict[str, float] = {}
         """By name of a node: when its daemon knows that it will be gone."""
@@ -73,11 +76,20 @@ class World:
         self.plain, self.sharded, self.gpus = plain, sharded, gpus
         """The script has no Checkpointer; every node's slots are needed for a whole state; nodes
         have GPUs, which they look at."""
+        self.in_place = in_place
+        """Workers have states of their own (`virtual_ranks`), and can rest."""
+        self.saves = Saves(self)
+        self.at_word: Callable[[Rank], None] | None = None
+        """Told whenever a worker that can rest comes to another point."""
         self.history = Recorder()
         self.said: list[tuple[str, str]] = []
         """What nodes told people, with the node's name."""
         self.store.watch(self.keys.root, self.history)
         self.store.watch(self.keys.all, self._record)
+
+    def comes_to(self, rank: Rank) -> None:
+        if self.at_word is not None:
+            self.at_word(rank)
 
     def new_id(self) -> str:
         return f"id{next(self._ids)}"

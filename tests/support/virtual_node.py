@@ -61,6 +61,9 @@ class VirtualSession:
         world, node = self._node.world, self._node
         if not node.alive or node.exit_code is not None or lease != self.lease:
             return
+        if node.frozen:
+            world.after(world.settings.lease / 3, lambda: self._refresh(lease))
+            return
         try:
             left = node.client.refresh(lease)
         except Unavailable:
@@ -113,6 +116,10 @@ class SimNode:
         """Seconds until its agent takes notice of anything."""
         self.message = "x"
         """Of its failures."""
+        self.can_rest = True
+        """Whether its worker can, in a world where workers do."""
+        self.frozen = False
+        """The machine does nothing, and all its connections stay."""
         self.hangs = False
         """Its workers never end by themselves."""
         self.finalizes = 0.0
@@ -173,9 +180,23 @@ class SimNode:
         """The machine vanishes: nothing of it says goodbye."""
         self.alive = False
         self._watches.close()
+        self.processes.vanish()
         for training in self.world.trainings.values():
             training.leave(self.name)
         self.world.nodes.pop(self.name, None)
+
+    def freeze(self, seconds: float) -> None:
+        """The whole machine does nothing for a while."""
+        self.frozen = True
+        if self.processes.rank is not None:
+            self.processes.rank.freeze()
+        self.world.after(seconds, self._thaw)
+
+    def _thaw(self) -> None:
+        self.frozen = False
+        if self.processes.rank is not None:
+            self.processes.rank.thaw()
+        self.stir()
 
     def notice(self, seconds: float) -> None:
         now = self.now
@@ -204,10 +225,13 @@ class SimNode:
         self.post(Signalled(15))
 
     def worker_exits(self, round_: str, code: int) -> None:
+        rank = self.processes.rank
+        if rank is not None and not rank.alive:
+            return
         training = self.world.trainings.get(round_)
         if training is not None and code != 0:
             training.leave(self.name)
-        worker = f"{round_}/0"
+        worker = self.processes.vanish() or f"{round_}/0"
         if code > 0 and self.finalizes:
             self.post(WorkerFailing(worker, code))
             self.world.after(self.finalizes, lambda: self.post(Exited(worker, code)))
@@ -235,7 +259,7 @@ class SimNode:
 
     def _turn(self) -> None:
         self._stirred = False
-        if not self.alive or self.exit_code is not None:
+        if not self.alive or self.frozen or self.exit_code is not None:
             return
         inbox, self._inbox = self._inbox, []
         for item in inbox:
@@ -254,6 +278,7 @@ class SimNode:
 
     def _exit(self, code: int) -> None:
         self.exit_code = code
+        self.processes.vanish()
         if self.world.nodes.get(self.name) is self and not self.world.done:
             del self.world.nodes[self.name]
         self._watches.close()

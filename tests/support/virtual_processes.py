@@ -3,16 +3,18 @@
 In place of `agent/node_processes.py`. Each action tells what it did by the same events.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, WorkerStep
+from support.virtual_ranks import FORK, Group, Rank
 from support.virtual_training import Training
 
 from spotelastic.agent import actions
 from spotelastic.agent.environment import MEASUREMENTS
 from spotelastic.agent.executor import Events
+from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from support.virtual_node import SimNode
 
 WARM = 3.0
-FORK = 0.05
 EXAMINED = 1.0
 """Seconds that nvidia-smi takes."""
 
@@ -36,8 +37,10 @@ class VirtualProcesses:
     def __init__(self, node: "SimNode") -> None:
         self._node, self._world = node, node.world
         self.slots: list[Snapshot] = []
-        self._training: Training | None = None
+        self._training: Training | Group | None = None
         """Of the workers that this node runs."""
+        self.rank: Rank | None = None
+        """The worker, if it can rest."""
         self._store = ""
         """Name of the round store that runs here."""
         self._serves = False
@@ -45,6 +48,13 @@ class VirtualProcesses:
 
     def close(self) -> None:
         pass
+
+    def vanish(self) -> str:
+        """The worker is gone, if it is one that can rest. Returns its name."""
+        if self.rank is None:
+            return ""
+        self.rank.vanish()
+        return self.rank.name
 
     def seal(self, round_: Round, step: int) -> None:
         member = round_.member(self._node.name)
@@ -71,12 +81,19 @@ class VirtualProcesses:
     def zygote_dies(self) -> None:
         """All that it has started dies with it."""
         self.store_dies()
-        workers = self._node.local.workers
-        for name in workers.alive if workers is not None else ():
-            self._world.trainings[workers.round].leave(self._node.name)
-            self._node.post(events.Exited(name, -9))
+        self.vanish()
+        for workers in self._those_that_live():
+            if workers.round:
+                self._world.trainings[workers.round].leave(self._node.name)
+            for name in workers.alive:
+                self._node.post(events.Exited(name, -9))
         if self._node.local.membership.zygote:
             self._node.post(events.ZygoteGone())
+
+    def _those_that_live(self) -> list[Workers]:
+        local = self._node.local
+        resting = [local.resting.workers] if local.resting is not None else []
+        return resting + ([local.workers] if local.workers is not None else [])
 
     # -- what the daemon answers ------------------------------------------------------------------
 
@@ -105,12 +122,16 @@ class VirtualProcesses:
             training.target[self._node.name] = target
         else:
             training.target.pop(self._node.name, None)
+        if self.rank is not None:
+            self.rank.looks()
         return self._steps()
 
     def _steps(self) -> tuple[WorkerStep, ...]:
         training = self._training
-        if training is None:
+        if training is None or (self.rank is not None and self.rank.group is None):
             return ()
+        if isinstance(training, Group):
+            return (self._page(),)
         step_time = self._world.step_time
         every = max(1, round(self._world.settings.slow_after / MEASUREMENTS / step_time))
         own = self._world.own.get(self._node.name, step_time / 2)
@@ -129,6 +150,21 @@ class VirtualProcesses:
             waiting_time=step_time - own,
         )
         return (page,)
+
+    def _page(self) -> WorkerStep:
+        rank, step_time = self.rank, self._world.step_time
+        assert rank is not None
+        return WorkerStep(
+            0,
+            0,
+            rank.state.step if rank.begun else 0,
+            step_time,
+            rank.first_at,
+            rank.last_at,
+            attached=not self._world.plain,
+            waiting=rank.where == "waiting",
+            stall=self._world.stall,
+        )
 
     def round_end(self, workers: Workers) -> RoundEnd:
         self._asked()
@@ -188,6 +224,26 @@ class VirtualProcesses:
             case actions.CloseStore():
                 self._store = ""
                 return [events.StoreClosed()]
+        return self._in_place(action, local)
+
+    def _in_place(self, action: actions.Action, local: NodeState) -> Events:
+        workers, resting = local.workers, local.resting
+        match action:
+            case actions.RestWorkers():
+                assert workers is not None and self.rank is not None
+                self.rank.is_asked()
+                self._world.trainings[workers.round].target.pop(self._node.name, None)
+                return [events.RestRequested()]
+            case actions.EnterRound(round_, member):
+                self._asked()
+                alone = resting is not None and not resting.workers.round
+                return self._enter(round_, round_.first_rank(member.slot), alone=alone)
+            case actions.PrepareWorkers(round_):
+                return self._prepare(round_)
+            case actions.EndRest():
+                assert resting is not None
+                self._end(resting.workers.alive)
+                return [events.RestOver()]
         return self._workers(action, local)
 
     def _workers(self, action: actions.Action, local: NodeState) -> Events:
@@ -206,7 +262,10 @@ class VirtualProcesses:
             case actions.EndRound():
                 assert workers is not None
                 self._training = None
-                return [events.RoundEnded(self.round_end(workers) if self._serves else None)]
+                if not workers.round:
+                    return [events.RoundEnded(None, action.rests)]
+                end = self.round_end(workers) if self._serves else None
+                return [events.RoundEnded(end, action.rests)]
             case actions.LookAtSteps():
                 return [events.StepsRead(self.status().workers)]
             case actions.Listen():
@@ -219,14 +278,44 @@ class VirtualProcesses:
 
     def _start(self, round_: Round, first_rank: int) -> Events:
         world, incarnation = self._world, round_.incarnation
-        training = world.trainings.setdefault(incarnation, Training(world, round_))
-        self._training = training
-        world.after(FORK, lambda: self._join(training))
+        training = self._training_of(round_)
+        if isinstance(training, Group):
+            assert self.rank is None or not self.rank.alive, "two workers of one rank"
+            self.rank = Rank(self._node, training)
+        else:
+            world.after(FORK, lambda: self._join(training))
         alive = frozenset([f"{incarnation}/0"])
         started = events.WorkersStarted(
             incarnation, round_.number, first_rank, round_.epoch, alive, round_.resume.step
         )
         return [started]
+
+    def _prepare(self, round_: Round) -> Events:
+        self._training = None
+        assert self.rank is None or not self.rank.alive, "two workers of one rank"
+        self.rank = Rank(self._node)
+        return [
+            events.WorkersStarted("", 0, 0, 0, frozenset(["/0"]), 0),
+            events.Said(prepared(round_)),
+        ]
+
+    def _enter(self, round_: Round, first_rank: int, *, alone: bool) -> Events:
+        training, rank = self._training_of(round_), self.rank
+        assert rank is not None and isinstance(training, Group)
+        rank.is_told(training, restores=alone or round_.in_place == "restore")
+        return [
+            events.WorkersEntered(
+                round_.incarnation, round_.number, first_rank, round_.epoch, round_.resume.step
+            )
+        ]
+
+    def _training_of(self, round_: Round) -> Training | Group:
+        world, incarnation = self._world, round_.incarnation
+        if incarnation not in world.trainings:
+            kind = Group if world.in_place else Training
+            world.trainings[incarnation] = kind(world, round_)
+        self._training = world.trainings[incarnation]
+        return self._training
 
     def _join(self, training: Training) -> None:
         workers = self._node.local.workers
@@ -236,11 +325,17 @@ class VirtualProcesses:
 
     def _kill(self, workers: Workers, but_failing: bool) -> Events:
         spared = workers.failing & workers.alive if but_failing else frozenset()
-        for name in workers.alive - spared:
+        if workers.round:
             self._world.trainings[workers.round].leave(self._node.name)
-            self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
+        self._end(workers.alive - spared)
         kill_at = self._node.now + FINALIZE_WITHIN if spared else None
         return [events.WorkersKilled(spared, kill_at)]
+
+    def _end(self, names: Iterable[str]) -> None:
+        """Kills workers, of which it is told a moment later."""
+        for name in names:
+            self.vanish()
+            self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
 
     def _claim(self, round_: str) -> None:
         world, node = self._world, self._node

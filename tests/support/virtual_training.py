@@ -99,14 +99,14 @@ class Training:
         if self.step >= self.world.steps:
             self.finish()
             return
-        if _falls_on(self.step, self.schedule.snapshot_every) and not self.world.plain:
+        if falls_on(self.step, self.schedule.snapshot_every) and not self.world.plain:
             self.seal(waiting=False)
         self.world.after(self.world.step_time, self.advance)
 
     def seal(self, waiting: bool) -> None:
         for name in sorted(self.here):
             self.world.nodes[name].sealed(self.round, self.step, waiting)
-        if waiting or _falls_on(self.step, self.schedule.checkpoint_every):
+        if waiting or falls_on(self.step, self.schedule.checkpoint_every):
             self._upload(self.step)
 
     def _upload(self, step: int) -> None:
@@ -140,5 +140,5 @@ class Training:
             node.worker_exits(self.round.incarnation, 0)
 
 
-def _falls_on(step: int, every: int) -> bool:
+def falls_on(step: int, every: int) -> bool:
     return every > 0 and step % every == 0

@@ -16,6 +16,8 @@ from spotelastic.agent.actions import (
     EndRest,
     EndRound,
     EnterRound,
+    KillWorkers,
+    PrepareWorkers,
     ReportNotKept,
     RestWorkers,
     StartWorkers,
@@ -24,6 +26,9 @@ from spotelastic.agent.actions import (
 from spotelastic.agent.state.values import NodeState, Workers
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
+
+PREPARE_WITHIN = 1800.0
+"""Seconds in which workers prepare. Those that take longer start with a round, as others do."""
 
 
 def may_rest(local: NodeState, round_: Round, mine: Member | None) -> bool:
@@ -50,16 +55,18 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
     if resting is None:
         return
     mine = round_.member(local.node.id) if round_ is not None and local.node is not None else None
+    reachable = len(resting.workers.listening) == len(resting.workers.alive)
     may_enter = (
         round_ is not None
         and mine is not None
         and not local.departs
-        and round_.parent == resting.workers.round
+        and resting.workers.round in ("", round_.parent)
         and round_.cause != "settings"
         and len(resting.workers.alive) == mine.workers
         and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))
     )
-    if not may_enter:
+    waits = round_ is not None and not resting.workers.round and _may_prepare(local, round_)
+    if not reachable or not (may_enter or waits):
         yield EndRest()
 
 
@@ -73,18 +80,76 @@ def rest(workers: Workers) -> Iterator[Action | Wake]:
         yield Wake(workers.rest_by)
 
 
+# -- workers that prepare -------------------------------------------------------------------------
+
+
+def prepares(local: NodeState, seen: RunState) -> bool:
+    """Whether this node has workers prepare, or should, before it counts as arrived."""
+    round_ = seen.round
+    if round_ is None or not _may_prepare(local, round_) or local.resting is not None:
+        return False
+    preparing = local.workers is not None and not local.workers.round
+    return preparing or prepared(round_) not in local.reports.said
+
+
+def prepare(local: NodeState, seen: RunState) -> Iterator[Action]:
+    """Starts workers that prepare, once for each round that trains without this node."""
+    round_, membership = seen.round, local.membership
+    if round_ is None or round_.phase != "started" or local.workers is not None:
+        return
+    ready = membership.registered and membership.zygote and bool(local.store.daemon)
+    if ready and prepares(local, seen):
+        yield PrepareWorkers(round_)
+
+
+def look_after_prepared(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
+    """Lets workers prepare until all of them rest, unless they fail or are in the way."""
+    workers, round_ = local.workers, seen.round
+    if workers is None:
+        return
+    until = workers.started_at + PREPARE_WITHIN
+    if not workers.alive:
+        yield EndRound()
+    elif workers.killed:
+        return
+    elif round_ is None or not _may_prepare(local, round_) or workers.exits or now >= until:
+        yield KillWorkers()
+    elif workers.all_rest:
+        yield EndRound(rests=True)
+    else:
+        yield Wake(until)
+
+
+def _may_prepare(local: NodeState, round_: Round) -> bool:
+    """Whether a round goes on without this node that its workers could enter later."""
+    outside = local.node is None or round_.member(local.node.id) is None
+    notice = local.departure.notice
+    leaves = local.departs or (notice is not None and notice.kind.traits.drains)
+    return outside and round_.phase != "over" and round_.rests and not leaves
+
+
+# -- the round ------------------------------------------------------------------------------------
+
+
 def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]:
     """Has this node's workers take up the round: those that rest, or new ones."""
     incarnation = round_.incarnation
     if local.resting is not None:
         if round_.in_place:
             yield EnterRound(round_, member)
-    elif round_.in_place == "keep" and local.agreement.kept == incarnation:
+    elif round_.in_place == "keep" and (
+        local.agreement.kept == incarnation or not round_.resume.holders
+    ):
         # They have ended meanwhile, and with them the state that the round counts on.
         if not_kept(round_) not in local.reports.said:
             yield ReportNotKept(round_)
     elif local.membership.zygote and not local.departure.leaving:
         yield StartWorkers(round_, member)
+
+
+def prepared(round_: Round) -> str:
+    """Returns the topic that says that workers were started to prepare beside a round."""
+    return f"prepared {round_.incarnation}"
 
 
 def not_kept(round_: Round) -> str:

@@ -366,7 +366,8 @@ class WorkersReleased(AgentEvent, frozen=True):
 
 
 class FailureReported(AgentEvent, frozen=True):
-    pass
+    broken: bool = False
+    """Whether no more was reported than that a collective has failed."""
 
 
 class SilenceReported(AgentEvent, frozen=True):

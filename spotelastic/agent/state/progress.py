@@ -34,6 +34,7 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         measured=min((w.measured for w in status.workers), default=0),
         own_time=slowest.own_time if slowest is not None else 0.0,
         waiting_time=slowest.waiting_time if slowest is not None else 0.0,
+        rests=local.workers is not None and local.workers.can_rest,
     )
 
 

@@ -24,6 +24,11 @@ BLIND = "blind"
 """Topic: this node cannot read what others have written. An acknowledgement takes it back."""
 
 
+def local_rank_of(name: str) -> int:
+    """Returns a worker's local rank, with which its name ends."""
+    return int(name.rpartition("/")[2])
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
     """A worker of this node that ended by itself, or reported a failure and is about to."""
@@ -96,6 +101,8 @@ class Workers:
     """Workers that have reported a failure, and may end by themselves."""
     failed: bool = False
     """Whether a failure of theirs has been reported."""
+    told_broken: bool = False
+    """Whether that was no more than a failed collective, which a worker's own failure explains."""
     resumed: int = 0
     """The step that they resume from. A page shows less before its worker has restored."""
     home: tuple[int, int] | None = None

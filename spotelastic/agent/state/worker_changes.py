@@ -9,7 +9,7 @@ from functools import singledispatch
 
 from spotelastic.agent.state import events
 from spotelastic.agent.state.silence import listened
-from spotelastic.agent.state.values import WorkerExit, Workers, look
+from spotelastic.agent.state.values import WorkerExit, Workers, local_rank_of, look
 
 REST_WITHIN = 2.0
 """Seconds in which workers that were asked to rest do so, before they are killed. It is far less
@@ -72,7 +72,7 @@ def _(event: events.WorkerFailing, workers: Workers, now: float) -> Workers:
 
 def _exits(workers: Workers, worker: str, code: int, now: float) -> tuple[WorkerExit, ...]:
     """Returns the exits with that of one worker, whose first report counts."""
-    rank = int(worker.rpartition("/")[2])
+    rank = local_rank_of(worker)
     if any(exit_.local_rank == rank for exit_ in workers.exits):
         return workers.exits
     return (*workers.exits, WorkerExit(rank, code, now))
@@ -88,7 +88,7 @@ def _(event: events.WorkersKilled, workers: Workers, now: float) -> Workers:
 
 @changed.register
 def _(event: events.FailureReported, workers: Workers, now: float) -> Workers:
-    return replace(workers, failed=True)
+    return replace(workers, failed=True, told_broken=event.broken)
 
 
 # -- in-place recovery ----------------------------------------------------------------------------

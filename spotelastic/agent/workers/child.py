@@ -10,6 +10,7 @@ objects are finalized.
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import random
@@ -131,6 +132,8 @@ def _work(order: dict[str, Any]) -> None:
     try:
         if order["numa"]:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
+        if "torch" in sys.modules or os.environ.get("SPOTELASTIC_IN_PLACE"):
+            _look_at_process_groups()
         if order["entry"] in ("script", "path", "module"):
             _as_if_started_afresh(order)
         entries.run(order["entry"], list(order["argv"]), search_path())
@@ -148,6 +151,16 @@ def _as_if_started_afresh(order: dict[str, Any]) -> None:
     shadows.forget(shadows.shadowed(folders, shadows.loaded_at_the_start()))
     if "torch" in sys.modules:
         late_variables.watch(os.environ, failure.tell)
+
+
+def _look_at_process_groups() -> None:
+    """Has those known that the script is going to make, so that it can leave them and live on.
+
+    It may make them before it imports spotelastic. The module is found by name: an agent knows of
+    training by messages alone.
+    """
+    if os.environ.get("SPOTELASTIC_CONTROL"):
+        importlib.import_module("spotelastic.training.in_place.watching").watch()
 
 
 def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:

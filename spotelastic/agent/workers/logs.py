@@ -156,6 +156,8 @@ class Logs:
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._new: list[tuple[int, _Pipe]] = []
+        self._pipes: dict[int, list[_Pipe]] = {}
+        """Those of the last worker of each local rank."""
         self._lock = threading.Lock()
         self._closing = False
         self._taken = 0
@@ -170,6 +172,7 @@ class Logs:
         The caller closes its own copies after the fork.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        self._pipes[local_rank] = []
         routes = [self._output.route(rank, local_rank, stream) for stream in STREAMS]
         streams = STREAMS[:1] if routes[0] == routes[1] else STREAMS
         return tuple(
@@ -180,6 +183,11 @@ class Logs:
     def path(self, folder: Path, rank: int, local_rank: int) -> Path:
         """Returns the file with what the worker wrote to stderr."""
         return folder / self._output.route(rank, local_rank, "stderr").file
+
+    def has_become(self, local_rank: int, rank: int) -> None:
+        """A worker goes on under another rank. Its files keep their names."""
+        for pipe in self._pipes.get(local_rank, ()):
+            pipe.rank = rank
 
     def close(self) -> None:
         """Reads what is left and stops. Logs a warning if not all of it could be shown."""
@@ -209,6 +217,7 @@ class Logs:
             route.needles,
             matches.open("ab", buffering=0) if matches is not None else None,
         )
+        self._pipes[local_rank].append(pipe)
         read, write = os.pipe2(os.O_CLOEXEC)
         with self._lock:
             self._new.append((read, pipe))

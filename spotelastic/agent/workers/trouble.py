@@ -1,5 +1,6 @@
 """What a worker that failed or stalled has left behind."""
 
+import signal
 from dataclasses import dataclass
 
 
@@ -11,3 +12,12 @@ class WorkerTrouble:
     traceback: str
     log: str
     """Path of what it wrote to stderr."""
+
+
+def describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

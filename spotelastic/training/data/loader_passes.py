@@ -31,6 +31,10 @@ class Pass:
         """Batches that the sampler has handed out."""
         self.steps = 0
         """Steps that were made since the pass began."""
+        self.is_over = False
+        """Whether the ranks have changed since it began, so that it deals out others' shares."""
+        self.handed_out = 0
+        """Batches that its loader had handed out when it ended."""
         loader = _loader_above()
         self.loader = weakref.ref(loader) if loader is not None else None
 
@@ -45,7 +49,12 @@ class Pass:
         if self.loader is None:
             return self.drawn - self.steps
         loader = self.loader()
-        return None if loader is None else getattr(loader, "_num_yielded", 0) - self.steps
+        return None if loader is None else _handed_out(loader) - self.steps
+
+    @property
+    def alive(self) -> object | None:
+        """The loader's iterator; None where there is none any more."""
+        return None if self.loader is None else self.loader()
 
 
 class Passes:
@@ -56,6 +65,8 @@ class Passes:
 
     def __init__(self) -> None:
         self._all: deque[Callable[[], Pass | None]] = deque(maxlen=_PASSES)
+        self._ended: list[Pass] = []
+        """Passes that ended before their time, of loaders that may have batches ready."""
 
     def __reduce__(self) -> tuple[type["Passes"], tuple[()]]:
         """Return a fresh object for a copy of the sampler, which no loop has iterated over."""
@@ -64,8 +75,31 @@ class Passes:
     def begin(self) -> Pass:
         """Begin a pass. A loader's lasts as long as its loop, another as long as its iterator."""
         begun = Pass()
+        if begun.loader is not None:  # a loader whose workers persist begins again with them
+            self._ended = [each for each in self._ended if each.loader != begun.loader]
         self._all.append(weakref.ref(begun) if begun.loader is None else lambda: begun)
         return begun
+
+    def end(self) -> None:
+        """End all passes before their time."""
+        self._ended = [each for each in self._ended if each.alive is not None]
+        for each in self._living():
+            each.is_over = True
+            if (loader := each.alive) is not None:
+                each.handed_out = _handed_out(loader)
+                self._ended.append(each)
+        self._all.clear()
+
+    def refuse_ended(self) -> None:
+        """Raise `UsageError` where a loader handed out a batch after its pass had ended."""
+        for each in self._ended:
+            loader = each.alive
+            if loader is not None and _handed_out(loader) > each.handed_out:
+                raise UsageError(
+                    "ElasticSampler: a batch was taken that was dealt out before the ranks "
+                    "changed: take batches of checkpoint.batches(loader), or begin iter(loader) "
+                    "again when a step is begun again"
+                )
 
     @property
     def waiting(self) -> list[int]:
@@ -102,6 +136,10 @@ class Passes:
         """Count a step in all passes."""
         for each in self._living():
             each.steps += 1
+
+
+def _handed_out(loader: object) -> int:
+    return int(getattr(loader, "_num_yielded", 0))
 
 
 def _loader_above() -> object | None:

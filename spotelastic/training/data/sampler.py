@@ -33,6 +33,16 @@ from spotelastic.training.data.permutation import Permutation
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """Where a sampler was when a step began."""
+
+    epoch: int
+    consumed: int
+    begun: bool
+    """Whether the loader had begun at it: one that begins there again draws no random number."""
+
+
+@dataclass(frozen=True, slots=True)
 class Microbatch:
     """A piece of a rank's share of a global batch.
 
@@ -123,6 +133,8 @@ class ElasticSampler(Sampler[list[int]]):
         self._passes = Passes()
         self._resumed = False
         """Whether the run resumed in mid-epoch, and has taken no batch since."""
+        self._begun_in: int | None = None
+        """The epoch in which a pass over the sampler was begun last."""
         self._before: torch.Tensor | None = None
         """State of torch's generator when the loader began to be made, after a resume in
         mid-epoch.
@@ -151,6 +163,7 @@ class ElasticSampler(Sampler[list[int]]):
         """
         if self._resumed and self._before is None:
             self._before = torch.get_rng_state()
+        self._begun_in = self.epoch
         return self._batches(self._passes.begin())
 
     def _batches(self, under_way: Pass) -> Iterator[list[int]]:
@@ -160,6 +173,8 @@ class ElasticSampler(Sampler[list[int]]):
         rank, world_size = _place(*self._place)
         order = Permutation(self.size, self.seed, self.epoch) if self._shuffle else None
         for start in range(self.consumed, self._usable, self.global_batch):
+            if under_way.is_over:
+                return  # the other batches are no longer this rank's
             end = min(start + self.global_batch, self._usable)
             # A rank without a share gets the first sample, for a microbatch of weight 0.
             own = np.arange(start + rank, end, world_size) if start + rank < end else [start]
@@ -181,6 +196,31 @@ class ElasticSampler(Sampler[list[int]]):
         self.consumed += self.batch
         if self.consumed >= self._usable:
             self.epoch, self.consumed = self.epoch + 1, 0
+
+    def position(self) -> Position:
+        """Return where the sampler is, before a step begins."""
+        begun = self._resumed or self._begun_in == self.epoch
+        return Position(self.epoch, self.consumed, begun)
+
+    def go_back(self, position: Position) -> None:
+        """Go back to where a step began that is begun again."""
+        self.epoch, self.consumed = position.epoch, position.consumed
+        self._go_on(begun=position.begun)
+
+    def begin_again(self) -> None:
+        """End all passes: the ranks have changed. The next pass goes on at the cursor."""
+        self._go_on(begun=self.position().begun)
+
+    def _go_on(self, *, begun: bool) -> None:
+        self._passes.end()
+        self._begun_in = None
+        self._resumed, self._before = begun, None
+
+    def refuse_ended(self) -> None:
+        """Raise `UsageError` where a batch was taken of a pass that had ended: it was dealt out to
+        other ranks.
+        """
+        self._passes.refuse_ended()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch. Changes nothing within that epoch."""

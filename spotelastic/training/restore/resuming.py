@@ -166,7 +166,7 @@ class _Resuming:
             message = (
                 f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
             )
-            if self.session.ranks.rank == 0:
+            if self.session.ranks.leads:
                 print(f"spotelastic: {message}", file=sys.stderr, flush=True)
                 # An agent makes an event of it; a script's own daemon would print it a second time.
                 if self.session.restarts:
@@ -268,7 +268,7 @@ class _Resuming:
     def _find(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
         """Find a commit by rank 0 and tell all ranks."""
         found: tuple[Commit | None, str] = None, ""
-        if self.session.ranks.rank == 0:
+        if self.session.ranks.leads:
             try:
                 found = self.client.find(self.patience.find_within, step=step, before=before), ""
             except CheckpointsError as error:

@@ -19,6 +19,7 @@ import msgspec
 import torch.distributed as dist
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.types import EpochClaim, MemberRanks, Resume, RoundInfo, Schedule
 
@@ -48,12 +49,21 @@ class Ranks:
     """Process group that carries Python objects between all ranks; None for a single process."""
 
     def gather(self, value: T) -> list[T]:
-        """Return every rank's value, by rank."""
+        """Return the value of every rank of the group, by rank."""
         if self.group is None:
             return [value]
-        values: list[Any] = [None] * self.world_size
+        values: list[Any] = [None] * dist.get_world_size(self.group)
         dist.all_gather_object(values, value, group=self.group)
         return values
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank does what one of the group does for all."""
+        return self.group is None or dist.get_rank(self.group) == 0
+
+    def on(self, group: Any) -> "Ranks":
+        """Return the same place, with a group of some of the ranks."""
+        return replace(self, group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,17 @@ class WorkerSession:
     """Ends what this process started. Takes whether the script ended well."""
     afresh: str = "--fresh"
     """What makes the run begin at step 0, for messages."""
+
+    def attach(self) -> WorkerClient:
+        """Return a client of the node's daemon. Raises `SpotelasticError` if it does not answer."""
+        ranks = self.ranks
+        try:
+            return WorkerClient(
+                self.socket, round=self.round, rank=ranks.rank, local_rank=ranks.local_rank
+            )
+        except CheckpointsError as error:
+            self.close(False)
+            raise SpotelasticError(str(error)) from error
 
 
 def find_ranks() -> Ranks:

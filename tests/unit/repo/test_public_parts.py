@@ -22,7 +22,7 @@ THEIRS = "it is moto's or torch's, which has the same name for something"
 EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
     "support/inside.py": (
         "the one file that looks into an open Checkpointer, which has no such thing for users",
-        {"_client", "_copying", "_held", "_parts", "_session", "PATIENCE"},
+        {"_beside", "_client", "_held", "_parts", "_session", "PATIENCE"},
     ),
     "integration/test_dcp_storage.py": (
         "sizes of CheckpointReader and CheckpointWriter, which take stock DCP's arguments alone",

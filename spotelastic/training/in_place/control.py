@@ -1,0 +1,117 @@
+"""The worker's end of the connection to its agent: it hears that it is to rest, and where to go on.
+
+A thread reads what the agent says, because the main thread may wait in a collective then. It wakes
+the main thread by closing the groups, and leaves the rest to it.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from spotelastic.model.in_place import (
+    Enter,
+    FromWorker,
+    Listening,
+    Rest,
+    Resting,
+    Standing,
+    ToWorker,
+)
+
+VARIABLE = "SPOTELASTIC_CONTROL"
+"""Variable with the path of the agent's socket. Without it, workers cannot rest."""
+PACKET = 1 << 20
+"""Bytes of the longest message: it has all variables of a worker's environment."""
+CONNECT_WITHIN = 5.0
+"""Seconds within which the agent has to accept the connection."""
+AGAIN = 0.05
+"""Seconds after which groups are closed again, until the main thread rests: it may just be making
+one.
+"""
+
+
+class Control:
+    """A connection on which this worker can be told to rest. Raises `OSError` without an agent."""
+
+    def __init__(self, path: str, round_: str, local_rank: int, close: Callable[[], None]) -> None:
+        """`close` wakes the main thread. It is called by another thread, whenever a rest is asked
+        for.
+        """
+        self.round = round_
+        """The last round that the worker was in, or was told to enter."""
+        self._close = close
+        self._asked = False
+        self._resting = False
+        """Whether the main thread waits for a round."""
+        self._order: Enter | None = None
+        self._changed = threading.Condition()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
+        self._socket.settimeout(CONNECT_WITHIN)
+        self._socket.connect(path)
+        self._socket.settimeout(None)
+        self._tell(Listening(round_, local_rank))
+        threading.Thread(target=self._read, name="control", daemon=True).start()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the agent wants this worker to leave the round that it is in."""
+        return self._asked
+
+    def rest(self, standing: Standing, broken: str = "", traceback: str = "") -> Enter:
+        """Say where the worker stands, and wait until a round is there to go on in.
+
+        A round that is over before the worker has entered it is left as well. Where the agent is
+        gone, this never returns: others end the process then.
+        """
+        with self._changed:
+            self._resting = True
+            self._changed.notify_all()
+            while True:
+                left = self.round
+                self._tell(Resting(left, standing, broken, traceback))
+                self._changed.wait_for(lambda left=left: self._order or self.round != left)
+                if self._order is not None:
+                    order, self._order, self._resting = self._order, None, False
+                    return order
+                broken = traceback = ""
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        with self._socket:
+            while data := self._received():
+                message = msgspec.json.decode(data, type=ToWorker)
+                with self._changed:
+                    match message:
+                        case Enter(round=round_):
+                            self._order, self.round, self._asked = message, round_, False
+                        case Rest():
+                            self._order, self._asked = None, True
+                    self._changed.notify_all()
+                if isinstance(message, Rest):
+                    self._wake()
+
+    def _wake(self) -> None:
+        """Close the groups until the main thread has noticed."""
+        while True:
+            self._close()
+            with self._changed:
+                if self._changed.wait_for(lambda: self._resting, AGAIN):
+                    return
+
+    def _received(self) -> bytes:
+        try:
+            return self._socket.recv(PACKET)
+        except OSError:
+            return b""
+
+    def _tell(self, message: FromWorker) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(msgspec.json.encode(message))

@@ -1,0 +1,55 @@
+"""Tells that a collective failed because a peer was lost, which is not the script's mistake."""
+
+import re
+from collections.abc import Iterator
+
+import torch.distributed as dist
+
+_LOST = re.compile(
+    r"/gloo/|\bgloo\b|\bnccl|process group"
+    r"|(connection|socket) .*(closed|reset|refused|aborted)|(closed|reset) by peer|broken pipe"
+    r"|timed out waiting .*ms for (recv|send)",
+    re.I,
+)
+"""What torch says of a collective that failed, where it has no class for that (`DistError`)."""
+
+
+class Unwound(BaseException):
+    """Takes the main thread out of a step that is begun again.
+
+    A script that catches `Exception` lets it pass. It is raised where an optimizer would have
+    stepped, in the thread that trains, and never leaves the block of the step.
+    """
+
+
+def is_of_collective(error: BaseException) -> bool:
+    """Return whether a collective failed, or something was raised from that."""
+    return any(
+        isinstance(each, dist.DistError)
+        or (type(each) is RuntimeError and _LOST.search(str(each)) is not None)
+        for each in _causes(error)
+    )
+
+
+def is_of_closed_group(error: BaseException) -> bool:
+    """Return whether it may come from a process group that this process has closed itself.
+
+    What torch raises then depends on where the main thread was.
+    """
+    return any(isinstance(each, RuntimeError | ValueError) for each in _causes(error))
+
+
+def is_unwinding(error: BaseException | None) -> bool:
+    """Return whether it is `Unwound`, or was raised by the script while that passed."""
+    while error is not None:
+        if isinstance(error, Unwound):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__

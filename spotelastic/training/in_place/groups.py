@@ -1,0 +1,221 @@
+"""Knows of what a process's groups are made, closes them while it waits in them, and makes others.
+
+A rank that waits in a collective is woken by what the collective waits for: its connections. gloo
+has no call for that (`abort()` does nothing there), so the connections that appeared while the
+group was made are shut down. NCCL's communicators are aborted. The collective then fails as if the
+peer had closed it. No exception is raised into a thread that runs.
+
+Must never happen:
+
+- A listening socket is shut down: gloo's own thread would end the process (`std::terminate`).
+- A connection of something else is shut down: each is known by its inode, as descriptors are used
+  again, and only those of TCP count.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+_OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
+"""Beginnings of variables that are the round's. Those that the new round lacks are removed."""
+
+_HOOK = "_distributed_excepthook"
+"""Name of the hook that torch puts around the one there is, once for each default group."""
+
+Sockets = dict[int, int]
+"""Descriptors of connections, with their inodes."""
+
+
+@dataclass
+class Options:
+    """How the script makes its default group. Rank, size and store are the round's."""
+
+    backend: Any = None
+    timeout: Any = None
+    pg_options: Any = None
+    device_id: Any = None
+    by_environment: bool = True
+    """Whether the ranks meet by the variables that the agent sets."""
+
+
+@dataclass
+class Groups:
+    """The process groups of this process."""
+
+    options: Options | None = None
+    """None while the script has made no default group, or made it before this was looked at."""
+    prepares: dict[str, str] | None = None
+    """The variables of the round that this new worker enters later; None: it is in its round."""
+    hook: Any = None
+    """`sys.excepthook` as it was before torch put a rank before what it says."""
+    former: Any = None
+    """The default group of the last round, to which models still belong; None if none do."""
+    is_closed: bool = False
+    """Whether this process has closed its groups, and has made no others since."""
+    sockets: Sockets = field(default_factory=dict)
+    _before: Sockets | None = None
+    """The connections there were when the group began to be made that is being made now."""
+    _depth: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def problem(self, own: object) -> str:
+        """Return why the groups could not be made again; empty if they can. `own` is ours."""
+        if not dist.is_initialized():
+            return "there is no process group: call init_process_group() with one rank, too"
+        if self.options is None:
+            return (
+                "the process group was made before spotelastic was imported: import "
+                "spotelastic.training.checkpointer first"
+            )
+        if not self.options.by_environment:
+            return "init_process_group() was given an address: leave out store and init_method"
+        backends = _backends()
+        if unknown := sorted(backends - {"gloo", "nccl"}):
+            return f"ranks that wait in a group of {unknown[0]} cannot be woken: use nccl or gloo"
+        if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
+            return "gloo connects late: unset TORCH_GLOO_LAZY_INIT"
+        if self.others(own):
+            return (
+                "the script has made a process group of its own, which is bound to these ranks: "
+                "use the default group"
+            )
+        return ""
+
+    def others(self, own: object) -> int:
+        """Return how many groups there are besides the default one and `own`."""
+        return sum(
+            group is not dist.group.WORLD and group is not own for group in [*c10d._world.pg_map]
+        )
+
+    def close(self) -> None:
+        """Wake whoever waits in a group, or for one that is being made. Call it from any thread.
+
+        Of a group that is being made, more connections may appear afterwards.
+        """
+        with self._lock:
+            self.is_closed = True
+            _abort_nccl()
+            _shut(self.sockets)
+            self._shut_new()
+
+    def make(self, variables: Mapping[str, str]) -> None:
+        """Leave all groups, and make the default one anew with the ranks of another round.
+
+        Raises what torch raises where a peer is lost meanwhile.
+        """
+        options = self.options
+        assert options is not None
+        if self.former is None:
+            self.former = dist.group.WORLD
+        for leave in (dist.destroy_process_group, c10d._abort_process_group):
+            if dist.is_initialized():
+                with contextlib.suppress(Exception):
+                    leave()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # raises where the device is lost with what was aborted
+        self.sockets, self.prepares, self.is_closed = {}, None, False
+        set_variables(variables)
+        if self.hook is not None and sys.excepthook.__name__ == _HOOK:
+            sys.excepthook = self.hook
+        given = {"timeout": options.timeout, "device_id": options.device_id}
+        if options.pg_options is not None:
+            given["pg_options"] = options.pg_options
+        dist.init_process_group(options.backend, **given)
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        """Notes the connections that appear in the block."""
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._before = connections()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    self.sockets |= self._appeared()
+                    self._before = None
+
+    def _shut_new(self) -> None:
+        if self._before is not None:
+            _shut(self._appeared())
+
+    def _appeared(self) -> Sockets:
+        before = self._before or {}
+        return {fd: inode for fd, inode in connections().items() if before.get(fd) != inode}
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Have `os.environ` hold what a new worker of the round would find there."""
+    for name in [*os.environ]:
+        if name.startswith(_OWN) and name not in variables:
+            del os.environ[name]
+    os.environ.update(variables)
+
+
+def connections() -> Sockets:
+    """Return the TCP sockets of this process that do not listen."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            fd = int(entry.name)
+            status = os.fstat(fd)
+            if stat.S_ISSOCK(status.st_mode) and _connects(fd):
+                found[fd] = status.st_ino
+    return found
+
+
+def _connects(fd: int) -> bool:
+    with socket.socket(fileno=os.dup(fd)) as same:
+        return same.family in (socket.AF_INET, socket.AF_INET6) and not same.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        )
+
+
+def _shut(sockets: Sockets) -> None:
+    for fd, inode in sockets.items():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as same:
+            if os.fstat(same.fileno()).st_ino == inode and not same.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+            ):
+                same.shutdown(socket.SHUT_RDWR)
+
+
+def _backends() -> set[str]:
+    """Return the names of the default group's backends."""
+    told = str(dist.get_backend_config())
+    return {part.rpartition(":")[2] for part in told.split(",")}
+
+
+def _abort_nccl() -> None:
+    """Abort all communicators in one go: aborted one after the other, they wait for each other.
+
+    The groups themselves stay known, so that the script can still ask for its rank.
+    """
+    if not dist.is_initialized() or "nccl" not in _backends():
+        return
+    world: Any = dist.group.WORLD
+    backend = world._get_backend(torch.device("cuda"))
+    backend._group_start()
+    names = c10d._world.pg_names
+    for group in sorted(names, key=lambda group: names[group], reverse=True):
+        with contextlib.suppress(RuntimeError):
+            group.abort()
+    backend._group_end()
+
+
+groups = Groups()
+"""Those of this process."""

@@ -1,0 +1,188 @@
+"""Takes a worker out of a round that is over, and into the next one, in the same process."""
+
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from spotelastic.errors import SpotelasticError
+from spotelastic.model.in_place import Enter, Standing
+from spotelastic.training.in_place import control, failures, models
+from spotelastic.training.in_place.control import Control
+from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.runtime.session import Ranks
+from spotelastic.training.state.state import State
+
+TRACE = 20_000
+"""Characters of a traceback that the agent is told."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is needed of the Checkpointer whose steps are made."""
+
+    state: State
+    groups: Groups
+    last_step: Callable[[], int]
+    """Returns the last finished step."""
+    ranks: Callable[[], Ranks]
+    """Returns those of the present round."""
+    count: Callable[[int, Any], None]
+    """A step is finished, with this loss: publishes it, and saves it where a save is due."""
+    count_quietly: Callable[[int], None]
+    """The same, but nobody is told, and nothing is saved: the round is over."""
+    leave: Callable[[], None]
+    """Ends what belongs to the present round. May be called twice."""
+    enter: Callable[[], None]
+    """Connects this process with the daemon again, as a worker of the round that the environment
+    describes. All ranks call it.
+    """
+    restore: Callable[[Ranks], int]
+    """Restores what the round resumes from, on these ranks, and returns its step."""
+    resumed: Callable[[int], None]
+    """Declares this worker present; training goes on from this step."""
+    complain: Callable[[str], None]
+    """Reports a problem to people."""
+
+
+class Meeting:
+    """A worker's connection to the agent, and the way from one round into the next."""
+
+    def __init__(self, training: Training, connection: Control) -> None:
+        self._training = training
+        self._control = connection
+
+    @classmethod
+    def of(cls, training: Training, environ: Mapping[str, str] = os.environ) -> "Meeting | None":
+        """Return one where this worker can rest, and tell the agent so; None where it cannot.
+
+        What stands in the way is told once, by the first rank.
+        """
+        path = environ.get(control.VARIABLE)
+        if not path:
+            return None
+        ranks = training.ranks()
+        problem = training.groups.problem(ranks.group) or models.problem(training.state)
+        if problem:
+            if ranks.rank == 0:
+                training.complain(
+                    f"steps go on in new processes when the nodes change, not in place: {problem}"
+                )
+            return None
+        round_, local_rank = environ["SPOTELASTIC_ROUND"], ranks.local_rank
+        try:
+            found = Control(path, round_, local_rank, training.groups.close)
+        except OSError:
+            return None  # the agent is gone, which ends this process
+        return cls(training, found)
+
+    @classmethod
+    def of_prepared(cls, training: Training, environ: Mapping[str, str]) -> "Meeting":
+        """Return that of a worker that is in no round yet. Raises `OSError` without an agent."""
+        path, local_rank = environ[control.VARIABLE], int(environ["SPOTELASTIC_LOCAL_RANK"])
+        return cls(training, Control(path, "", local_rank, training.groups.close))
+
+    @property
+    def asked(self) -> bool:
+        """Whether the agent wants this worker to rest."""
+        return self._control.asked
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Return whether an exception says no more than that ranks of this round are lost.
+
+        With a group that the script has made since, this worker cannot go on.
+        """
+        groups = self._training.groups
+        lost = failures.is_of_collective(error) or (
+            groups.is_closed and failures.is_of_closed_group(error)
+        )
+        return lost and not groups.others(self._training.ranks().group)
+
+    def vote(self) -> None:
+        """Return once all ranks of the round have called this. Raises what torch raises otherwise.
+
+        Where this worker was asked to rest, that is raised: it enters no collective any more.
+        """
+        ranks = self._training.ranks()
+        if self.asked:
+            raise dist.DistError("the agent wants this worker to leave the round")
+        if ranks.world_size == 1:
+            return
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().synchronize()
+        dist.all_reduce(torch.ones(1), group=ranks.group)
+
+    def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
+        """Leave the groups, which wakes the neighbours as well, and wait for another round."""
+        self._training.groups.close()
+        if error is None or self.asked:
+            return self._control.rest(standing)
+        trace = "".join(traceback.format_exception(error))[-TRACE:]
+        return self._control.rest(standing, f"{type(error).__name__}: {error}", trace)
+
+    def enter(self, order: Enter, standing: Standing) -> None:
+        """Enter a round. Rests again as often as one is over before all ranks have entered it."""
+        while True:
+            if order.restores:
+                standing = Standing(standing.step, "dirty")
+            elif standing != Standing(order.step):
+                raise SpotelasticError(
+                    f"this worker is at step {standing.step} ({standing.change}), and cannot go on "
+                    f"from step {order.step} in place"
+                )
+            try:
+                join(self._training, order.variables, order.step, restores=order.restores)
+            except Exception as error:
+                if not (self.asked or self.is_lost(error)):
+                    raise
+                order = self.rest(standing, error)
+                continue
+            if not self.asked:
+                return
+            standing = Standing(self._training.last_step())
+            order = self.rest(standing)
+
+    def close(self) -> None:
+        """End the connection to the agent."""
+        self._control.close()
+
+
+def join(training: Training, variables: Mapping[str, str], step: int, *, restores: bool) -> None:
+    """Meet the other ranks of a round, and restore its step where the state does not count.
+
+    Some of the ranks may restore while the others keep what they have.
+    """
+    groups = training.groups
+    training.leave()
+    groups.make(variables)
+    models.point_to_group(training.state, groups.former)
+    groups.former = None
+    training.enter()
+    ranks = training.ranks()
+    found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, restores))
+    if others := [rank for rank, theirs in enumerate(found) if theirs[:2] != found[ranks.rank][:2]]:
+        theirs = found[others[0]]
+        raise SpotelasticError(
+            f"rank {ranks.rank} goes on from step {step}, but rank {others[0]} from {theirs[1]}"
+        )
+    restoring = [rank for rank, (*_, theirs) in enumerate(found) if theirs]
+    if len(restoring) == ranks.world_size:
+        step = training.restore(ranks)
+    elif restoring:
+        _restore_on(restoring, training, ranks, step)
+    training.resumed(step)
+
+
+def _restore_on(restoring: list[int], training: Training, ranks: Ranks, step: int) -> None:
+    """Have some ranks restore the step at which the others are. All call it, to make a group."""
+    group = dist.new_group(restoring, backend="gloo")
+    if ranks.rank not in restoring:
+        return
+    found = training.restore(ranks.on(group))
+    dist.destroy_process_group(group)
+    if found != step:
+        raise SpotelasticError(f"step {step} cannot be restored on the ranks that lack it")

@@ -1,0 +1,290 @@
+"""Makes the steps of a training loop, each again until it counts on all ranks.
+
+    for step in checkpoint.steps(total):
+        with step:
+            step.loss = train_one(model, optimizer, batches, step.number)
+
+Before the first optimizer steps in the block, all ranks vote: a collective that ends only if all
+ranks have entered it, and so have all gradients. A rank that has seen it succeed goes on. One that
+has not rests, and hears where the others are: it makes the step with the gradients that it has, or
+begins it again. So ranks are never more than one step apart, and no step is lost.
+
+Must never happen:
+
+- A step is made twice. After the vote only the end of the block counts it; if a collective fails in
+  between, the state is "dirty", and is restored.
+- A rank of an old round is in a collective of a new one. What is left of a step that the others
+  have finished is done outside of any group, before the new one is entered.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import torch
+from spotelastic_checkpoints.types import Resume
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from spotelastic.errors import UsageError
+from spotelastic.model.in_place import Change, Enter, Standing
+from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.in_place import failures
+from spotelastic.training.in_place.meeting import Meeting, Training, join
+from spotelastic.training.in_place.undo import Undo
+from spotelastic.training.in_place.watching import IN_PLACE
+
+
+class Step:
+    """One attempt at a step of the training loop. Use it by `with`."""
+
+    def __init__(self, number: int, steps: "Steps") -> None:
+        self.number = number
+        """The step that this block makes, counted from 1."""
+        self.loss: Any = None
+        """Set it in the block, to have it shown in the status and the loss curve."""
+        self.finished = False
+        """Whether the step counts. After a block of which a rank was lost it is False, and the same
+        step comes again.
+        """
+        self.begun = False
+        """Whether its block has been entered."""
+        self._steps = steps
+
+    def __enter__(self) -> Self:
+        self.begun = True
+        self._steps.begins(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return self._steps.ends(self, error)
+
+
+@dataclass
+class _Attempt:
+    """How far the block has come that is being executed."""
+
+    step: Step
+    voted: bool = False
+    change: Change = "clean"
+    order: Enter | None = None
+    """What the agent said when this worker rested in the vote."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the other ranks have finished this step, in a round that is over."""
+        order = self.order
+        return order is not None and not order.restores and order.step == self.step.number
+
+
+class Steps:
+    """The steps of one Checkpointer's loop."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._meeting: Meeting | None = None
+        self._undo = Undo(training.state)
+        self._attempt: _Attempt | None = None
+        self._hook: RemovableHandle | None = None
+        self._process = 0
+        self.undone: list[Callable[[], None]] = []
+        """Called when a step is begun again, or the ranks have changed."""
+        self.counted: list[Callable[[], None]] = []
+        """Called when a step counts."""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the block of a step is being executed."""
+        return self._attempt is not None
+
+    def until(self, total: int) -> Iterator[Step]:
+        """Yield steps until `total` are finished."""
+        if not self._process:
+            self._begin()
+        while not self._are_done(total):
+            step = Step(self._training.last_step() + 1, self)
+            yield step
+            if self._attempt is not None:
+                raise UsageError("checkpoint.steps(): the step before is still being made")
+            if not step.begun:
+                raise UsageError(
+                    "checkpoint.steps(): train each step in a block: `for step in "
+                    "checkpoint.steps(total):` and then `with step:`"
+                )
+
+    def _are_done(self, total: int) -> bool:
+        """Return whether the loop ends. A worker that was asked to rest since the last step does
+        so.
+
+        Ranks leave the loop together. Otherwise one could be gone whose peer is a step behind.
+        """
+        meeting = self._meeting
+        while meeting is not None:
+            last = self._training.last_step()
+            try:
+                if last >= total or meeting.asked:
+                    meeting.vote()
+                return last >= total
+            except Exception as error:
+                if not meeting.is_lost(error):
+                    raise
+                standing = Standing(last)
+                self._enter(meeting, meeting.rest(standing, error), standing)
+        return self._training.last_step() >= total
+
+    def enter_prepared(self) -> bool:
+        """Enter the round, where this process has only prepared until now. Returns whether it was
+        so.
+        """
+        variables = self._training.groups.prepares
+        if variables is None:
+            return False
+        if variables[IN_PLACE] == "prepare":  # beside a round: the agent tells which one to enter
+            nothing = Standing(-1, "dirty")
+            self._meeting = Meeting.of_prepared(self._training, variables)
+            self._meeting.enter(self._meeting.rest(nothing), nothing)
+            return True
+        resume = msgspec.json.decode(variables["SPOTELASTIC_RESUME"], type=Resume)
+        join(self._training, variables, resume.step, restores=True)
+        return True
+
+    def close(self) -> None:
+        """Stop looking at optimizers and at the agent."""
+        if self._hook is not None:
+            self._hook.remove()
+        if self._meeting is not None:
+            self._meeting.close()
+
+    # -- the block --------------------------------------------------------------------------------
+
+    def begins(self, step: Step) -> None:
+        """The block of a step begins."""
+        if self._attempt is not None:
+            raise UsageError("a step was begun within the block of another one")
+        if self._meeting is not None:
+            self._undo.note()
+        self._attempt = _Attempt(step)
+
+    def ends(self, step: Step, error: BaseException | None) -> bool:
+        """The block of a step ends. Returns whether an exception that came out of it is settled."""
+        attempt, meeting = self._attempt, self._meeting
+        assert attempt is not None
+        try:
+            if meeting is None:
+                if error is None:
+                    self._count(attempt)
+                return False
+            return self._settled(attempt, meeting, error)
+        finally:
+            self._attempt = None
+
+    def _settled(self, attempt: _Attempt, meeting: Meeting, error: BaseException | None) -> bool:
+        stepped = attempt.voted
+        if error is None and not attempt.voted:
+            try:
+                self._vote(attempt, meeting)
+            except failures.Unwound as unwound:
+                error = unwound
+        if attempt.order is not None and not attempt.is_behind:
+            if error is not None and not failures.is_unwinding(error):
+                return False
+            self._begin_again(attempt)
+            self._enter(meeting, attempt.order, Standing(self._training.last_step()))
+            return True
+        if error is not None:
+            if not meeting.is_lost(error):
+                return False
+            self._begin_again(attempt)
+            standing = Standing(self._training.last_step(), attempt.change)
+            self._enter(meeting, meeting.rest(standing, error), standing)
+            return True
+        self._undo.finished(stepped=stepped)
+        if attempt.is_behind:
+            assert attempt.order is not None
+            self._training.count_quietly(attempt.step.number)
+            attempt.step.finished = True
+            self._tell(self.counted)
+            self._enter(meeting, attempt.order, Standing(attempt.step.number))
+            return True
+        try:
+            self._count(attempt)
+        except RuntimeError as failure:
+            if self._training.last_step() != attempt.step.number or not meeting.is_lost(failure):
+                raise
+            standing = Standing(attempt.step.number)
+            self._enter(meeting, meeting.rest(standing, failure), standing)
+        if meeting.asked:
+            standing = Standing(attempt.step.number)
+            self._enter(meeting, meeting.rest(standing), standing)
+        return False
+
+    def _count(self, attempt: _Attempt) -> None:
+        """The step counts: tell so, and save it if a save is due."""
+        self._attempt = None
+        attempt.step.finished = True
+        self._tell(self.counted)
+        self._training.count(attempt.step.number, attempt.step.loss)
+
+    def _begin_again(self, attempt: _Attempt) -> None:
+        """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
+        if not self._undo.put_back():
+            attempt.change = "dirty"
+        elif attempt.change == "pending":
+            attempt.change = "clean"
+        self._tell(self.undone)
+
+    # -- the vote ---------------------------------------------------------------------------------
+
+    def _before_optimizer(self, *_: Any) -> None:
+        """An optimizer has its gradients, and is about to step."""
+        attempt, meeting = self._attempt, self._meeting
+        if attempt is None or meeting is None or attempt.voted or os.getpid() != self._process:
+            return
+        self._vote(attempt, meeting)
+
+    def _vote(self, attempt: _Attempt, meeting: Meeting) -> None:
+        """Wait until all ranks have all gradients of the step, or rest with these gradients."""
+        for value in self._training.state.values.values():
+            if isinstance(value, ElasticSampler):
+                value.refuse_ended()
+        attempt.voted, attempt.change = True, "pending"
+        try:
+            meeting.vote()
+        except Exception as error:
+            if not meeting.is_lost(error):
+                raise
+            standing = Standing(self._training.last_step(), "pending")
+            attempt.order = meeting.rest(standing, error)
+            if not attempt.is_behind:
+                raise failures.Unwound from None
+        attempt.change = "dirty"
+
+    # -- between rounds ---------------------------------------------------------------------------
+
+    def _enter(self, meeting: Meeting, order: Enter, standing: Standing) -> None:
+        """Go on in another round, which may take several attempts."""
+        meeting.enter(order, standing)
+        self._undo.go_on_anew()
+        self._tell(self.undone)
+
+    def _begin(self) -> None:
+        """See whether this worker can rest, before its first step."""
+        self._process = os.getpid()
+        self._meeting = self._meeting or Meeting.of(self._training)
+        if self._meeting is not None:
+            # The hook is called, not traced, where a step is compiled.
+            hook = torch.compiler.disable(self._before_optimizer)  # type: ignore[no-untyped-call]
+            self._hook = register_optimizer_step_pre_hook(hook)
+
+    @staticmethod
+    def _tell(whom: list[Callable[[], None]]) -> None:
+        for call in whom:
+            call()

@@ -1,0 +1,262 @@
+"""Notes what a step changes before its optimizers step, and puts that back when it is begun again.
+
+An attempt at a step draws random numbers, and forward changes buffers (BatchNorm). It may move
+schedulers, scalers and values of the state. Optimizers have not stepped then, so that parameters
+and their moments are as they were. What is small is copied when the step begins. Of what is large
+torch's count of writes is noted: if that has changed, the attempt cannot be undone, and the state
+is restored from a save instead.
+"""
+
+import copy
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from spotelastic.training.data.sampler import ElasticSampler, Position
+from spotelastic.training.state import randomness
+from spotelastic.training.state.state import State
+
+SMALL = 1 << 20
+"""Bytes up to which a tensor is copied."""
+MANY = 1000
+"""Parts up to which a container of plain values is copied."""
+_UNCHANGING = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+class _TooLarge(Exception):
+    """It is not worth to be copied at each step."""
+
+
+class Undo:
+    """What there was when a step began."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._begun: _Begun | None = None
+        self._buffers: list[tuple[MutableMapping[str, Any], str]] = []
+        self._modules: list[torch.nn.Module] = []
+        self._copies: dict[int, torch.Tensor] = {}
+        self._carries = False
+        """Whether the last step left gradients, and no optimizer has stepped with them."""
+
+    def note(self) -> None:
+        """Note what there is, at the beginning of a step."""
+        modules = [value for value in self._state.values.values() if _is_module(value)]
+        if not _are_same(modules, self._modules):
+            self._modules, self._buffers = modules, [*_places(modules)]
+        begun = _Begun(randomness.capture(), carries=self._carries)
+        self._note_buffers(begun)
+        for name, value in self._state.values.items():
+            if isinstance(value, torch.optim.Optimizer):
+                begun.groups.append((value, [_options(group) for group in value.param_groups]))
+                for group in value.param_groups:
+                    begun.parameters += group["params"]
+            elif isinstance(value, torch.nn.Module):
+                begun.parameters += value.parameters()
+            elif isinstance(value, torch.Tensor):
+                begun.watched.append(value)
+            elif isinstance(value, ElasticSampler):
+                begun.samplers.append((value, value.position()))
+            else:
+                begun.values[name] = _noted(value, begun)
+        begun.versions = [*map(_version, begun.parameters)]
+        begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
+        begun.watched_versions = [*map(_version, begun.watched)]
+        self._begun = begun
+
+    def finished(self, *, stepped: bool) -> None:
+        """The step counts. `stepped` says whether an optimizer has stepped in it."""
+        begun, self._begun = self._begun, None
+        self._carries = not stepped and begun is not None and _have_gradients(begun.parameters)
+
+    def put_back(self) -> bool:
+        """Undo what was done since. Returns whether all is as it was, optimizers aside."""
+        begun = self._begun
+        if begun is None:
+            return True
+        exact = begun.versions == [*map(_version, begun.parameters)]
+        exact &= begun.watched_versions == [*map(_version, begun.watched)]
+        exact &= not begun.carries and not begun.unknown
+        for held, name, tensor, copied in begun.buffers:
+            if copied is not None:
+                held[name] = tensor
+                with torch.no_grad():
+                    tensor.copy_(copied)
+            else:
+                exact &= held.get(name) is tensor
+        for optimizer, groups in begun.groups:
+            for group, options in zip(optimizer.param_groups, groups, strict=False):
+                _put_back_options(group, options)
+        for name, noted in begun.values.items():
+            self._put_back_value(name, noted)
+        for sampler, position in begun.samplers:
+            sampler.go_back(position)
+        for parameter, had in zip(begun.parameters, begun.had_gradient, strict=True):
+            if not had:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter.grad)
+        randomness.apply(begun.randomness)
+        return exact
+
+    def go_on_anew(self) -> None:
+        """End iterations over data: the ranks have changed, and so have their shares."""
+        for value in self._state.values.values():
+            if isinstance(value, ElasticSampler):
+                value.begin_again()
+
+    def _note_buffers(self, begun: "_Begun") -> None:
+        """Copy buffers into the copies of the last step, which costs no new memory."""
+        copies: dict[int, torch.Tensor] = {}
+        into, come = [], []
+        for held, name in self._buffers:
+            tensor = held.get(name)
+            if tensor is None:
+                continue
+            if tensor.nbytes > SMALL:
+                begun.watched.append(tensor)
+                begun.buffers.append((held, name, tensor, None))
+                continue
+            own = copies.get(id(tensor))
+            if own is None:
+                own = self._copies.get(id(tensor))
+                if own is None or not _is_like(own, tensor):
+                    own = torch.empty_like(tensor)
+                copies[id(tensor)] = own
+                into.append(own)
+                come.append(tensor.detach())
+            begun.buffers.append((held, name, tensor, own))
+        if into:
+            torch._foreach_copy_(into, come)
+        self._copies = copies
+
+    def _put_back_value(self, name: str, noted: Any) -> None:
+        value = self._state.values.get(name)
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            if noted is not None:
+                value.load_state_dict(_copied_back(noted))
+            if isinstance(value, torch.amp.GradScaler):
+                value._per_optimizer_states.clear()
+        elif type(value) is type(noted) is dict:
+            value.clear()
+            value.update(_copied_back(noted))
+        elif type(value) is type(noted) is list:
+            value[:] = _copied_back(noted)
+        elif not isinstance(noted, _Unknown):
+            self._state.values[name] = _copied_back(noted)
+
+
+class _Unknown:
+    """In place of a value that was not copied."""
+
+
+@dataclass
+class _Begun:
+    """What there was when the step began."""
+
+    randomness: dict[str, Any]
+    carries: bool
+    buffers: list[tuple[MutableMapping[str, Any], str, torch.Tensor, torch.Tensor | None]] = field(
+        default_factory=list
+    )
+    """Where each buffer is held, its name, the tensor, and a copy unless it is large."""
+    groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)
+    parameters: list[torch.Tensor] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    had_gradient: list[bool] = field(default_factory=list)
+    watched: list[torch.Tensor] = field(default_factory=list)
+    """Tensors that are not copied."""
+    watched_versions: list[int] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    samplers: list[tuple[ElasticSampler, Position]] = field(default_factory=list)
+    unknown: bool = False
+    """Whether something may change unnoticed."""
+
+
+def _noted(value: Any, begun: _Begun) -> Any:
+    """Return a copy of a value, or of what an object says of itself."""
+    held = value
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        held = value.state_dict()
+    try:
+        return _copied(held, begun.watched, [MANY])
+    except Exception:  # some object cannot be copied
+        begun.unknown = True
+        return None if held is not value else _Unknown()
+
+
+def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:
+    """Return a copy. Tensors that are large stay the same ones, and are watched."""
+    if isinstance(value, _UNCHANGING):
+        return value
+    left[0] -= 1
+    if left[0] < 0:
+        raise _TooLarge
+    if isinstance(value, torch.Tensor):
+        if value.nbytes > SMALL:
+            watched.append(value)
+            return value
+        return value.detach().clone()
+    kind = type(value)
+    if kind is dict:
+        if len(value) > left[0]:
+            raise _TooLarge
+        return {key: _copied(each, watched, left) for key, each in value.items()}
+    if kind in (list, tuple):
+        if len(value) > left[0]:
+            raise _TooLarge
+        left[0] -= len(value)
+        return kind(_copied(each, watched, left) for each in value)
+    return copy.deepcopy(value)
+
+
+def _copied_back(noted: Any) -> Any:
+    """Return a copy of what was noted: it may have to be put back a second time."""
+    return _copied(noted, [], [MANY * MANY])
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for key, value in group.items()
+        if key != "params"
+    }
+
+
+def _put_back_options(group: dict[str, Any], options: dict[str, Any]) -> None:
+    for key, value in options.items():
+        if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+            group[key].copy_(value)
+        else:
+            group[key] = value
+
+
+def _places(modules: list[torch.nn.Module]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
+    for module in modules:
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    yield part._buffers, name
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
+
+
+def _are_same(left: list[Any], right: list[Any]) -> bool:
+    return len(left) == len(right) and all(map(lambda a, b: a is b, left, right))
+
+
+def _is_like(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.shape == right.shape and left.dtype == right.dtype and left.device == right.device
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Return how often torch has seen the tensor written to. Inference tensors are not counted."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _have_gradients(parameters: list[torch.Tensor]) -> bool:
+    return any(parameter.grad is not None for parameter in parameters)

@@ -1,0 +1,103 @@
+"""Looks at the process groups that a script makes, and at the models that use them.
+
+Nothing is asked of the script. It may make both before it imports spotelastic, so that an agent's
+worker begins to look before its script does.
+
+A new worker of a round whose other ranks have kept their processes begins in a group of one. Those
+ranks are in the middle of their loops, and take no part in what a script does before its loop: DDP
+compares and sends parameters when it is made, and scripts have barriers. So a new worker does all
+that alone, and enters the round where the others do, before its first step.
+"""
+
+import functools
+import inspect
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from spotelastic.training.in_place.groups import Options, groups
+
+IN_PLACE = "SPOTELASTIC_IN_PLACE"
+"""Variable that says what ranks of the round do that have kept their processes; empty: there are
+none.
+"""
+_ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
+
+wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+"""The wrappers of this process. A script may have the model within in its state instead."""
+
+
+def watch() -> None:
+    """Look at what process groups are made of from now on.
+
+    Call it in each process that was forked from one that looks.
+    """
+    if os.environ.get(IN_PLACE) and not dist.is_initialized() and groups.options is None:
+        groups.prepares = groups.prepares or dict(os.environ)
+        os.environ.update(_ALONE)
+    _note_wrappers()
+    if hasattr(c10d.init_process_group, "_spotelastic"):
+        return
+    helper: Any = getattr(c10d, "_new_process_group_helper", None)
+    if helper is None:
+        return  # another torch: nothing is known of its groups, so that workers cannot rest
+    init = _noting_options(c10d.init_process_group)
+    init._spotelastic = True  # type: ignore[attr-defined]
+    c10d._new_process_group_helper = _noting_sockets(helper)
+    c10d.init_process_group = dist.init_process_group = init
+
+
+def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
+    names = inspect.signature(init)
+
+    @functools.wraps(init)
+    def noted(*args: Any, **more: Any) -> None:
+        hook, again = sys.excepthook, groups.hook is not None
+        groups.sockets = {}
+        given = names.bind(*args, **more).arguments
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        with groups.making():
+            if groups.prepares is None:
+                init(*args, **more)
+            else:
+                init(**{**given, "init_method": None, **alone})
+        groups.options = Options(
+            given.get("backend"),
+            given.get("timeout"),
+            given.get("pg_options"),
+            given.get("device_id"),
+            given.get("store") is None and given.get("init_method") in (None, "env://"),
+        )
+        if not again:
+            groups.hook = hook
+
+    return noted
+
+
+def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(helper)
+    def noted(*args: Any, **more: Any) -> Any:
+        with groups.making():
+            return helper(*args, **more)
+
+    return noted
+
+
+def _note_wrappers() -> None:
+    made = DistributedDataParallel.__init__
+    if hasattr(made, "_spotelastic"):
+        return
+
+    @functools.wraps(made)
+    def noted(self: DistributedDataParallel, *args: Any, **more: Any) -> None:
+        made(self, *args, **more)
+        wrapped.add(self)
+
+    noted._spotelastic = True  # type: ignore[attr-defined]
+    DistributedDataParallel.__init__ = noted  # type: ignore[method-assign]

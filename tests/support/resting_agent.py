@@ -1,0 +1,289 @@
+"""A stand-in for the agents of a few workers that can rest, which moves them from round to round.
+
+Each worker is a process that is forked before anything else starts here. `run` returns what each
+has told by `tell`. Torch, its stores, processes, signals and sockets are real; of the checkpoint
+daemon there is only what answers.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from spotelastic_checkpoints.types import Resume
+from support.stand_in_daemon import StandInDaemon
+
+from spotelastic.model.in_place import Enter, FromWorker, Listening, Rest, Resting
+from spotelastic.rendezvous.in_place import agreed_step
+
+PACKET = 1 << 20
+WITHIN = 240.0
+"""Seconds within which all has to be over."""
+LOOK_EVERY = 0.02
+
+
+@dataclass
+class Worker:
+    """One worker, as its agent sees it."""
+
+    number: int
+    pid: int
+    start: socket.socket
+    """Where its variables are sent to it."""
+    pidfd: int
+    control: socket.socket | None = None
+    resting: Resting | None = None
+    told: list[Any] = field(default_factory=list)
+    gone: bool = False
+    """Whether it takes no part any more."""
+    ended: bool = False
+    started: bool = False
+
+
+@dataclass
+class Plan:
+    """What the agent does on its own account."""
+
+    asks: bool = True
+    """Whether workers are asked to rest when one of them has gone. Otherwise they see it alone."""
+    restores_from: Callable[[], Resume] | None = None
+    """Returns what workers restore that cannot keep their state."""
+    on_told: Callable[["Agent", Worker, Any], None] | None = None
+    """Called when a worker tells something."""
+    begins: Callable[[str, int], None] | None = None
+    """Called with a round and its number of ranks, before workers enter it."""
+    looks: Callable[["Agent"], None] | None = None
+    """Called now and then."""
+    later: Collection[int] = ()
+    """Workers that do not take part in the first round."""
+    node: str = ""
+    """The node of all workers; otherwise each has its own."""
+
+
+class Agent:
+    """Moves workers from round to round."""
+
+    def __init__(self, folder: Path, workers: list[Worker], plan: Plan, daemon: str) -> None:
+        self.workers, self.plan = workers, plan
+        self.rounds = 0
+        self.rested: list[list[Resting]] = []
+        """By round that was left, what the workers said."""
+        self._daemon = daemon
+        self._stores: list[Any] = []
+        self._selector = selectors.DefaultSelector()
+        self.path = folder / "agent.sock"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        for worker in workers:
+            self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+            self._selector.register(worker.start, selectors.EVENT_READ, worker)
+
+    @property
+    def living(self) -> list[Worker]:
+        """Those that run."""
+        return [worker for worker in self.workers if worker.started and not worker.gone]
+
+    def start(self) -> None:
+        first = [worker for worker in self.workers if worker.number not in self.plan.later]
+        for worker, variables in self._round(first, Resume()):
+            self._start(worker, variables)
+
+    def rest(self, but: Sequence[int] = ()) -> None:
+        """Asks all living workers to rest."""
+        for worker in self.living:
+            if worker.control is not None and worker.number not in but:
+                worker.control.send(msgspec.json.encode(Rest()))
+
+    def lose(self, worker: Worker) -> None:
+        worker.gone = True
+        if self.plan.asks:
+            self.rest()
+        self.meet_again()
+
+    def meet_again(self) -> None:
+        """Begins a round once all workers rest."""
+        living = self.living
+        if not living or any(worker.resting is None for worker in living):
+            return
+        told = [worker.resting for worker in living if worker.resting is not None]
+        self.rested.append(told)
+        step = agreed_step([each.standing for each in told])
+        source = self.plan.restores_from
+        resume = source() if source is not None else Resume("memory", step or 0)
+        restores = step is None
+        if step is None:
+            assert source is not None, f"they cannot go on: {told}"
+            step = resume.step
+        come = [worker for worker in self.workers if not worker.started]
+        for worker, variables in self._round([*living, *come], resume):
+            if worker in come:
+                self._start(worker, variables | {"SPOTELASTIC_IN_PLACE": "keep"})
+                continue
+            worker.resting = None
+            assert worker.control is not None
+            order = Enter(variables["SPOTELASTIC_ROUND"], step, restores, variables)
+            worker.control.send(msgspec.json.encode(order))
+
+    def serve(self) -> None:
+        deadline = time.monotonic() + WITHIN
+        while self.living:
+            if self.plan.looks is not None:
+                self.plan.looks(self)
+            ready = self._selector.select(LOOK_EVERY)
+            assert time.monotonic() < deadline, f"it goes on for too long: {self.living}"
+            for key, _ in ready:
+                if callable(key.data):
+                    key.data()
+                else:
+                    self._hear(key)
+
+    @staticmethod
+    def _start(worker: Worker, variables: Mapping[str, str]) -> None:
+        worker.started = True
+        worker.start.send(json.dumps(variables).encode())
+
+    def _round(self, members: list[Worker], resume: Resume) -> list[tuple[Worker, dict[str, str]]]:
+        self.rounds += 1
+        if self.plan.begins is not None:
+            self.plan.begins(f"r{self.rounds}", len(members))
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._stores.append(store)
+        return [
+            (worker, self._variables(worker, rank, len(members), store.port, resume))
+            for rank, worker in enumerate(members)
+        ]
+
+    def _variables(
+        self, worker: Worker, rank: int, world: int, port: int, resume: Resume
+    ) -> dict[str, str]:
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "SPOTELASTIC_LOCAL_RANK": str(worker.number),
+            "SPOTELASTIC_NODE": self.plan.node or f"n{worker.number}",
+            "SPOTELASTIC_ROUND": f"r{self.rounds}",
+            "SPOTELASTIC_RESUME": msgspec.json.encode(resume).decode(),
+            "SPOTELASTIC_DAEMON": self._daemon,
+            "SPOTELASTIC_CONTROL": str(self.path),
+        }
+
+    def _accept(self) -> None:
+        control, _ = self._listener.accept()
+        self._selector.register(control, selectors.EVENT_READ, None)
+
+    def _hear(self, key: selectors.SelectorKey) -> None:
+        worker: Worker | None = key.data
+        if worker is not None and key.fd == worker.pidfd:
+            self._ended(worker)
+            return
+        channel = key.fileobj
+        assert isinstance(channel, socket.socket)
+        try:
+            data = channel.recv(PACKET)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(channel)
+        elif worker is not None and channel is worker.start:
+            told = json.loads(data)
+            worker.told.append(told)
+            if self.plan.on_told is not None:
+                self.plan.on_told(self, worker, told)
+        else:
+            self._understand(channel, msgspec.json.decode(data, type=FromWorker))
+
+    def _understand(self, channel: socket.socket, message: FromWorker) -> None:
+        if isinstance(message, Listening):
+            worker = self.workers[message.local_rank]
+            worker.control = channel
+            return
+        worker = next(each for each in self.workers if each.control is channel)
+        if not worker.gone:
+            worker.resting = message
+            self.meet_again()
+
+    def _ended(self, worker: Worker) -> None:
+        self._selector.unregister(worker.pidfd)
+        _, status = os.waitpid(worker.pid, 0)
+        worker.ended = True
+        if not worker.gone:
+            if status == 0:
+                worker.gone = True
+            else:
+                assert os.WIFSIGNALED(status), f"worker {worker.number} failed"
+                self.lose(worker)
+
+
+Script = Callable[[int, Callable[[Any], None]], None]
+"""Takes the worker's number, and a function that tells something to the agent."""
+
+
+def run(count: int, script: Script, folder: Path, plan: Plan, daemon: str = "") -> Agent:
+    """Returns when all workers have ended. Call it in a process without threads."""
+    folder.mkdir()
+    workers = [_fork(number, script) for number in range(count)]
+    stand_in = None if daemon else StandInDaemon(folder, lambda _: None)
+    try:
+        agent = Agent(folder, workers, plan, daemon or str(folder / "daemon.sock"))
+        agent.start()
+        agent.serve()
+        return agent
+    finally:
+        for worker in workers:
+            if not worker.ended:
+                os.kill(worker.pid, signal.SIGKILL)
+        if stand_in is not None:
+            stand_in.close()
+
+
+def _fork(number: int, script: Script) -> Worker:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in ours, theirs:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Worker(number, pid, ours, os.pidfd_open(pid))
+    code = 1
+    import faulthandler
+
+    faulthandler.dump_traceback_later(200)
+    try:
+        ours.close()
+        os.environ.update(json.loads(theirs.recv(PACKET)))
+        torch.set_num_threads(1)
+        script(number, lambda told: _tell(theirs, told))
+        code = 0
+    except BaseException:
+        print(f"worker {number}:", file=sys.stderr)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _tell(channel: socket.socket, told: Any) -> None:
+    channel.send(json.dumps(told).encode())
+
+
+def told(agent: Agent) -> Mapping[int, list[Any]]:
+    """What each worker has told, by its number."""
+    return {worker.number: worker.told for worker in agent.workers}

@@ -1,0 +1,124 @@
+"""Trains with a real checkpoint daemon while workers restore in place. Argument: FOLDER.
+
+Writes FOLDER/CASE.json: by worker what it has told.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from spotelastic_checkpoints.types import Resume, Schedule
+from support.checkpoints import Node, cluster, round_info
+from support.inside import wait_for_slots
+from support.resting_agent import Agent, Plan, Script, run, told
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import spotelastic as se
+from spotelastic.training.in_place import watching
+
+STEPS, SAVED, AT = 6, 2, 4
+
+
+def script(*, breaks: bool) -> Script:
+    def train(number: int, tell: Callable[[Any], None]) -> None:
+        wait_for_slots()
+        watching.watch()
+        dist.init_process_group("gloo")
+        ranks = [dist.get_world_size()]
+        torch.manual_seed(7 + number)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        state = {"model": model, "optimizer": optimizer}
+        failing = [AT] if breaks else []
+        with se.Checkpointer(state) as checkpoint:
+            for step in checkpoint.steps(STEPS):
+                with step:
+                    optimizer.zero_grad()
+                    loss = model(torch.ones(2, 4) * step.number + torch.randn(2, 4)).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    ranks.append(dist.get_world_size())
+                    if step.number == AT and failing:
+                        failing.clear()
+                        raise RuntimeError("gloo/transport/tcp/pair.cc: Connection reset by peer")
+                    step.loss = loss
+                if step.finished and step.number == SAVED:
+                    assert checkpoint.wait()
+                data = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
+                tell([step.number, step.finished, hashlib.sha256(data).hexdigest()[:16]])
+            tell(ranks)
+
+    return train
+
+
+class Daemon:
+    """Of the one node on which all workers are."""
+
+    def __init__(self, node: Node, target: int) -> None:
+        self._node, self._target = node, target
+        self._epoch = node.agent.claim("test", timeout=20).epoch
+        self._began = False
+
+    def begins(self, round_: str, ranks: int) -> None:
+        if self._began:
+            self._node.agent.end()
+        self._began = True
+        schedule = Schedule(1, SAVED)
+        self._node.begin(
+            round_info(round_, 0, [self._node.name], ranks, self._epoch, schedule=schedule)
+        )
+        if self._target:
+            self._node.agent.set_target(round_, "arrival", self._target)
+
+    def source(self) -> Resume:
+        return Resume("store", self._target or SAVED, epoch=self._epoch)
+
+    def looks(self, agent: Agent) -> None:
+        """Has workers rest that wait at the target, once their save is committed."""
+        if not self._target or agent.rounds > 1:
+            return
+        status = self._node.agent.status()
+        waiting = [worker for worker in status.workers if worker.waiting]
+        commit = status.commit
+        if len(waiting) == 2 and commit is not None and commit.step == self._target:
+            self._target, target = 0, self._target
+            agent.rest()
+            self._node.agent.set_target("r1", "", 0)
+            agent.plan.restores_from = lambda: Resume("store", target, epoch=self._epoch)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for name in sys.argv[2:] or ("dirty", "arrival"):
+        if os.fork():
+            _, status = os.wait()
+            if status:
+                sys.exit(f"{name}: failed")
+            continue
+        arrives = name == "arrival"
+        (folder / f"{name}-daemon").mkdir()
+        with cluster(folder / f"{name}-daemon", workers=3 if arrives else 2) as [node]:
+            daemon = Daemon(node, 3 if arrives else 0)
+            plan = Plan(
+                begins=daemon.begins,
+                restores_from=daemon.source,
+                looks=daemon.looks,
+                later=[2] if arrives else [],
+                node=node.name,
+            )
+            count, socket = (3 if arrives else 2), str(node.socket)
+            agent = run(count, script(breaks=not arrives), folder / name, plan, socket)
+        found = {"told": told(agent), "rounds": agent.rounds}
+        (folder / f"{name}.json").write_text(json.dumps(found))
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A training script for tests of in-place recovery: it writes down each step that counts.
+
+    python train_in_place.py FOLDER STEPS STEP_TIME
+
+Each process appends "<monotonic seconds> <step> <world> <pid> <sum of parameters>" to
+FOLDER/<node>.steps. The loss is the mean over a global batch of 24 rows that depends on the step
+alone, so that the parameters do not depend on how many ranks share it.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import spotelastic as se
+
+ROWS = 24
+
+folder, steps, step_time = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(
+    nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1)).double()
+)
+time.sleep(float(os.environ.get("BUILD_TIME", "0")))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+file = folder / f"{os.environ['SPOTELASTIC_NODE']}.steps"
+
+
+def train(number: int) -> torch.Tensor:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(number)
+    rows = torch.randn(ROWS, 32, dtype=torch.float64, generator=generator)[rank::world]
+    loss = (model(rows) - rows.sum(1, keepdim=True)).square().sum() * world / ROWS
+    optimizer.zero_grad()
+    loss.backward()
+    time.sleep(step_time)
+    optimizer.step()
+    return loss.detach()
+
+
+with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+    for step in checkpoint.steps(steps):
+        if (folder / "stop").exists() and step.number % 50 == 0:
+            break
+        with step:
+            step.loss = train(step.number)
+        if step.finished:
+            total = sum(parameter.detach().sum().item() for parameter in model.parameters())
+            with file.open("a") as out:
+                world, pid = dist.get_world_size(), os.getpid()
+                out.write(f"{time.monotonic():.6f} {step.number} {world} {pid} {total:.12g}\n")
+dist.destroy_process_group()

@@ -1,0 +1,198 @@
+"""An attempt at a step that does not count leaves no trace."""
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import spotelastic as se
+from spotelastic.training.in_place.undo import MANY, SMALL, Undo
+from spotelastic.training.state.state import State
+
+
+class Position:
+    """An object with state of its own."""
+
+    def __init__(self) -> None:
+        self.seen = [0]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def made() -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+        "scaler": torch.amp.GradScaler("cpu"),
+        "data": se.ElasticSampler(64, 8),
+        "position": Position(),
+        "best": 1.0,
+        "history": [1, {"a": torch.zeros(2)}],
+    }
+
+
+def attempt(state: dict[str, Any]) -> torch.Tensor:
+    """What comes before the optimizer's step, and more than that."""
+    state["data"].advance()
+    state["position"].seen.append(1)
+    state["best"] = 0.5
+    state["history"][1]["a"] += 1
+    state["history"].append(2)
+    rows = torch.randn(6, 4) + random.random() + np.random.rand()
+    loss: torch.Tensor = state["model"](rows).square().mean()
+    state["scaler"].scale(loss).backward()
+    state["scaler"].unscale_(state["optimizer"])
+    state["scheduler"].last_epoch += 1
+    state["optimizer"].param_groups[0]["lr"] *= 3
+    return loss.detach()
+
+
+def content(state: dict[str, Any]) -> dict[str, Any]:
+    found = {
+        name: value.state_dict() if hasattr(value, "state_dict") else value
+        for name, value in state.items()
+    }
+    return copy.deepcopy(found)
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def stepped(state: dict[str, Any]) -> None:
+    state["scaler"].step(state["optimizer"])
+    state["scaler"].update()
+    state["optimizer"].zero_grad()
+
+
+def test_an_attempt_leaves_no_trace_and_can_be_made_again() -> None:
+    state, uninterrupted = made(), made()
+    for each in state, uninterrupted:
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(1)
+        attempt(each)
+        stepped(each)
+        if each is state:
+            undo, history = Undo(State(state)), state["history"]
+            before = content(state)
+            for _ in range(2):
+                undo.note()
+                attempt(state)
+                assert not same(content(state), before)
+                assert undo.put_back()
+                assert same(content(state), before)
+            assert state["history"] is history
+            assert all(parameter.grad is None for parameter in state["model"].parameters())
+            undo.note()
+        attempt(each)
+        stepped(each)
+    assert same(content(state), content(uninterrupted))
+
+
+def test_gradients_that_were_there_are_zeros() -> None:
+    """As `zero_grad(set_to_none=False)` leaves them: weights decay where there is a zero."""
+    state = made()
+    attempt(state)
+    stepped(state)
+    weight = state["model"][0].weight
+    weight.grad = torch.zeros_like(weight)
+    undo = Undo(State(state))
+    undo.note()
+    weight.grad += 1
+    state["model"][3].weight.grad = torch.ones(1, 8)
+    assert undo.put_back()
+    assert weight.grad is not None and not weight.grad.any()
+    assert state["model"][3].weight.grad is None
+
+
+def change_a_parameter(state: dict[str, Any]) -> None:
+    with torch.no_grad():
+        state["model"][0].weight.mul_(2)
+
+
+def change_what_is_large(state: dict[str, Any]) -> None:
+    state["large"].add_(1)
+
+
+def change_within(state: dict[str, Any]) -> None:
+    state["kept"]["moment"].add_(1)
+
+
+def replace_a_large_buffer(state: dict[str, Any]) -> None:
+    state["model"].mask = torch.ones_like(state["model"].mask)
+
+
+def nothing(state: dict[str, Any]) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "exact"),
+    [
+        (nothing, True),
+        (change_a_parameter, False),
+        (change_what_is_large, False),
+        (change_within, False),
+        (replace_a_large_buffer, False),
+    ],
+)
+def test_what_cannot_be_undone_is_noticed(change: Any, exact: bool) -> None:
+    state = made()
+    state["large"] = torch.zeros(SMALL)
+    state["kept"] = {"moment": torch.zeros(SMALL)}
+    state["model"].register_buffer("mask", torch.zeros(SMALL))
+    undo = Undo(State(state))
+    undo.note()
+    change(state)
+    assert undo.put_back() is exact
+
+
+def test_values_of_many_parts_cannot_be_undone() -> None:
+    state: dict[str, Any] = {"history": [0.0] * MANY}
+    undo = Undo(State(state))
+    undo.note()
+    assert not undo.put_back()
+
+
+def test_buffers_that_were_replaced_are_put_back() -> None:
+    model = nn.BatchNorm1d(4)
+    undo, mean = Undo(State({"model": model})), model.running_mean
+    undo.note()
+    model.running_mean = torch.ones(4)
+    assert undo.put_back()
+    assert model.running_mean is mean
+
+
+def test_gradients_carried_from_step_to_step_cannot_be_undone() -> None:
+    state = made()
+    undo = Undo(State(state))
+    undo.note()
+    attempt(state)
+    undo.finished(stepped=False)
+    undo.note()
+    assert not undo.put_back()
+    undo.note()
+    attempt(state)
+    stepped(state)
+    undo.finished(stepped=True)
+    undo.note()
+    assert undo.put_back()
