@@ -86,6 +86,9 @@ class LightProcesses:
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
         raise AssertionError("a light agent's workers do not fail")
 
+    def log(self, workers: Workers, local_rank: int) -> str:
+        return ""
+
     def stall(self, workers: Workers, timeout: float) -> WorkerTrouble:
         raise AssertionError("a light agent's workers do not stall")
 
@@ -131,8 +134,8 @@ class LightProcesses:
                 for name in local.workers.alive if local.workers is not None else ():
                     self._post(events.Exited(name, -9))
                 return [events.WorkersKilled()]
-            case actions.EndRound():
-                return [events.RoundEnded(None)]
+            case actions.EndRound(rests):
+                return [events.RoundEnded(None, rests)]
             case actions.LookAtSteps():
                 return [events.StepsRead((self._page,))]
             case actions.DumpStacks():
@@ -141,6 +144,13 @@ class LightProcesses:
                 return [events.StepsHeard((self._page,))]
             case actions.AskWhere():
                 return [events.StandingRequested()]
+            case (
+                actions.RestWorkers()
+                | actions.PrepareWorkers()
+                | actions.EnterRound()
+                | actions.EndRest()
+            ):
+                raise AssertionError("a light agent's workers cannot rest")
         raise AssertionError(f"a light agent cannot {action}")
 
 

@@ -377,7 +377,8 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
-        alive = self._fork(round_, member, settings, self.config.round_logs(round_.number))
+        folder = self.config.round_logs(round_.number)
+        alive = self._fork(round_.incarnation, round_, member, settings, folder)
         logger.info(_describe(round_, member))
         first, step = round_.first_rank(member.slot), round_.resume.step
         return [
@@ -393,7 +394,8 @@ class NodeProcesses:
             return []
         alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
         beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
-        alive = self._fork(beside, alone, settings, self.config.round_logs(0))
+        name = f"beside-{round_.incarnation}"
+        alive = self._fork(name, beside, alone, settings, self.config.round_logs(0))
         logger.info(f"this node's workers prepare beside round {round_.number}")
         return [
             events.WorkersStarted("", 0, 0, 0, alive, 0),
@@ -401,12 +403,12 @@ class NodeProcesses:
         ]
 
     def _fork(
-        self, round_: Round, member: Member, settings: Settings, folder: Path
+        self, group: str, round_: Round, member: Member, settings: Settings, folder: Path
     ) -> frozenset[str]:
-        """Starts the workers of this node. Returns their names."""
+        """Starts the workers of this node. Returns their names, which begin with the group's."""
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):
-            name = f"{round_.incarnation}/{local_rank}"
+            name = f"{group}/{local_rank}"
             error_file = folder / f"error-{first + local_rank}.json"
             streams = self._logs.open(folder, first + local_rank, local_rank)
             error_file.unlink(missing_ok=True)

@@ -325,8 +325,8 @@ def _round_event(known: Round | None, round_: Round, now: float) -> Event | None
 
 
 def _same_but_for_what_is_learnt(known: Round, round_: Round) -> bool:
-    learnt = {"epoch": round_.epoch, "schedule": round_.schedule, "rests": round_.rests}
-    return replace(known, **learnt) == round_
+    epoch, schedule, rests = round_.epoch, round_.schedule, round_.rests
+    return replace(known, epoch=epoch, schedule=schedule, rests=rests) == round_
 
 
 def _schedule_event(round_: Round, now: float) -> Event:

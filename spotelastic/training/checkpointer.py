@@ -28,8 +28,8 @@ from spotelastic.training.in_place.batches import Batches
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import Training
 from spotelastic.training.in_place.steps import Step, Steps
-from spotelastic.training.restore.own_values import added_values, branch_of, restore_randomness
-from spotelastic.training.restore.resuming import NO_BRANCH, open_source
+from spotelastic.training.restore.own_values import OwnValues
+from spotelastic.training.restore.resuming import open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
@@ -109,7 +109,7 @@ class Checkpointer:
         """The last step that was saved in this round."""
         self._last_committing = 0
         """The last step that was sealed to be committed."""
-        self._branch = NO_BRANCH
+        self._own = OwnValues()
         training = Training(
             state=self._state,
             groups=groups,
@@ -151,7 +151,7 @@ class Checkpointer:
             self._state,
             self._session,
             self._client,
-            lambda: added_values(ranks, lambda: self._last_step, lambda: self._branch),
+            lambda: self._own.entries(ranks, lambda: self._last_step),
         )
         self._saved_step = self._last_committing = 0
         self._client.page.enter(self._last_step)
@@ -252,8 +252,7 @@ class Checkpointer:
                 raise SpotelasticError("there is nothing to go back to: nothing was saved")
             return 0
         restored.load(self._state)
-        restore_randomness(session.ranks, restored)
-        self._branch = step if step is not None else branch_of(restored)
+        self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step
         self._last_committing = restored.step if restored.source.kind == "store" else 0
@@ -456,6 +455,8 @@ class Checkpointer:
 
     def _make_plan(self, plan: SavePlan) -> None:
         """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
+        assert self._session is not None
+        self._own.agree(self._session.ranks)
         plan.make(self._last_step)
         if self._beside.wanted and plan.has_optimized:
             self._beside.protect()

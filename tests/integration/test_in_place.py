@@ -25,11 +25,24 @@ def run(script: str, folder: Path, *what: str) -> None:
     )
 
 
+def cases(script: str, folder: Path) -> dict[str, Told]:
+    run(script, folder)
+    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+
+
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
-    folder = tmp_path_factory.mktemp("lost")
-    run("losing_ranks", folder)
-    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    return cases("losing_ranks", tmp_path_factory.mktemp("lost"))
+
+
+@pytest.fixture(scope="module")
+def often(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    return cases("resting_often", tmp_path_factory.mktemp("often"))
+
+
+@pytest.fixture(scope="module")
+def restored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    return cases("resting_restored", tmp_path_factory.mktemp("restored"))
 
 
 def steps_of(told: list[Any]) -> list[tuple[int, bool]]:
@@ -76,3 +89,59 @@ def test_a_rank_that_is_a_step_behind_makes_it_up(lost: dict[str, Told]) -> None
     assert steps_of(found["told"]["1"]) == ON
     for number in "0", "1":
         assert found["told"][number][-1] == lost["reference-3"]["told"][number][-1]
+
+
+@pytest.mark.parametrize("compiled", ["within", "around"])
+def test_twenty_rounds_leave_nothing_behind(often: dict[str, Told], compiled: str) -> None:
+    """No descriptor, no thread, and nothing is compiled again for as many ranks."""
+    found = often[compiled]
+    assert found["rounds"] > 15
+    for number in "0", "1":
+        told = found["told"][number]
+        assert [step for step, *_ in told] == list(range(1, len(told) + 1))
+        descriptors, threads, graphs = zip(*((each[1:4]) for each in told), strict=True)
+        assert max(descriptors[-5:]) <= max(descriptors[2:7]) + 2
+        assert max(threads[-5:]) <= max(threads[:5]) + 1
+        assert graphs[-1] == graphs[0] > 0
+    parameters = [[each[4] for each in found["told"][number]] for number in ("0", "1")]
+    assert parameters[0] == parameters[1]
+
+
+def test_what_scripts_use_is_undone_and_samples_come_once(often: dict[str, Told]) -> None:
+    """Two optimizers, a scaler, clipping, an average of the weights, microbatches, a loader."""
+    told = often["idioms"]["told"]
+    assert [number for number, *_ in told["0"]] == [1, 2, 3, 3, 4, 5, 6, 7, 8]
+    for one, other in zip(told["0"], told["1"], strict=True):
+        assert one[2:] == other[2:]  # the scale, all weights, and the place in the data
+    failed = [share for number, share, *_ in told["0"] if not share]
+    assert len(failed) == 1
+    before, after = told["0"][1:3]
+    assert before[2:] == after[2:]
+    epochs: dict[bool, list[int]] = {True: [], False: []}
+    for number, share, *_ in (each for rank in told.values() for each in rank):
+        epochs[number <= 4] += share
+    assert all(sorted(samples) == list(range(32)) for samples in epochs.values())
+
+
+def test_a_state_that_changed_in_part_is_restored_in_the_same_process(
+    restored: dict[str, Told],
+) -> None:
+    told = restored["dirty"]["told"]
+    for number in "0", "1":
+        steps = [(step, finished) for step, finished, _ in told[number][:-1]]
+        again = [(step, True) for step in range(3, 7)]
+        assert steps == [(1, True), (2, True), (3, True), (4, False), *again]
+    assert told["0"] == told["1"]
+    assert told["0"][2] == told["0"][4], "the same third step, with the same random numbers"
+
+
+def test_a_rank_that_arrives_restores_while_the_others_keep_their_state(
+    restored: dict[str, Told],
+) -> None:
+    """What its script does before its loop, it does alone: the others take no part in it."""
+    told = restored["arrival"]["told"]
+    assert [step for step, *_ in told["0"][:-1]] == list(range(1, 7))
+    assert told["0"][-1] == told["1"][-1] == [2, 2, 2, 2, 3, 3, 3]
+    assert told["2"][-1] == [1, 3, 3, 3]
+    assert told["0"] == told["1"]
+    assert told["0"][3:-1] == told["2"][:-1]

@@ -50,7 +50,7 @@ class Training:
         own = rows[dist.get_rank() :: dist.get_world_size()]
         self.optimizer.zero_grad()
         loss: torch.Tensor = self.model(own).square().mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
     def step(self, number: int) -> torch.Tensor:
@@ -85,7 +85,7 @@ class Accident:
         if place == "forward":
             training.inner[0].register_forward_pre_hook(lambda *_: self.happens("forward"))
         if place in ("backward", "frozen"):
-            training.inner[3].weight.register_hook(lambda _: self.happens(place))
+            list(training.inner.parameters())[4].register_hook(lambda _: self.happens(place))
         if place == "before-vote":
             register_optimizer_step_pre_hook(lambda *_: self.happens("before-vote"))
         if place == "behind" and number == 1:

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume
 from support.stand_in_daemon import StandInDaemon
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from spotelastic.model.in_place import Enter, FromWorker, Listening, Rest, Resting
 from spotelastic.rendezvous.in_place import agreed_step
@@ -159,7 +159,7 @@ class Agent:
         self.rounds += 1
         if self.plan.begins is not None:
             self.plan.begins(f"r{self.rounds}", len(members))
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._stores.append(store)
         return [
             (worker, self._variables(worker, rank, len(members), store.port, resume))
@@ -262,9 +262,6 @@ def _fork(number: int, script: Script) -> Worker:
         theirs.close()
         return Worker(number, pid, ours, os.pidfd_open(pid))
     code = 1
-    import faulthandler
-
-    faulthandler.dump_traceback_later(200)
     try:
         ours.close()
         os.environ.update(json.loads(theirs.recv(PACKET)))

@@ -28,10 +28,6 @@ ROUNDS = 20
 SAMPLES, BATCH, STEPS, AT = 32, 8, 8, 3
 
 
-def graphs() -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-
-
 def digest(tensors: Any) -> str:
     data = b"".join(each.detach().numpy().tobytes() for each in tensors)
     return hashlib.sha256(data).hexdigest()[:16]
@@ -44,10 +40,16 @@ def often(compiled: str) -> Script:
         dist.init_process_group("gloo")
         torch.manual_seed(0)
         inner = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+        graphs = []
+
+        def counting(graph: Any, _: Any) -> Any:
+            graphs.append(graph)
+            return graph
+
         if compiled == "within":
-            model: Any = DistributedDataParallel(torch.compile(inner, backend="aot_eager"))
+            model: Any = DistributedDataParallel(torch.compile(inner, backend=counting))
         else:
-            model = torch.compile(DistributedDataParallel(inner), backend="aot_eager")
+            model = torch.compile(DistributedDataParallel(inner), backend=counting)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with se.Checkpointer({"model": inner, "optimizer": optimizer}) as checkpoint:
             for step in checkpoint.steps(ROUNDS + 3):
@@ -59,7 +61,7 @@ def often(compiled: str) -> Script:
                     optimizer.step()
                 if step.finished:
                     sizes = len([*Path("/proc/self/fd").iterdir()]), threading.active_count()
-                    tell([step.number, *sizes, graphs(), digest(inner.parameters())])
+                    tell([step.number, *sizes, len(graphs), digest(inner.parameters())])
             os._exit(0)
 
     return script
@@ -74,7 +76,8 @@ def idioms(number: int, tell: Any) -> None:
     """Two optimizers, a scaler, clipping, an average, microbatches and a loader with a worker."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    parts = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 1)])
+    parts: Any = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 1)])
+    number_now = [0]
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -90,8 +93,9 @@ def idioms(number: int, tell: Any) -> None:
     optimizers = [torch.optim.AdamW(part.parameters(), lr=0.05) for part in parts]
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
     sampler = se.ElasticSampler(SAMPLES, BATCH, seed=1)
-    loader = DataLoader(
-        range(SAMPLES), batch_sampler=sampler, num_workers=1, persistent_workers=True
+    rows: Any = range(SAMPLES)
+    loader: DataLoader[Any] = DataLoader(
+        rows, batch_sampler=sampler, num_workers=1, persistent_workers=True
     )
     state = {
         "model": model,
@@ -102,10 +106,11 @@ def idioms(number: int, tell: Any) -> None:
         "data": sampler,
     }
     if number == 2:
-        parts[1].weight.register_hook(lambda _: attempt.number == AT and end())
+        parts[1].weight.register_hook(lambda _: end() if number_now == [AT] else None)
     with se.Checkpointer(state) as checkpoint:
         batches = checkpoint.batches(loader)
         for attempt in checkpoint.steps(STEPS):
+            number_now = [attempt.number]
             with attempt:
                 samples = next(batches)
                 for micro in se.microbatches(sampler.batch, 2):

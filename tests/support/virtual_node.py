@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.virtual_processes import VirtualProcesses
+from support.virtual_ranks import Rank
 from support.virtual_training import NETWORK
 
 from spotelastic.agent import actions as do
@@ -234,8 +235,12 @@ class SimNode:
         worker = self.processes.vanish() or f"{round_}/0"
         if code > 0 and self.finalizes:
             self.post(WorkerFailing(worker, code))
-            self.world.after(self.finalizes, lambda: self.post(Exited(worker, code)))
+            self.world.after(self.finalizes, lambda: self._finalized(rank, worker, code))
         else:
+            self.post(Exited(worker, code))
+
+    def _finalized(self, rank: Rank | None, worker: str, code: int) -> None:
+        if rank is None or not rank.killed:
             self.post(Exited(worker, code))
 
     def sealed(self, round_: Round, step: int, waiting: bool) -> None:

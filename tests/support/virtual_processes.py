@@ -128,7 +128,7 @@ class VirtualProcesses:
 
     def _steps(self) -> tuple[WorkerStep, ...]:
         training = self._training
-        if training is None or (self.rank is not None and self.rank.group is None):
+        if training is None:
             return ()
         if isinstance(training, Group):
             return (self._page(),)
@@ -293,9 +293,9 @@ class VirtualProcesses:
     def _prepare(self, round_: Round) -> Events:
         self._training = None
         assert self.rank is None or not self.rank.alive, "two workers of one rank"
-        self.rank = Rank(self._node)
+        self.rank = Rank(self._node, beside=round_.incarnation)
         return [
-            events.WorkersStarted("", 0, 0, 0, frozenset(["/0"]), 0),
+            events.WorkersStarted("", 0, 0, 0, frozenset([self.rank.name]), 0),
             events.Said(prepared(round_)),
         ]
 
@@ -335,6 +335,8 @@ class VirtualProcesses:
         """Kills workers, of which it is told a moment later."""
         for name in names:
             self.vanish()
+            if self.rank is not None:
+                self.rank.killed = True
             self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
 
     def _claim(self, round_: str) -> None:

@@ -176,7 +176,7 @@ class Group:
 class Rank:
     """A worker: one process, with its state, which may be in several rounds one after another."""
 
-    def __init__(self, node: "SimNode", group: Group | None = None) -> None:
+    def __init__(self, node: "SimNode", group: Group | None = None, beside: str = "") -> None:
         """Without a group it prepares beside a round."""
         self.node, self.world = node, node.world
         self.group = group
@@ -190,8 +190,8 @@ class Rank:
         self.begun = False
         """Whether it has begun to train in its round."""
         self.first_at = self.last_at = 0.0
-        self.alive, self.frozen, self.asked = True, False, False
-        self.name = f"{self.round}/0"
+        self.alive, self.frozen, self.asked, self.killed = True, False, False, False
+        self.name = f"{self.round or f'beside-{beside}'}/0"
         self._lacks = True
         """Whether it restores in its round."""
         self._held: list[Callable[[], None]] = []

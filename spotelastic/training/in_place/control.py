@@ -73,7 +73,8 @@ class Control:
             while True:
                 left = self.round
                 self._tell(Resting(left, standing, broken, traceback))
-                self._changed.wait_for(lambda left=left: self._order or self.round != left)
+                while self._order is None and self.round == left:
+                    self._changed.wait()
                 if self._order is not None:
                     order, self._order, self._resting = self._order, None, False
                     return order

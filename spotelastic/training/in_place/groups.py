@@ -30,6 +30,7 @@ from torch.distributed import distributed_c10d as c10d
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""
 
+_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _HOOK = "_distributed_excepthook"
 """Name of the hook that torch puts around the one there is, once for each default group."""
 
@@ -83,6 +84,8 @@ class Groups:
         backends = _backends()
         if unknown := sorted(backends - {"gloo", "nccl"}):
             return f"ranks that wait in a group of {unknown[0]} cannot be woken: use nccl or gloo"
+        if "nccl" in backends and os.environ.get(_HANDLING) != "0":
+            return f"torch ends a process whose peer is lost, unless {_HANDLING}=0 is set before"
         if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
             return "gloo connects late: unset TORCH_GLOO_LAZY_INIT"
         if self.others(own):
@@ -122,7 +125,7 @@ class Groups:
             if dist.is_initialized():
                 with contextlib.suppress(Exception):
                     leave()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # raises where the device is lost with what was aborted
         self.sockets, self.prepares, self.is_closed = {}, None, False
         set_variables(variables)

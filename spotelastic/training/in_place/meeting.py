@@ -96,11 +96,23 @@ class Meeting:
 
         With a group that the script has made since, this worker cannot go on.
         """
-        groups = self._training.groups
-        lost = failures.is_of_collective(error) or (
-            groups.is_closed and failures.is_of_closed_group(error)
+        others = self._training.groups.others(self._training.ranks().group)
+        return not others and self._is_of_groups(error)
+
+    def _is_of_groups(self, error: BaseException) -> bool:
+        return failures.is_of_collective(error) or (
+            self._training.groups.is_closed and failures.is_of_closed_group(error)
         )
-        return lost and not groups.others(self._training.ranks().group)
+
+    def has_gradients(self) -> None:
+        """Wait for the device. Raises what torch raises where gradients may not be complete.
+
+        A collective on a GPU that was aborted ends as if nothing had happened.
+        """
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().synchronize()
+            if self._training.groups.is_closed:
+                raise dist.DistError("the process group was closed during the step")
 
     def vote(self) -> None:
         """Return once all ranks of the round have called this. Raises what torch raises otherwise.
@@ -112,8 +124,6 @@ class Meeting:
             raise dist.DistError("the agent wants this worker to leave the round")
         if ranks.world_size == 1:
             return
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.current_stream().synchronize()
         dist.all_reduce(torch.ones(1), group=ranks.group)
 
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
@@ -137,7 +147,7 @@ class Meeting:
             try:
                 join(self._training, order.variables, order.step, restores=order.restores)
             except Exception as error:
-                if not (self.asked or self.is_lost(error)):
+                if not (self.asked or self._is_of_groups(error)):
                     raise
                 order = self.rest(standing, error)
                 continue

@@ -18,7 +18,7 @@ Must never happen:
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -235,33 +235,39 @@ class Steps:
 
     def _begin_again(self, attempt: _Attempt) -> None:
         """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
-        if not self._undo.put_back():
-            attempt.change = "dirty"
-        elif attempt.change == "pending":
-            attempt.change = "clean"
+        # Not every optimizer's writes are seen, so what was dirty stays so.
+        exact = attempt.change != "dirty" and self._undo.is_exact
+        self._undo.put_back()
+        attempt.change = "clean" if exact else "dirty"
         self._tell(self.undone)
 
     # -- the vote ---------------------------------------------------------------------------------
 
-    def _before_optimizer(self, *_: Any) -> None:
-        """An optimizer has its gradients, and is about to step."""
+    def _before_optimizer(self, _: Any, args: Sequence[Any], more: Mapping[str, Any]) -> None:
+        """An optimizer is about to step. It has its gradients, unless it computes them itself."""
         attempt, meeting = self._attempt, self._meeting
         if attempt is None or meeting is None or attempt.voted or os.getpid() != self._process:
             return
-        self._vote(attempt, meeting)
+        if any(callable(each) for each in (*args[1:], more.get("closure"))):  # the first is itself
+            attempt.change = "dirty"
+        else:
+            self._vote(attempt, meeting)
 
     def _vote(self, attempt: _Attempt, meeting: Meeting) -> None:
         """Wait until all ranks have all gradients of the step, or rest with these gradients."""
         for value in self._training.state.values.values():
             if isinstance(value, ElasticSampler):
                 value.refuse_ended()
-        attempt.voted, attempt.change = True, "pending"
+        meeting.has_gradients()
+        attempt.voted = True
         try:
             meeting.vote()
         except Exception as error:
             if not meeting.is_lost(error):
                 raise
-            standing = Standing(self._training.last_step(), "pending")
+            # Whoever is asked to begin the step again has to be able to.
+            attempt.change = "pending" if self._undo.is_exact else "dirty"
+            standing = Standing(self._training.last_step(), attempt.change)
             attempt.order = meeting.rest(standing, error)
             if not attempt.is_behind:
                 raise failures.Unwound from None

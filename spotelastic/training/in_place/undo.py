@@ -4,7 +4,8 @@ An attempt at a step draws random numbers, and forward changes buffers (BatchNor
 schedulers, scalers and values of the state. Optimizers have not stepped then, so that parameters
 and their moments are as they were. What is small is copied when the step begins. Of what is large
 torch's count of writes is noted: if that has changed, the attempt cannot be undone, and the state
-is restored from a save instead.
+is restored from a save instead. Writes through `.data` are not counted, so a few elements of some
+parameters are compared as well: a script may have an optimizer of its own.
 """
 
 import copy
@@ -22,6 +23,9 @@ SMALL = 1 << 20
 """Bytes up to which a tensor is copied."""
 MANY = 1000
 """Parts up to which a container of plain values is copied."""
+SAMPLED = 8
+"""Parameters of which a few elements are compared."""
+_ELEMENTS = 16
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -37,6 +41,7 @@ class Undo:
         self._begun: _Begun | None = None
         self._buffers: list[tuple[MutableMapping[str, Any], str]] = []
         self._modules: list[torch.nn.Module] = []
+        self._parameters: list[torch.Tensor] = []
         self._copies: dict[int, torch.Tensor] = {}
         self._carries = False
         """Whether the last step left gradients, and no optimizer has stepped with them."""
@@ -46,24 +51,26 @@ class Undo:
         modules = [value for value in self._state.values.values() if _is_module(value)]
         if not _are_same(modules, self._modules):
             self._modules, self._buffers = modules, [*_places(modules)]
+            self._parameters = [each for module in modules for each in module.parameters()]
         begun = _Begun(randomness.capture(), carries=self._carries)
+        begun.parameters += self._parameters
         self._note_buffers(begun)
         for name, value in self._state.values.items():
             if isinstance(value, torch.optim.Optimizer):
                 begun.groups.append((value, [_options(group) for group in value.param_groups]))
                 for group in value.param_groups:
                     begun.parameters += group["params"]
-            elif isinstance(value, torch.nn.Module):
-                begun.parameters += value.parameters()
             elif isinstance(value, torch.Tensor):
                 begun.watched.append(value)
             elif isinstance(value, ElasticSampler):
                 begun.samplers.append((value, value.position()))
-            else:
+            elif not _is_module(value):
                 begun.values[name] = _noted(value, begun)
         begun.versions = [*map(_version, begun.parameters)]
         begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
         begun.watched_versions = [*map(_version, begun.watched)]
+        begun.sampled = begun.parameters[:: len(begun.parameters) // SAMPLED + 1]
+        begun.samples = [sample.clone() for sample in _samples(begun.sampled)]
         self._begun = begun
 
     def finished(self, *, stepped: bool) -> None:
@@ -71,21 +78,31 @@ class Undo:
         begun, self._begun = self._begun, None
         self._carries = not stepped and begun is not None and _have_gradients(begun.parameters)
 
-    def put_back(self) -> bool:
-        """Undo what was done since. Returns whether all is as it was, optimizers aside."""
+    @property
+    def is_exact(self) -> bool:
+        """Whether all can be put back that was changed. It cannot once an optimizer has stepped."""
+        begun = self._begun
+        return begun is None or (
+            not begun.carries
+            and not begun.unknown
+            and begun.versions == [*map(_version, begun.parameters)]
+            and begun.watched_versions == [*map(_version, begun.watched)]
+            and all(map(torch.equal, begun.samples, _samples(begun.sampled)))
+            and all(
+                held.get(name) is tensor for held, name, tensor, own in begun.buffers if own is None
+            )
+        )
+
+    def put_back(self) -> None:
+        """Undo what was done since the step began, as far as it was noted."""
         begun = self._begun
         if begun is None:
-            return True
-        exact = begun.versions == [*map(_version, begun.parameters)]
-        exact &= begun.watched_versions == [*map(_version, begun.watched)]
-        exact &= not begun.carries and not begun.unknown
+            return
         for held, name, tensor, copied in begun.buffers:
             if copied is not None:
                 held[name] = tensor
                 with torch.no_grad():
                     tensor.copy_(copied)
-            else:
-                exact &= held.get(name) is tensor
         for optimizer, groups in begun.groups:
             for group, options in zip(optimizer.param_groups, groups, strict=False):
                 _put_back_options(group, options)
@@ -99,7 +116,6 @@ class Undo:
             elif parameter.grad is not None:
                 parameter.grad = torch.zeros_like(parameter.grad)
         randomness.apply(begun.randomness)
-        return exact
 
     def go_on_anew(self) -> None:
         """End iterations over data: the ranks have changed, and so have their shares."""
@@ -133,7 +149,7 @@ class Undo:
         self._copies = copies
 
     def _put_back_value(self, name: str, noted: Any) -> None:
-        value = self._state.values.get(name)
+        value: Any = self._state.values.get(name)
         if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             if noted is not None:
                 value.load_state_dict(_copied_back(noted))
@@ -166,6 +182,8 @@ class _Begun:
     parameters: list[torch.Tensor] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     had_gradient: list[bool] = field(default_factory=list)
+    sampled: list[torch.Tensor] = field(default_factory=list)
+    samples: list[torch.Tensor] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     """Tensors that are not copied."""
     watched_versions: list[int] = field(default_factory=list)
@@ -239,6 +257,15 @@ def _places(modules: list[torch.nn.Module]) -> Iterator[tuple[MutableMapping[str
             for name, buffer in part._buffers.items():
                 if buffer is not None:
                     yield part._buffers, name
+
+
+def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of the first bytes, so that NaN is equal to itself."""
+    return [
+        tensor.detach().view(-1)[:_ELEMENTS].view(torch.uint8)
+        for tensor in tensors
+        if type(tensor.detach()) is torch.Tensor and tensor.is_contiguous() and tensor.numel()
+    ]
 
 
 def _is_module(value: Any) -> bool:

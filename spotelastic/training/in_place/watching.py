@@ -61,7 +61,8 @@ def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
         hook, again = sys.excepthook, groups.hook is not None
         groups.sockets = {}
         given = names.bind(*args, **more).arguments
-        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        alone = {"store": store, "rank": 0, "world_size": 1}
         with groups.making():
             if groups.prepares is None:
                 init(*args, **more)

@@ -1,6 +1,7 @@
 """What is saved besides the script's state: the step, the seed, and each rank's random numbers."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,33 +14,47 @@ from spotelastic.training.state import randomness
 from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 
-def added_values(
-    ranks: Ranks, last_step: Callable[[], int], branch: Callable[[], int]
-) -> list[ValueEntry]:
-    """Return the values that are saved besides the script's state."""
-    return [
-        _own_entry("step", last_step),
-        _own_entry("seed", torch.initial_seed),
-        _own_entry(BRANCH, branch),
-        _own_entry(f"rng-{ranks.rank}", randomness.capture, ranks.rank),
-    ]
+@dataclass
+class OwnValues:
+    """What is known of a run on every rank alike."""
 
+    branch: int = NO_BRANCH
+    """The step to which the run was sent back last."""
+    seed: int | None = None
+    """Where random numbers come from when they cannot be restored; None until it is agreed on."""
 
-def restore_randomness(ranks: Ranks, restored: RestoreSource) -> None:
-    """Restore this rank's random numbers; with another number of ranks, derive them."""
-    state = None
-    if restored.world_size == ranks.world_size:
-        state = restored.own_value(f"rng-{ranks.rank}")
-    if state is not None:
-        randomness.apply(state)
-    else:
-        randomness.derive(restored.own_value("seed"), restored.step, ranks.rank)
+    def agree(self, ranks: Ranks) -> None:
+        """Have all ranks hold the first one's seed, unless they hold that of the run already.
 
+        A script may seed each rank apart. What all share has to be the same everywhere, because
+        any rank may read any other's copy.
+        """
+        if self.seed is None:
+            self.seed = ranks.gather(torch.initial_seed())[0]
 
-def branch_of(restored: RestoreSource) -> int:
-    """Return the step to which the run was sent back last."""
-    branch = restored.own_value(BRANCH)
-    return NO_BRANCH if branch is None else branch
+    def entries(self, ranks: Ranks, last_step: Callable[[], int]) -> list[ValueEntry]:
+        """Return the values that are saved besides the script's state."""
+        return [
+            _own_entry("step", last_step),
+            _own_entry("seed", lambda: self.seed),
+            _own_entry(BRANCH, lambda: self.branch),
+            _own_entry(f"rng-{ranks.rank}", randomness.capture, ranks.rank),
+        ]
+
+    def restore(self, ranks: Ranks, restored: RestoreSource, asked: int | None) -> None:
+        """Take them from a save, and restore this rank's random numbers; with another number of
+        ranks, derive them. `asked` is the step that the script asked for.
+        """
+        self.seed = restored.own_value("seed")
+        branch = restored.own_value(BRANCH) if asked is None else asked
+        self.branch = NO_BRANCH if branch is None else branch
+        state = None
+        if restored.world_size == ranks.world_size:
+            state = restored.own_value(f"rng-{ranks.rank}")
+        if state is not None:
+            randomness.apply(state)
+        else:
+            randomness.derive(self.seed, restored.step, ranks.rank)
 
 
 def _own_entry(name: str, get: Any, rank: int = SHARED) -> ValueEntry:

@@ -45,6 +45,7 @@ def env_of(
         round_.members[1],
         local_rank,
         daemon=Path("/daemon"),
+        control=Path("/control"),
         error_file=Path("/error"),
     )
 
