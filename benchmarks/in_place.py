@@ -45,6 +45,8 @@ from spotelastic.store.etcd_server.process import standalone
 
 LOSSES = ("worker", "node", "freeze")
 NAMES = ("in-place", "processes", "torchrun", "torchft", "nvrx")
+QUICK = ("in-place", "torchrun")
+"""What is measured if nothing is asked for."""
 TURNS, TURN = 4, 1.5
 """Turns of each job for each length of a step, per trial, and their seconds."""
 KILLED = ("in-place", "torchft")
@@ -139,7 +141,7 @@ def measure_all(options: argparse.Namespace, folder: Path, endpoint: str) -> Mea
     )
     if options.compile:
         compile_once(setup)
-    names = options.only or NAMES
+    names = options.only or (NAMES if options.peers else QUICK)
     found = [
         (system, measure(system, folder, options.nodes, options.trials))
         for system in systems(setup)
@@ -192,7 +194,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=1, help="of each event (1)")
     parser.add_argument("--build", type=float, default=5.0, help="seconds that building takes (5)")
     parser.add_argument("--pause", type=float, default=0.03, help="seconds of a step (0.03)")
-    parser.add_argument("--only", nargs="+", choices=NAMES, help="systems (all)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=NAMES,
+        metavar="SYSTEM",
+        help=f"of {', '.join(NAMES)} (all with --peers; else {' and '.join(QUICK)})",
+    )
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter with torchft and NVRx")
     parser.add_argument("--kills", type=int, default=0, help="workers to kill besides (0)")
     parser.add_argument(

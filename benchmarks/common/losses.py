@@ -12,7 +12,7 @@ from functools import partial
 from common.agents import START_WITHIN, Job, Line
 from common.measuring import until
 
-PATIENCE = 120.0
+PATIENCE = 60.0
 """Seconds after which an event counts as never recovered from."""
 SETTLED = 20
 """Steps of every node in one group before each event."""
