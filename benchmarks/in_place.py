@@ -87,7 +87,7 @@ def _took(
         sample = happen()
     except (Ended, Stuck) as failure:
         results.failed[event].append(str(failure))
-        _say(system, event, f"{failure}\n{job.last_words()}")
+        _say(system, event, str(failure))
         return False
     results.samples[event].append(sample)
     _say(system, event, f"{sample.seconds:.2f} s, {sample.lost} steps lost")
@@ -98,7 +98,8 @@ def _begin(system: System, job: Job, nodes: int) -> None:
     try:
         begin(job, nodes)
     except (Ended, Stuck) as failure:
-        raise Stuck(f"{system.label}: {failure}\n{job.last_words()}") from failure
+        told = "".join(f"\n{node}: {job.last_words(node)}" for node in job.agents)
+        raise Stuck(f"{system.label}: {failure}{told}") from failure
 
 
 def kill_many(system: System, folder: Path, nodes: int, count: int) -> Kills:

@@ -18,8 +18,6 @@ from spotelastic.store.etcd_server.process import free_ports
 SCRIPT = Path(__file__).parent.parent / "jobs" / "allreduce.py"
 HOST = "127.0.0.1"
 START_WITHIN = 120.0
-WORDS = 1000
-"""Characters of what a node has printed, which are told where something failed."""
 
 
 class Line(NamedTuple):
@@ -121,10 +119,10 @@ class Job:
         # The times are the workers' own, so looking rarely does not matter.
         return until(first, f"a world of {len(nodes)}", within=patience)
 
-    def last_words(self) -> str:
-        """Return the end of what each node has printed."""
-        files = sorted(self.folder.glob("*.out"))
-        return "\n".join(f"{file.stem}: {file.read_text()[-WORDS:]}" for file in files)
+    def last_words(self, node: str) -> str:
+        """Return the last line that the node has printed."""
+        lines = (self.folder / f"{node}.out").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
         agents = [*self.agents.values()]

@@ -115,8 +115,9 @@ def arrive(job: Job) -> Sample:
 
 
 def _check(job: Job, nodes: Sequence[str]) -> None:
-    if ended := [node for node in nodes if job.agents[node].poll() is not None]:
-        raise Ended(f"{', '.join(ended)} ended")
+    for node in nodes:
+        if job.agents[node].poll() is not None:
+            raise Ended(f"{node} ended: {job.last_words(node)}")
 
 
 def strike(job: Job, event: str, victim: str) -> Sample:
