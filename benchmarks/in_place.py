@@ -29,7 +29,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from common.agents import Job
 from common.comparisons import Kills, Measured, Results, rows, show
 from common.losses import Ended, Sample, arrive, begin, settle, strike
 from common.measuring import Stuck, conduct, where
+from common.rounds import Rounds
 from common.step_costs import step_costs
 from common.systems import HOW_TO_GET_PEERS, Setup, System, compile_once, spotelastic, systems
 
@@ -58,29 +59,38 @@ def is_gone(system: System, event: str) -> bool:
     return event != "worker" or not system.has_agents
 
 
-def measure(system: System, folder: Path, nodes: int, trials: int) -> Results:
+def following(system: System, endpoint: str, run: str) -> AbstractContextManager[Rounds | None]:
+    return contextlib.closing(Rounds(endpoint, run)) if system.has_rounds else nullcontext()
+
+
+def measure(system: System, folder: Path, endpoint: str, nodes: int, trials: int) -> Results:
     """Let all events happen. After each loss the job gets back what it has lost."""
     results = Results()
     losses = [event for event in LOSSES if event not in system.missing] * trials
     jobs = itertools.count()
     while losses:
-        with system.opens(folder / f"{system.name}{next(jobs)}") as job:
+        name = f"{system.name}{next(jobs)}"
+        with following(system, endpoint, name) as rounds, system.opens(folder / name) as job:
             _begin(system, job, nodes)
             while losses and len(job.agents) == nodes:
                 event, victim = losses.pop(0), [*job.agents][-1]
-                if not _took(system, job, event, results, partial(strike, job, event, victim)):
+                if not _took(system, event, results, rounds, partial(strike, job, event, victim)):
                     break
                 if not is_gone(system, event):
                     continue
                 job.forget(victim)
                 comes = partial(arrive, job)
-                if system.grows and not _took(system, job, "arrival", results, comes):
+                if system.grows and not _took(system, "arrival", results, rounds, comes):
                     break
     return results
 
 
 def _took(
-    system: System, job: Job, event: str, results: Results, happen: Callable[[], Sample]
+    system: System,
+    event: str,
+    results: Results,
+    rounds: Rounds | None,
+    happen: Callable[[], Sample],
 ) -> bool:
     """Note what an event took. Returns False if the job did not go on after it."""
     try:
@@ -90,6 +100,10 @@ def _took(
         _say(system, event, str(failure))
         return False
     results.samples[event].append(sample)
+    if rounds is not None:
+        proposed, started = rounds.between(sample.since, sample.until)
+        marks = (sample.since, proposed, started, sample.until)
+        results.stages[event].append([end - begin for begin, end in itertools.pairwise(marks)])
     _say(system, event, f"{sample.seconds:.2f} s, {sample.lost} steps lost")
     return True
 
@@ -144,7 +158,7 @@ def measure_all(options: argparse.Namespace, folder: Path, endpoint: str) -> Mea
         compile_once(setup)
     names = options.only or (NAMES if options.peers else QUICK)
     found = [
-        (system, measure(system, folder, options.nodes, options.trials))
+        (system, measure(system, folder, endpoint, options.nodes, options.trials))
         for system in systems(setup)
         if system.name in names
     ]

@@ -17,6 +17,8 @@ EVENTS = {
 }
 LIMITS = {"worker": 0.2, "node": 0.2, "freeze": LEASE + 0.2, "arrival": 0.15}
 """Seconds that in-place recovery must reach."""
+STAGES = ("until proposed", "until started", "until stepped")
+"""Of a round. The first one counts from the event; an arrival's from its longest gap."""
 OURS, RIVAL = "in-place", "torchft"
 """Names of systems: in-place recovery must not be slower than the rival."""
 
@@ -27,6 +29,8 @@ class Results:
 
     samples: dict[str, list[Sample]] = field(default_factory=lambda: {e: [] for e in EVENTS})
     failed: dict[str, list[str]] = field(default_factory=lambda: {e: [] for e in EVENTS})
+    stages: dict[str, list[list[float]]] = field(default_factory=lambda: {e: [] for e in EVENTS})
+    """Seconds of each of STAGES."""
 
 
 @dataclass
@@ -54,6 +58,8 @@ class Row:
     refused: int = 0
     failed: list[str] = field(default_factory=list)
     missing: str = ""
+    stages: list[float] = field(default_factory=list)
+    """Medians of STAGES."""
     ratio: float | None = None
     """How many times as long as in place."""
     bar: str = ""
@@ -98,6 +104,7 @@ def rows(found: Sequence[tuple[System, Results]]) -> Iterator[Row]:
                 sum(sample.replaced for sample in samples),
                 sum(sample.refused for sample in samples),
                 failed,
+                stages=[*map(statistics.median, zip(*results.stages[event], strict=True))],
                 ratio=median / first if first else None,
                 bar=bar,
                 met=met,
@@ -108,6 +115,12 @@ def show(measured: Measured) -> None:
     print(f"{'event':22} {'system':28} {'seconds':>26} {'lost':>5} {'ratio':>6}  bar")
     for row in measured.rows:
         _show_row(row)
+    print(f"\n{'where the time goes':22} {'(medians)':28} " + " ".join(f"{s:>14}" for s in STAGES))
+    for row in measured.rows:
+        if row.stages:
+            stages = " ".join(f"{seconds:>14.3f}" for seconds in row.stages)
+            print(f"{EVENTS[row.event].partition(':')[0]:22} {row.system:28} {stages}")
+    print()
     for kills in measured.kills:
         _show_kills(kills)
     for cost in measured.costs:

@@ -25,15 +25,20 @@ class Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one event cost."""
+    """What one event cost: the time from `since` to `until`, on the monotonic clock."""
 
-    seconds: float
+    since: float
+    until: float
     lost: int = 0
     """Optimizer steps that survivors made again."""
     replaced: int = 0
     """Survivors that went on in another process."""
     refused: int = 0
     """Attempts of survivors that were given up, without a step of an optimizer."""
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
 
 
 def begin(job: Job, nodes: int) -> None:
@@ -79,7 +84,7 @@ def lose(job: Job, victim: str, strike: Callable[[], object]) -> Sample:
         lost = max(lost, last + 1 - first[node].step)
         refused += sum(line.what == "refused" and line.at > at for line in old)
     replaced = sum(first[node].pid != before[node].pid for node in stay)
-    return Sample(max(line.at for line in first.values()) - at, lost, replaced, refused)
+    return Sample(at, max(line.at for line in first.values()), lost, replaced, refused)
 
 
 def _resumed(job: Job, stay: Sequence[str], before: dict[str, Line], at: float) -> dict[str, Line]:
@@ -108,10 +113,11 @@ def arrive(job: Job) -> Sample:
         steps = [line for line in job.lines(node) if line.what == "step"]
         near = [line for line in steps if line.at >= before[node].at and line.at < new + 1]
         pairs = [*itertools.pairwise(near)]
-        gaps.append(max(later.at - line.at for line, later in pairs if later.at > at))
+        gaps.extend((line.at, later.at) for line, later in pairs if later.at > at)
         lost = max(lost, *(line.step + 1 - later.step for line, later in pairs))
     replaced = sum(job.lines(node)[-1].pid != before[node].pid for node in stay)
-    return Sample(max(gaps), lost, replaced)
+    since, ended = max(gaps, key=lambda gap: gap[1] - gap[0])
+    return Sample(since, ended, lost, replaced)
 
 
 def _check(job: Job, nodes: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -72,16 +71,18 @@ class System:
     """Whether a node brings back its worker."""
     grows: bool = True
     """Whether a node can come to a job that runs."""
+    has_rounds: bool = False
+    """Whether its rounds can be followed."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Events that are not measured, and why."""
 
 
 def spotelastic(setup: Setup, folder: Path, loop: str, *more: str) -> AbstractContextManager[Job]:
-    """Open the job under `spotelastic run`, with one of its two loops."""
+    """Open the job under `spotelastic run`, with one of its two loops. The folder's name is the
+    run's.
+    """
     script = setup.script("of_spotelastic.py", folder, "--loop", loop, *more)
-    return agents.ours(
-        folder, setup.nodes, setup.endpoint, uuid.uuid4().hex, script, **setup.variables
-    )
+    return agents.ours(folder, setup.nodes, setup.endpoint, folder.name, script, **setup.variables)
 
 
 def _torchrun(setup: Setup, folder: Path) -> AbstractContextManager[Job]:
