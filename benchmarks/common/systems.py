@@ -139,11 +139,11 @@ def _interpreter(setup: Setup) -> str:
 
 def systems(setup: Setup) -> list[System]:
     """Return all that can be measured: peers only where there is an interpreter for them."""
+    in_place = partial(spotelastic, setup, loop="steps")
+    processes = partial(spotelastic, setup, loop="restore")
     found = [
-        System("in-place", "spotelastic, in place", partial(spotelastic, setup, loop="steps")),
-        System(
-            "processes", "spotelastic, new processes", partial(spotelastic, setup, loop="restore")
-        ),
+        System("in-place", "spotelastic, in place", in_place, has_rounds=True),
+        System("processes", "spotelastic, new processes", processes, has_rounds=True),
         System(
             "torchrun",
             "torchrun (c10d)",
