@@ -115,16 +115,22 @@ def show(measured: Measured) -> None:
     print(f"{'event':22} {'system':28} {'seconds':>26} {'lost':>5} {'ratio':>6}  bar")
     for row in measured.rows:
         _show_row(row)
-    print(f"\n{'where the time goes':22} {'(medians)':28} " + " ".join(f"{s:>14}" for s in STAGES))
-    for row in measured.rows:
-        if row.stages:
-            stages = " ".join(f"{seconds:>14.3f}" for seconds in row.stages)
-            print(f"{EVENTS[row.event].partition(':')[0]:22} {row.system:28} {stages}")
+    if any(row.stages for row in measured.rows):
+        _show_stages(measured.rows)
     print()
     for kills in measured.kills:
         _show_kills(kills)
     for cost in measured.costs:
         _show_cost(cost)
+
+
+def _show_stages(rows: Sequence[Row]) -> None:
+    heads = " ".join(f"{stage:>14}" for stage in STAGES)
+    print(f"\n{'where the time goes':22} {'(medians)':28} {heads}")
+    for row in rows:
+        if row.stages:
+            stages = " ".join(f"{seconds:>14.3f}" for seconds in row.stages)
+            print(f"{EVENTS[row.event].partition(':')[0]:22} {row.system:28} {stages}")
 
 
 def _show_row(row: Row) -> None:
