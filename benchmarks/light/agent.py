@@ -144,13 +144,23 @@ class LightProcesses:
                 return [events.StepsHeard((self._page,))]
             case actions.AskWhere():
                 return [events.StandingRequested()]
-            case (
-                actions.RestWorkers()
-                | actions.PrepareWorkers()
-                | actions.EnterRound()
-                | actions.EndRest()
-            ):
-                raise AssertionError("a light agent's workers cannot rest")
+        return self._in_place(action, local)
+
+    def _in_place(self, action: actions.Action, local: NodeState) -> Events:
+        """Its workers never say that they can rest, and so are not asked to."""
+        match action:
+            case actions.RestWorkers():
+                return [events.RestRequested()]
+            case actions.PrepareWorkers():
+                return []
+            case actions.EnterRound(round_, member):
+                first = round_.first_rank(member.slot)
+                entered = (round_.incarnation, round_.number, first, round_.epoch)
+                return [events.WorkersEntered(*entered, round_.resume.step)]
+            case actions.EndRest():
+                for name in local.resting.workers.alive if local.resting is not None else ():
+                    self._post(events.Exited(name, -9))
+                return [events.RestOver()]
         raise AssertionError(f"a light agent cannot {action}")
 
 
@@ -168,8 +178,8 @@ def _started(round_: Round, first_rank: int) -> events.WorkersStarted:
 class LightAgent:
     """One node of a run.
 
-    `on_round` is called once for each started round of which it is a member, from one of the crew's
-    threads.
+    `on_round` is called once for each started round of which it is a member, `on_lead` when it
+    holds the election, both from one of the crew's threads.
     """
 
     def __init__(
@@ -180,12 +190,13 @@ class LightAgent:
         settings: Settings,
         crew: Crew,
         on_round: Callable[[int], None],
+        on_lead: Callable[[], None],
     ) -> None:
         self.events = 0
         """Changes that its watches delivered, and the keys that they began with."""
         self.nbytes = 0
         self._store, self._keys = store, keys
-        self._crew, self._on_round = crew, on_round
+        self._crew, self._on_round, self._on_lead = crew, on_round, on_lead
         self._node = node
         self._session = LightSession(store, settings.lease, crew, self._lost)
         executor = AgentExecutor(
@@ -198,6 +209,7 @@ class LightAgent:
         self._busy = False
         self._ended = False
         self._told = 0
+        self._leads = False
 
     def start(self) -> None:
         """Return at once; the crew does the rest."""
@@ -209,7 +221,7 @@ class LightAgent:
             if self._busy:
                 return
             self._busy = True
-        self._crew.soon(self._turn)
+        self._begin_turn()
 
     def vanish(self) -> None:
         """Disappear like a lost instance whose lease has run out."""
@@ -221,6 +233,12 @@ class LightAgent:
     def _begin(self) -> None:
         self._session.renew()
         self._watches = Watches(self._store, self._keys, self.post)
+
+    def _begin_turn(self) -> None:
+        if gathers := self._core.gathers:
+            self._crew.later(gathers, self._turn)
+        else:
+            self._crew.soon(self._turn)
 
     def _turn(self) -> None:
         with self._lock:
@@ -238,7 +256,7 @@ class LightAgent:
         with self._lock:
             self._busy = bool(self._inbox) and not self._ended
         if self._busy:
-            self._crew.soon(self._turn)
+            self._begin_turn()
 
     def _decide(self) -> float:
         """Decide and act until there is nothing more to do. Returns when to look again."""
@@ -273,6 +291,9 @@ class LightAgent:
         if workers is not None and workers.number != self._told:
             self._told = workers.number
             self._on_round(workers.number)
+        if self._core.local.membership.leadership is not None and not self._leads:
+            self._leads = True
+            self._on_lead()
 
     def _lost(self, reason: str) -> None:
         if not self._ended:

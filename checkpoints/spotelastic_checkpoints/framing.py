@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_msgpack
+
 FRAME = struct.Struct("<I")
 """The length before a message."""
 
@@ -27,4 +29,4 @@ def decode_reply(body: bytes) -> tuple[int, str, msgspec.Raw]:
 
 def decode_result(result: msgspec.Raw, kind: type[T]) -> T:
     """Decode the result of a reply."""
-    return msgspec.msgpack.decode(result, type=kind)
+    return from_msgpack(result, kind)

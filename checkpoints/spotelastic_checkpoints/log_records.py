@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_json
+
 FORMAT, LEVEL = "SPOTELASTIC_LOG_FORMAT", "SPOTELASTIC_LOG_LEVEL"
 """Environment variables with the format and the level of processes that read no flags."""
 TEXT, JSON = "text", "json"
@@ -133,7 +135,7 @@ def message_of(line: str) -> str | None:
     if at < 0:
         return None
     try:
-        return msgspec.json.decode(line[at:], type=_Record).message
+        return from_json(line[at:], _Record).message
     except msgspec.MsgspecError:
         return None
 

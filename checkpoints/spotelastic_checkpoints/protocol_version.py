@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_json
+
 
 class ProtocolVersion(NamedTuple):
     """A version of the protocol, stored as a list of two numbers."""
@@ -52,7 +54,7 @@ class _Formatted(msgspec.Struct):
 def of_newer_format(data: bytes, what: str) -> str | None:
     """Return why an object of a newer format cannot be read; None if it can be."""
     try:
-        found = msgspec.json.decode(data, type=_Formatted).version
+        found = from_json(data, _Formatted).version
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     if found <= FORMAT:

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits, folder
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.protocol_version import FORMAT
@@ -108,7 +109,7 @@ class StoredRun:
         """Return the record, or None."""
         with suppress(CheckpointsError, msgspec.MsgspecError):
             blob = self.storage.get(NAME)
-            return msgspec.json.decode(blob.data, type=Record) if blob else None
+            return from_json(blob.data, Record) if blob else None
         return None
 
     def write(self, record: Record) -> None:

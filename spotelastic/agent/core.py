@@ -24,6 +24,7 @@ from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.clock import Clock, unbroken
 from spotelastic.model.ids import new_id
+from spotelastic.rendezvous.duties import holding
 from spotelastic.rendezvous.view import RunState, fold, has_gone_back
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,12 @@ class AgentCore:
         """The run, as etcd shows it."""
         return self._seen
 
+    @property
+    def gathers(self) -> float:
+        """Seconds after an event in which further ones are awaited before the next decision."""
+        leads = self._local.membership.leadership is not None
+        return holding.gathers(self._seen) if leads else 0.0
+
     def fold(self, event: LocalEvent | StoreChanged) -> None:
         """Takes in what happened."""
         now = self._clock()
@@ -93,7 +100,7 @@ class AgentCore:
         if has_gone_back(before, self._seen):
             logger.warning("the store has lost what it knew: this node joins anew")
             self._observe(StoreWentBack(), now)
-        if event.prefix == keys.nodes:
+        if event.prefix == keys.nodes and not self._local.membership.nodes_seen:
             self._observe(NodesRead(), now)
 
     def _observe(self, event: LocalEvent, now: float) -> None:

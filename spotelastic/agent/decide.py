@@ -190,7 +190,7 @@ def _steps(
         elif local.health.fault is not None:
             pass  # it leaves, whatever round it is in
         elif round_.phase == "proposed":
-            yield from round_duties.get_ready(local, round_, member, now)
+            yield from round_duties.get_ready(local, seen, round_, member, now)
         else:
             yield from round_duties.train(local, seen, round_, member, now)
     yield from _tell_versions(local, seen)

@@ -264,6 +264,7 @@ class AgentExecutor:
         if node is None:
             return []
         ack, resting = answers.seen(node, round_), local.resting
+        rests = resting is not None and resting.belong_before(round_)
         if action.ready:
             status, opened = self._processes.status(), local.store.round_store
             epoch = claim.epoch if claim and claim.round == round_.incarnation else 0
@@ -279,8 +280,8 @@ class AgentExecutor:
                 store=opened.address if opened is not None else "",
                 epoch=epoch,
                 end=local.agreement.end,
-                rested=resting.workers.round if resting is not None else "",
-                standings=resting.standings if resting is not None else (),
+                rested=round_.parent if rests else "",
+                standings=resting.standings if resting is not None and rests else (),
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
         return [events.Acknowledged(ack.round, ack.phase, ack.epoch, bool(ack.rested))]
@@ -298,18 +299,17 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        failed = [exit_ for exit_ in workers.exits if exit_.code]
-        if failed:
-            first = min(failed, key=lambda exit_: exit_.at)
-            trouble = self._processes.failure(workers, first)
-        elif workers.broken is not None:
-            local_rank, message, trace = workers.broken
-            first = WorkerExit(local_rank, 1, self._clock())
-            trouble = WorkerTrouble(message, trace, self._processes.log(workers, local_rank))
-        else:
+        first = workers.first_failure(self._clock())
+        if first is None:
             return []
+        broken = workers.broken if first not in workers.exits else None
+        if broken is None:
+            trouble = self._processes.failure(workers, first)
+        else:
+            _, message, trace = broken
+            trouble = WorkerTrouble(message, trace, self._processes.log(workers, first.local_rank))
         found = failures.of_worker(self._blank(workers.round), workers, first, trouble)
-        found = replace(found, broken=not failed)
+        found = replace(found, broken=broken is not None)
         return self._report(found, f"rank {found.rank}: {found.message}")
 
     @_do.register

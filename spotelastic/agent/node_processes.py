@@ -67,7 +67,9 @@ PRELOAD = (
     "spotelastic.training.checkpointer",
 )
 NEEDED = ("torch.distributed",)
-"""Modules that a round's store needs. If workers are not forked, nothing else is imported."""
+"""Modules that a round's store needs. Nothing else is imported for workers that have no use for it:
+those that are not forked, and those that become another program.
+"""
 FINALIZE_WITHIN = 20.0
 """Longest time, in seconds, for the end of a worker that has failed, whatever its grace is. The
 other nodes wait for it, and leave its node out after half a minute.
@@ -220,7 +222,7 @@ class NodeProcesses:
             agent=os.getpid(),
             path=str(environment.folder(self.config)),
             warm=self.config.warm,
-            base=PRELOAD if self.config.warm else NEEDED,
+            base=PRELOAD if self.config.warm and self.config.entry != "program" else NEEDED,
             preload=preload,
             script=self.config.entry in ("script", "path", "module"),
         )
@@ -397,10 +399,7 @@ class NodeProcesses:
         name = f"beside-{round_.incarnation}"
         alive = self._fork(name, beside, alone, settings, self.config.round_logs(0))
         logger.info(f"this node's workers prepare beside round {round_.number}")
-        return [
-            events.WorkersStarted("", 0, 0, 0, alive, 0),
-            events.Said(prepared(round_)),
-        ]
+        return [events.WorkersStarted("", 0, 0, 0, alive, 0), events.Said(prepared(round_))]
 
     def _fork(
         self, group: str, round_: Round, member: Member, settings: Settings, folder: Path

@@ -273,7 +273,7 @@ def _(event: WorkersEvent, local: NodeState, now: float) -> NodeState:
     """Changes the workers, if there are any: what is told of them may come after their end."""
     if local.resting is not None and isinstance(event, events.WorkerDeaf):
         workers = changed(event, local.resting.workers, now)
-        return replace(local, resting=RestingWorkers(workers))
+        return replace(local, resting=RestingWorkers(workers, local.resting.promised))
     if local.workers is None:
         return local
     return replace(local, workers=changed(event, local.workers, now))
@@ -368,7 +368,10 @@ def _(event: events.Flushed, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.Acknowledged, local: NodeState, now: float) -> NodeState:
-    acknowledged = (event.round, event.phase, event.epoch)
+    acknowledged, resting = (event.round, event.phase, event.epoch), local.resting
+    if resting is not None and event.rests:
+        promised = resting.promised | {event.round}
+        local = replace(local, resting=RestingWorkers(resting.workers, promised))
     local = _agreement(local, acknowledged=acknowledged, kept=event.round if event.rests else "")
     return _reports(local, said=local.reports.said - {BLIND})
 

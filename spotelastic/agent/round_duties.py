@@ -143,7 +143,7 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
 
 
 def get_ready(
-    local: NodeState, round_: Round, member: Member, now: float
+    local: NodeState, seen: RunState, round_: Round, member: Member, now: float
 ) -> Iterator[Action | Wake]:
     """Duties of a member of a proposed round: it says that it has seen it, then that it can
     start.
@@ -158,7 +158,8 @@ def get_ready(
     told = acknowledged[:2]
     at_once = local.workers is None and member.slot != 0
     if not at_once and answers.phase_due(told, round_, can_start=False):
-        yield Acknowledge(round_, ready=False)
+        due = seen.round_at + answers.seen_after(seen.settings, round_, member)
+        yield Acknowledge(round_, ready=False) if now >= due else Wake(due)
     if store is not None and store.round != incarnation:
         yield CloseStore()
     if member.slot == 0:
@@ -290,9 +291,10 @@ def _stall(
         if not _has_dumped(workers, now):
             yield from _dump(workers)
             return
-        if len(workers.listening) < len(workers.alive):  # the others are woken by their end
-            if not workers.killed:
-                yield KillWorkers()
+        if workers.killed:
+            pass
+        elif len(workers.listening) < len(workers.alive):  # the others are woken by their end
+            yield KillWorkers()
         elif workers.rest_by == math.inf:
             yield RestWorkers()
         yield from _examine(local, round_.incarnation)

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -54,7 +54,7 @@ CONNECT_WITHIN = 10.0
 
 HELPERS = (
     *("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events"),
-    *("worker-output", "control", "tenancy", "gpu-health", "kernel-log"),
+    *("worker-output", "worker-control", "tenancy", "gpu-health", "kernel-log"),
 )
 """Prefixes of the names of an agent's helper threads."""
 
@@ -75,6 +75,21 @@ Happening = LocalEvent | Warm | StoreChanged | HelperEnded
 def minding(sink: Callable[[HelperEnded], None]) -> contextlib.AbstractContextManager[None]:
     """Tells `sink` of each helper thread of an agent that is ended by an error in the block."""
     return minded(HELPERS, lambda name, error: sink(HelperEnded(name, error)))
+
+
+def arrivals(
+    events: queue.SimpleQueue[Happening], wait: float, gathers: float
+) -> Iterator[Happening]:
+    """Yields the next event, if it comes within `wait` seconds, and all that have arrived already.
+
+    Further ones are awaited until `gathers` seconds after the first.
+    """
+    with contextlib.suppress(queue.Empty):
+        yield events.get(timeout=None if wait == math.inf else wait)
+        until = steady() + gathers
+        while True:
+            left = until - steady()
+            yield events.get(timeout=left) if left > 0.0 else events.get_nowait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +177,9 @@ class AgentLoop:
             if (round_ := seen.round) is not None:
                 log_records.entered(round_.number, round_.cause)
             wait = 0.0 if decision.actions else max(0.0, decision.wake_at - unbroken())
-            self._take_in(wait)
-
-    def _take_in(self, wait: float) -> None:
-        """Folds the next event, and all that have arrived already."""
-        try:
-            event = self._queue.get(timeout=None if wait == math.inf else wait)
-            while True:
+            gathers = self._core.gathers if wait else 0.0
+            for event in arrivals(self._queue, wait, gathers):
                 self._fold(event)
-                event = self._queue.get_nowait()
-        except queue.Empty:
-            return
 
     def _fold(self, event: Happening) -> None:
         match event:

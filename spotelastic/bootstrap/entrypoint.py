@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.aws.base.clients import Aws, calling
@@ -54,6 +54,9 @@ from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec
 from spotelastic.store.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from spotelastic.agent.config import AgentConfig
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +129,8 @@ def _is_final(code: int) -> bool:
 
 
 def _agent() -> int:
-    from spotelastic.agent.config import AgentConfig
     from spotelastic.agent.run import run
     from spotelastic.agent.shutdown import STUCK
-    from spotelastic.redaction import redactor
 
     log_as("boot")
     try:
@@ -149,46 +150,10 @@ def _agent() -> int:
         found = job_environment.make(aws, spec, me, workdir, tls, phases)
         if found is None:
             return SHUT_DOWN
-        blot = redactor(found.secrets)
-        token = _token(aws, spec)
         keep_fresh(aws, parameter)
-        logs, born = LogShipper(aws, spec.log_group), log_group.born(spec.born_at)
-        has_efa = bool(container.efa(list(container.DEVICES.glob("*"))))
-        config = AgentConfig(
-            run=spec.run,
-            endpoints=spec.etcd,
-            node=me.instance,
-            address=me.address,
-            zone=me.zone,
-            settings=spec.settings,
-            command=(spec.script, *spec.args),
-            workdir=workdir,
-            state=home() / "agent",
-            shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
-            storage=spec.storage,
-            tls=tls,
-            daemon_tls=tls,
-            daemon_name=WORKER_NAME,
-            notices=ImdsNotices(imds(), me.instance),
-            spot=me.spot,
-            type=me.type,
-            health=health_checks.of_this_node(
-                hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
-            ),
-            efa=has_efa,
-            code=spec.settings.code,
-            token=token,
-            python=found.python or sys.executable,
-            env=found.env,
-            secrets=found.secrets,
-            keep_daemon=True,
-            put=BucketObjects(aws, me.tag(BUCKET), spec.cluster).put,
-            line=lambda rank, _local_rank, text: logs.write(
-                str(LogStream(born, me.instance, rank)), blot(text)
-            ),
-        )
+        logs = LogShipper(aws, spec.log_group)
         try:
-            code = run(config).code
+            code = run(_agent_config(aws, me, spec, workdir, tls, found, logs)).code
             # Its unit would start it again, and again: a job that has failed is no failure of ours.
             return {STUCK: SHUT_DOWN, FAILED: 0}.get(code, code)
         finally:
@@ -197,6 +162,56 @@ def _agent() -> int:
     except (Unavailable, EnvironmentFailure, UsageError) as error:
         logger.error(str(error))
         return TRY_AGAIN
+
+
+def _agent_config(
+    aws: Aws,
+    me: Identity,
+    spec: JobSpec,
+    workdir: Path,
+    tls: TlsFiles,
+    found: job_environment.World,
+    logs: LogShipper,
+) -> "AgentConfig":
+    """Returns how an agent of the job runs on this instance, with the script in `workdir`."""
+    from spotelastic.agent.config import AgentConfig
+    from spotelastic.redaction import redactor
+
+    blot, born = redactor(found.secrets), log_group.born(spec.born_at)
+    has_efa = bool(container.efa(list(container.DEVICES.glob("*"))))
+    return AgentConfig(
+        run=spec.run,
+        endpoints=spec.etcd,
+        node=me.instance,
+        address=me.address,
+        zone=me.zone,
+        settings=spec.settings,
+        command=(spec.script, *spec.args),
+        workdir=workdir,
+        state=home() / "agent",
+        shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
+        storage=spec.storage,
+        tls=tls,
+        daemon_tls=tls,
+        daemon_name=WORKER_NAME,
+        notices=ImdsNotices(imds(), me.instance),
+        spot=me.spot,
+        type=me.type,
+        health=health_checks.of_this_node(
+            hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
+        ),
+        efa=has_efa,
+        code=spec.settings.code,
+        token=_token(aws, spec),
+        python=found.python or sys.executable,
+        env=found.env,
+        secrets=found.secrets,
+        keep_daemon=True,
+        put=BucketObjects(aws, me.tag(BUCKET), spec.cluster).put,
+        line=lambda rank, _local_rank, text: logs.write(
+            str(LogStream(born, me.instance, rank)), blot(text)
+        ),
+    )
 
 
 def _continue_in_image(spec: JobSpec, me: Identity, tls: TlsFiles, phases: BootPhases) -> int:

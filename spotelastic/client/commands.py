@@ -29,9 +29,9 @@ from spotelastic.cloud.bucket import STOPPING
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.command import ANSWERED_WITHIN, Command, CommandKind
 from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import Cost, Status
+from spotelastic.model.requests.command import ANSWERED_WITHIN, Command, CommandKind
 
 LOOK_EVERY = 0.25
 BEGINS_WITHIN = 20.0

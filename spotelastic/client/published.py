@@ -1,6 +1,6 @@
 """Reads what a cluster publishes about itself: its status and its costs."""
 
-import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
@@ -25,7 +25,7 @@ def cost_of(cluster: ClusterRecord) -> Cost:
     """
     objects = cluster.objects
     data = objects.get(USAGE)
-    bill = {item.instance: item for item in msgspec.json.decode(data or b"[]", type=list[Usage])}
+    bill = {item.instance: item for item in from_json(data or b"[]", list[Usage])}
     if lifecycle.find(cluster.name, cluster.aws) is None:
         bill = closed(bill, status_of(cluster).at)
     limit = cluster.spec.capacity.max_cost

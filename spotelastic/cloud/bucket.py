@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
-from spotelastic.model.command import Answer
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event, Point, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
+from spotelastic.model.requests.command import Answer
 
 CHECKPOINTS = "checkpoints/"
 JOB = "job.json"
@@ -129,7 +130,7 @@ class ClusterBucket(ABC):
     def events(self) -> list[Event]:
         """Return all events so far."""
         data = self.get(EVENTS) or b""
-        return [msgspec.json.decode(line, type=Event) for line in data.splitlines() if line]
+        return [from_json(line, Event) for line in data.splitlines() if line]
 
     def put_answer(self, answer: Answer) -> None:
         """Store the answer to a command."""
@@ -138,7 +139,7 @@ class ClusterBucket(ABC):
     def answer_to(self, id: str) -> Answer | None:
         """Return the answer to a command; None while there is none."""
         data = self.get(_answer(id))
-        return None if data is None else msgspec.json.decode(data, type=Answer)
+        return None if data is None else from_json(data, Answer)
 
     def _decoded(self, name: str, kind: type[T]) -> T | None:
         data = self.get(name)
@@ -151,7 +152,7 @@ class ClusterBucket(ABC):
                 "again, which goes on from its checkpoints"
             )
         try:
-            return msgspec.json.decode(data, type=kind)
+            return from_json(data, kind)
         except msgspec.MsgspecError as error:
             raise EnvironmentFailure(
                 f"{self.url(name)} is not what this version of spotelastic writes: {error}"

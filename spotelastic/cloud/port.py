@@ -19,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
-from spotelastic.model.command import Command
 from spotelastic.model.notice import Notice
+from spotelastic.model.requests.command import Command
 
 T_co = TypeVar("T_co", covariant=True)
 

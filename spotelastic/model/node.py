@@ -26,7 +26,7 @@ class Fingerprint:
 
     def difference(self, other: "Fingerprint") -> str | None:
         """Returns the first field in which the two differ, naming both sides, or None."""
-        if self == other:  # the usual case, and the holder compares up to a thousand nodes
+        if self is other or self == other:  # as usual, and the holder compares thousands of nodes
             return None
         if self.protocol.major != other.protocol.major:
             return (

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion, refusal
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
     Works on values that this version cannot read otherwise.
     """
     try:
-        found = msgspec.json.decode(data, type=_Versioned).protocol
+        found = from_json(data, _Versioned).protocol
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return None if found is None else refusal(found, what, us)

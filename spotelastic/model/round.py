@@ -33,6 +33,11 @@ CAUSES: frozenset[str] = frozenset(
 """The causes that this version knows. A newer node may have written another one."""
 
 
+LARGE = 64
+"""Members above which a round is a large one. Its members answer more slowly, so that etcd is not
+asked by all at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A node that belongs to a round."""
@@ -133,6 +138,8 @@ class Round:
     rests: bool = False
     """Whether its workers are known to be able to outlive it. Nodes that come prepare theirs then
     before they count as arrived."""
+    parent_from_memory: bool = False
+    """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0
     """Rounds in a row, up to this one, that workers entered in place without a new step between."""
 
@@ -146,6 +153,8 @@ class Round:
         return sum(member.workers for member in self.members)
 
     def member(self, node: str) -> Member | None:
+        if len(self.members) > LARGE:
+            return _by_node(self.members).get(node)
         return next((m for m in self.members if m.node == node), None)
 
     def first_rank(self, slot: int) -> int:
@@ -199,7 +208,7 @@ class Acknowledgement:
     end: RoundEnd | None = None
     """What the member saw of the round before."""
     rested: str = ""
-    """The round that its workers were in, which rest; empty: it has no such workers."""
+    """The round before, if its workers were in it, or could have entered it, and rest."""
     standings: tuple[Standing, ...] = ()
     """Where these workers rest, by local rank."""
 
@@ -213,3 +222,16 @@ class RoundRecord:
     last_step: int
     last_step_at: float
     ended_at: float
+
+
+_indexed: list[tuple[tuple[Member, ...], dict[str, Member]]] = []
+"""The last members that were looked up, with their index. A decision asks for many of one round."""
+
+
+def _by_node(members: tuple[Member, ...]) -> dict[str, Member]:
+    for known, index in _indexed:
+        if known is members:
+            return index
+    index = {member.node: member for member in reversed(members)}
+    _indexed[:] = [(members, index), *_indexed[:3]]
+    return index

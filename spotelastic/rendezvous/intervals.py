@@ -17,9 +17,8 @@ from spotelastic_checkpoints.types import Schedule
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Cause, Past, Round
+from spotelastic.model.round import Cause, Member, Past, Round
 from spotelastic.rendezvous.decision import Moment
-from spotelastic.rendezvous.rules import eligible_nodes, members_of
 from spotelastic.rendezvous.view import RunState
 
 START = Schedule(snapshot_every=10, checkpoint_every=50)
@@ -138,16 +137,16 @@ def first(settings: Settings) -> Schedule:
     return schedule(settings, Costs(), Rates(0.0, 0.0), START)
 
 
-def following(at: Moment, round_: Round, past: Past) -> Schedule:
-    """Returns the schedule for the round after the started `round_`, given the run's `past`.
+def following(at: Moment, round_: Round, members: Sequence[Member], past: Past) -> Schedule:
+    """Returns the schedule for the round of `members` after the started `round_`, given the run's
+    `past`.
 
     Risks of nodes that will not be in that round do not count.
     """
-    told = _told(at.seen, round_)
-    staying = members_of(at, round_.members, eligible_nodes(at, round_))
-    if not staying:
+    if not members:
         return round_.schedule
-    often = _often(at.seen, [member.node for member in staying], told, past)
+    told = _told(at.seen, round_)
+    often = _often(at.seen, [member.node for member in members], told, past)
     return schedule(at.settings, _costs(told), often, round_.schedule)
 
 
@@ -230,7 +229,8 @@ def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past:
     """Returns the setback rates of a round of these nodes."""
     live = (seen.nodes.get(name) for name in nodes)
     spot = [node is not None and node.node.spot for node in live]
-    at_risk = sum(each.at_risk for each in told if each.node in nodes)
+    mine = set(nodes)
+    at_risk = sum(each.at_risk for each in told if each.node in mine)
     whole = bool(told) and all(each.whole for each in told)
     return rates(past, spot, at_risk, whole=whole)
 

@@ -10,6 +10,7 @@ slots are always 0 to n - 1.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from spotelastic.model.job import RankPolicy
 from spotelastic.model.round import Member
@@ -43,7 +44,8 @@ def place(
     newcomers = _by_zone([live for name, live in eligible.items() if name not in held])
     free = [slot for slot in range(size) if slot not in slots]
     slots.update(zip(free, [*moving, *newcomers], strict=False))
-    return tuple(_member(slot, live) for slot, live in sorted(slots.items()))
+    before = {member.slot: member for member in previous}
+    return tuple(_member(slot, slots[slot], before.get(slot)) for slot in sorted(slots))
 
 
 def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
@@ -62,16 +64,16 @@ def _survivors(
     previous: Sequence[Member], eligible: Mapping[str, LiveNode], named: Collection[str]
 ) -> list[tuple[int, LiveNode]]:
     """Returns survivors with the slots that they had, in order, except those with a pinned slot."""
-    return sorted(
-        (
-            (m.slot, eligible[m.node])
-            for m in previous
-            if m.node in eligible
-            and eligible[m.node].node.incarnation == m.incarnation
-            and m.node not in named
-        ),
-        key=lambda pair: pair[0],
-    )
+    found = [(member.slot, eligible.get(member.node), member) for member in previous]
+    kept = [
+        (slot, live)
+        for slot, live, member in found
+        if live is not None
+        and live.node.incarnation == member.incarnation
+        and member.node not in named
+    ]
+    kept.sort(key=itemgetter(0))
+    return kept
 
 
 def _by_zone(newcomers: list[LiveNode]) -> list[LiveNode]:
@@ -81,6 +83,13 @@ def _by_zone(newcomers: list[LiveNode]) -> list[LiveNode]:
     return sorted(ordered, key=lambda live: zones.index(live.node.zone))
 
 
-def _member(slot: int, live: LiveNode) -> Member:
+def _member(slot: int, live: LiveNode, before: Member | None) -> Member:
     node = live.node
+    if (
+        before is not None
+        and before.node == node.id
+        and before.incarnation == node.incarnation
+        and (before.address, before.zone, before.workers) == (node.address, node.zone, node.workers)
+    ):
+        return before  # most stay as they are, and there may be thousands
     return Member(node.id, node.incarnation, slot, node.address, node.zone, node.workers)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from spotelastic_checkpoints.types import Commit, Resume
 
 from spotelastic.model.job import Job
-from spotelastic.model.round import Acknowledgement, InPlace, Round, Streak
-from spotelastic.rendezvous import in_place, intervals, restarts
+from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Round, Streak
+from spotelastic.rendezvous import intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -20,14 +20,6 @@ from spotelastic.rendezvous.decision import (
     Moment,
     RoundDecision,
     WriteRound,
-)
-from spotelastic.rendezvous.resume import (
-    Held,
-    choose,
-    could_be_newer,
-    extend,
-    is_newest,
-    newest_known,
 )
 from spotelastic.rendezvous.rules import (
     ack_of,
@@ -42,6 +34,15 @@ from spotelastic.rendezvous.rules import (
     trusts_at,
     uncharge,
     wake,
+)
+from spotelastic.rendezvous.sources import in_place
+from spotelastic.rendezvous.sources.resume import (
+    Held,
+    choose,
+    could_be_newer,
+    extend,
+    is_newest,
+    newest_known,
 )
 from spotelastic.rendezvous.view import LiveNode
 
@@ -147,7 +148,7 @@ def _seen_within(at: Moment, round_: Round) -> float:
     They grow each time a member was late. Otherwise a slow node would be left out, come back, and
     be left out again for ever.
     """
-    once = at.settings.seen_within * max(1.0, len(round_.members) / 64)
+    once = at.settings.seen_within * max(1.0, len(round_.members) / LARGE)
     if in_place.peer_is_lost(at.seen, round_):
         once *= SURELY_LOST
     return max(once, min(once * 2.0**round_.late, LONGEST_SEEN))

@@ -23,7 +23,7 @@ from spotelastic_checkpoints.types import Commit
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
-from spotelastic.rendezvous import agreement, in_place, intervals, restarts, stopping
+from spotelastic.rendezvous import agreement, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -50,6 +50,7 @@ from spotelastic.rendezvous.rules import (
     uncharge,
     wake,
 )
+from spotelastic.rendezvous.sources import in_place
 from spotelastic.rendezvous.view import LiveNode, RunState
 
 
@@ -111,7 +112,10 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
     if not round_.rests and any(told.rests for told in _progress(at.seen, round_)):
         known = replace(round_, rests=True)
         return RoundDecision((WriteRound(known),), "its workers can outlive it")
-    done = {m.node for m in round_.members if f"{round_.incarnation}/{m.node}" in at.seen.finished}
+    done: set[str] = set()
+    if at.seen.finished:
+        of = f"{round_.incarnation}/"
+        done = {m.node for m in round_.members if of + m.node in at.seen.finished}
     if len(done) == len(round_.members):
         return _succeed(at, round_)
     unplanned = _unplanned(at, round_, done)
@@ -274,7 +278,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         parent=round_.incarnation,
         lineage=round_.lineage,
         known=round_.known,
-        schedule=intervals.following(at, round_, intervals.ended(past, cause, len(names))),
+        schedule=intervals.following(at, round_, members, intervals.ended(past, cause, len(names))),
         past=past,
         code=at.settings.code,
         charged=round_.charged,
@@ -285,6 +289,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         excused=round_.excused,
         plain=round_.plain,
         rests=round_.rests and cause != "settings",
+        parent_from_memory=round_.resume.kind == "memory",
         fruitless=0 if cause == "settings" else round_.fruitless,
     )
     return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)
@@ -357,8 +362,8 @@ def _quiet_at(nodes: Iterable[LiveNode], settings: Settings) -> float:
 
 
 def _planned_wake(at: Moment, round_: Round) -> float | None:
-    times = [must_leave_at(at.seen, m.node) for m in round_.members if m.node in at.seen.drains]
-    return min((time for time in times if at.now < time < math.inf), default=None)
+    ends = must_leave_at(at.seen, (m.node for m in round_.members if m.node in at.seen.drains))
+    return min((end for end in ends.values() if at.now < end < math.inf), default=None)
 
 
 def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spotelastic.model.job import Job
+from spotelastic.model.node import Fingerprint
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Round, Suspect
 from spotelastic.rendezvous.agreement import SMALLEST_MARGIN
@@ -28,30 +29,27 @@ def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
     replacement is there, or until only the time for its save is left.
     """
     missed = set(round_.missed) if round_ else set()
+    measure = at.seen.measure
+    wanted = measure.reference.node.fingerprint if measure is not None else None
     live = {
         name: node
         for name, node in at.seen.nodes.items()
-        if node.node.incarnation not in missed and _matches(at.seen, node)
+        if node.node.incarnation not in missed and _matches(node.node.fingerprint, wanted)
     }
-    staying = {name: node for name, node in live.items() if name not in at.seen.drains}
-    arrived = {
-        name: node
-        for name, node in staying.items()
-        if not node.node.prepares or (round_ is not None and round_.member(name) is not None)
-    }
-    if len(arrived) >= at.settings.min_nodes:
-        staying = arrived
+    drains = at.seen.drains
+    staying = {name: node for name, node in live.items() if name not in drains} if drains else live
+    beside = {name for name, node in staying.items() if node.node.prepares}
+    if beside and round_ is not None:
+        beside -= {member.node for member in round_.members}
+    if beside and len(staying) - len(beside) >= at.settings.min_nodes:
+        staying = {name: node for name, node in staying.items() if name not in beside}
     short = at.settings.min_nodes - len(staying)
     if short <= 0 or round_ is None:
         return staying
-    doomed = [
-        name
-        for name in live
-        if name in at.seen.drains
-        and round_.member(name) is not None
-        and at.now < must_leave_at(at.seen, name)
-    ]
-    doomed.sort(key=lambda name: -must_leave_at(at.seen, name))
+    members = [n for n in live if n in at.seen.drains and round_.member(n) is not None]
+    ends = must_leave_at(at.seen, members)
+    doomed = [name for name in members if at.now < ends[name]]
+    doomed.sort(key=lambda name: -ends[name])
     return staying | {name: live[name] for name in doomed[:short]}
 
 
@@ -61,11 +59,15 @@ def members_of(
     return place(previous, eligible, at.settings.max_nodes, at.settings.rank_policy)
 
 
-def must_leave_at(seen: RunState, node: str) -> float:
-    notice = seen.drains[node].notice
-    if not notice.kind.traits.has_deadline:
-        return 0.0
-    return math.inf if notice.deadline is None else notice.deadline - save_reserve(seen)
+def must_leave_at(seen: RunState, nodes: Iterable[str]) -> dict[str, float]:
+    """Returns until when each of these draining nodes may train."""
+    reserve = save_reserve(seen)
+    ends = {}
+    for name in nodes:
+        notice = seen.drains[name].notice
+        end = math.inf if notice.deadline is None else notice.deadline - reserve
+        ends[name] = end if notice.kind.traits.has_deadline else 0.0
+    return ends
 
 
 def save_reserve(seen: RunState) -> float:
@@ -77,7 +79,7 @@ def save_reserve(seen: RunState) -> float:
     """
     told = _told(seen)
     stall = max((progress.stall for progress in told), default=0.0)
-    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
+    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * _slowest(told) + stall + SLACK)
     if any(progress.whole and progress.node not in seen.drains for progress in told):
         return sealed
     return sealed + max((progress.commit_time for progress in told), default=0.0)
@@ -85,18 +87,23 @@ def save_reserve(seen: RunState) -> float:
 
 def step_time(seen: RunState) -> float:
     """Returns the slowest member's seconds per step; 0 while nothing is measured."""
-    return max((progress.step_time for progress in _told(seen)), default=0.0)
+    return _slowest(_told(seen))
+
+
+def _slowest(told: Iterable[Progress]) -> float:
+    return max((progress.step_time for progress in told), default=0.0)
 
 
 def _told(seen: RunState) -> list[Progress]:
     """Returns the members' reported progress."""
-    return [p for p in seen.progress.values() if seen.round and seen.round.member(p.node)]
+    round_ = seen.round
+    if round_ is None:
+        return []
+    return [p for p in seen.progress.values() if round_.member(p.node)]
 
 
-def _matches(seen: RunState, live: LiveNode) -> bool:
-    if seen.measure is None:
-        return True
-    return live.node.fingerprint.difference(seen.measure.reference.node.fingerprint) is None
+def _matches(fingerprint: Fingerprint, wanted: Fingerprint | None) -> bool:
+    return wanted is None or fingerprint is wanted or fingerprint.difference(wanted) is None
 
 
 def ack_of(seen: RunState, round_: Round, node: str) -> Acknowledgement | None:
@@ -120,6 +127,8 @@ def wake(time: float) -> float | None:
 
 def ill_members(seen: RunState, round_: Round) -> tuple[str, ...]:
     """Returns the members that nobody waits for any more, although they may still be there."""
+    if not seen.drains:
+        return ()
     return tuple(
         member.node
         for member in round_.members

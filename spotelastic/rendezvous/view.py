@@ -7,6 +7,7 @@ saw the change, so that no decision compares the clocks of two machines.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Ending, Failure, Finished, Job, Reference, Settings
-from spotelastic.model.node import Node
+from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress, SlowNode
 from spotelastic.model.round import Acknowledgement, Round, SlotOffer
@@ -85,6 +86,8 @@ class RunState:
     @property
     def blind(self) -> str:
         """Why this node cannot follow the run, whose own values it cannot read; empty: it can."""
+        if not self.unreadable:
+            return ""
         own = (key for key in self.unreadable if key.startswith("all/"))
         return next((f"{key}: {self.unreadable[key]}" for key in own), "")
 
@@ -116,13 +119,14 @@ def fold(
     """Returns `seen` after the items of the watch on `prefix`, either `keys.all` or
     `keys.nodes`.
     """
+    tables = _Tables()
     for item in items:
         match item:
             case Change():
-                seen = _change(seen, item.key, item.value, keys, now)
+                seen = _change(seen, item.key, item.value, keys, now, tables)
                 seen = _at_revision(seen, item.revision, prefix == keys.all)
             case Reset():
-                seen = _reset(seen, item.values, keys, now, prefix)
+                seen, tables = _reset(seen, item.values, keys, now, prefix), _Tables()
                 if prefix == keys.all:  # also a lower one, of a store that has gone back
                     seen = replace(seen, revision=item.revision)
             case Health():
@@ -150,6 +154,33 @@ def forget_nodes(seen: RunState) -> RunState:
     return replace(seen, unreadable=MappingProxyType(run), paces=_empty(), **empty)
 
 
+class _Tables:
+    """The tables of nodes that one `fold` changes. Each is copied once, however many items there
+    are: all nodes answer at about the same time.
+    """
+
+    def __init__(self) -> None:
+        self._mine: dict[str, dict[str, Any]] = {}
+
+    def change(self, seen: RunState, attribute: str, name: str, value: Any) -> RunState:
+        """Returns `seen` with a node's value in one of its tables; None: the node has none."""
+        table = self._mine.get(attribute)
+        if table is None:
+            table = self._mine[attribute] = _copied(getattr(seen, attribute))
+            changed: dict[str, Any] = {attribute: MappingProxyType(table)}
+            seen = replace(seen, **changed)
+        if value is None:
+            table.pop(name, None)
+        else:
+            table[name] = value
+        return seen
+
+
+def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
+    # `dict` of a proxy takes twenty times as long.
+    return table.copy() if isinstance(table, MappingProxyType) else dict(table)
+
+
 def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:
     return replace(seen, revision=max(seen.revision, revision)) if counts else seen
 
@@ -167,8 +198,9 @@ def _reset(
     branch = prefix.removeprefix(keys.root)
     kept = {key: why for key, why in seen.unreadable.items() if not key.startswith(branch)}
     seen = replace(seen, unreadable=MappingProxyType(kept))
+    tables = _Tables()
     for value in values:
-        seen = _change(seen, value.key, value, keys, now)
+        seen = _change(seen, value.key, value, keys, now, tables)
     gone = seen.paces.keys() - seen.progress.keys()
     if gone:
         seen = replace(
@@ -183,14 +215,14 @@ def _reset(
 
 
 def _change(
-    seen: RunState, key: str, value: StoredValue | None, keys: Keys, now: float
+    seen: RunState, key: str, value: StoredValue | None, keys: Keys, now: float, tables: _Tables
 ) -> RunState:
     try:
         if key.startswith(keys.all):
             after = _change_single(seen, key.removeprefix(keys.all), value, now)
         elif key.startswith(keys.nodes):
             branch, _, name = key.removeprefix(keys.nodes).partition("/")
-            after = _change_node(seen, branch, name, value, now)
+            after = _change_node(seen, branch, name, value, now, tables)
         else:
             return seen
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # includes ValidationError
@@ -214,7 +246,7 @@ def _change_single(seen: RunState, name: str, value: StoredValue | None, now: fl
     attribute, kind = _SINGLE[name]
     parsed: Any = decode(value.data, kind) if value else None
     if name == "reference" and value is not None:
-        parsed = Measure(parsed, value.modified)
+        parsed = Measure(replace(parsed, node=_shared(parsed.node)), value.modified)
     told: dict[str, Any] = {attribute: parsed}
     before, seen = seen.round, replace(seen, **told)
     if name == "round":
@@ -237,34 +269,34 @@ def _goes_on(before: Round | None, after: Round | None) -> bool:
 
 
 def _change_node(
-    seen: RunState, branch: str, name: str, value: StoredValue | None, now: float
+    seen: RunState, branch: str, name: str, value: StoredValue | None, now: float, tables: _Tables
 ) -> RunState:
     if branch not in _PER_NODE:
         return seen
     attribute, kind = _PER_NODE[branch]
-    table: dict[str, Any] = dict(getattr(seen, attribute))
-    if value is None:
-        table.pop(name, None)
-    elif branch == "live":
-        table[name] = LiveNode(decode(value.data, Node), value.created, now)
-    elif branch == "drain":
-        table[name] = _told_now(decode(value.data, Drain), now)
-    else:
-        table[name] = decode(value.data, kind)
-    if branch == "progress":
-        seen = _paced(seen, name, table.get(name))
-    changed: dict[str, Any] = {attribute: MappingProxyType(table)}
-    return replace(seen, **changed)
+    told: Any = decode(value.data, kind) if value is not None else None
+    if branch == "live" and value is not None:
+        told = LiveNode(_shared(told), value.created, now)
+    elif branch == "drain" and value is not None:
+        told = _told_now(told, now)
+    elif branch == "progress":
+        before = seen.paces.get(name)
+        pace = paces.after(before, told) if told is not None else None
+        if pace is not before:
+            seen = tables.change(seen, "paces", name, pace)
+    return tables.change(seen, attribute, name, told)
 
 
-def _paced(seen: RunState, name: str, told: Progress | None) -> RunState:
-    """Returns `seen` with what a node's report, or its end, says of its own time."""
-    before = seen.paces.get(name)
-    pace = paces.after(before, told) if told is not None else None
-    if pace is before:
-        return seen
-    known = {other: each for other, each in seen.paces.items() if other != name}
-    return replace(seen, paces=MappingProxyType(known | ({name: pace} if pace else {})))
+def _shared(node: Node) -> Node:
+    """Returns the node with one and the same fingerprint for all that have equal ones. So most are
+    compared by identity.
+    """
+    return replace(node, fingerprint=_same(node.fingerprint))
+
+
+@lru_cache(maxsize=64)
+def _same(fingerprint: Fingerprint) -> Fingerprint:
+    return fingerprint
 
 
 def _told_now(drain: Drain, now: float) -> Drain:

@@ -8,6 +8,7 @@ import zlib
 from typing import TypeVar
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     Raises `msgspec.DecodeError`, or its `ValidationError`, which names the field, where one does
     not fit.
     """
-    return msgspec.json.decode(plain(data), type=kind)
+    return from_json(plain(data), kind)
 
 
 def plain(data: bytes) -> bytes:

@@ -26,7 +26,7 @@ from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.in_place import watching
 from spotelastic.training.in_place.batches import Batches
 from spotelastic.training.in_place.groups import groups
-from spotelastic.training.in_place.meeting import Training
+from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
@@ -110,7 +110,7 @@ class Checkpointer:
         self._last_committing = 0
         """The last step that was sealed to be committed."""
         self._own = OwnValues()
-        training = Training(
+        training = LoopParts(
             state=self._state,
             groups=groups,
             last_step=lambda: self._last_step,

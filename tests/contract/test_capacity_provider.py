@@ -20,8 +20,8 @@ from spotelastic.cloud.bucket import JOB
 from spotelastic.cloud.events import ScheduledChange, SpotWarning, StateChange
 from spotelastic.cloud.model import ALIVE, GONE, Instance
 from spotelastic.cloud.port import Delivery, MessageQueue
-from spotelastic.model.command import Command
 from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.requests.command import Command
 
 PROVIDERS: dict[str, Callable[[Path], AbstractContextManager[ProvidedCloud]]] = {
     "memory": lambda _: memory_cloud(),

@@ -43,9 +43,9 @@ from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop.run import lead_with
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
 from spotelastic.controller.model.observation import ControllerPolicy
-from spotelastic.model.command import Command
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.requests.command import Command
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys

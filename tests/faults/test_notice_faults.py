@@ -15,9 +15,9 @@ from support.trial import NAME, Trial, eventually
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import worker_groups
 from spotelastic.aws.messaging import command_queue
-from spotelastic.model.command import Command
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Interruption, Report, Status
+from spotelastic.model.requests.command import Command
 
 pytestmark = pytest.mark.soak
 

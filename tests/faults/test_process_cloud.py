@@ -18,9 +18,9 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud.bucket import JOB
 from spotelastic.controller.loop.run import Controller
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
-from spotelastic.model.command import Command
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.progress import Status
+from spotelastic.model.requests.command import Command
 
 pytestmark = pytest.mark.soak
 

@@ -43,7 +43,8 @@ def test_calls_survive_the_death_of_the_leader(
     second = store.put(prefix + "a", b"2")
     value = store.get(prefix + "a")
     assert value is not None
-    assert (value.data, value.created, value.modified) == (b"2", first, second)
+    assert (value.data, value.modified) == (b"2", second)
+    assert value.created <= first, "at the first try, if the put was repeated"
     done = store.commit((Compare(prefix + "a", "modified", second),), (Put(prefix + "a", b"3"),))
     assert done.succeeded
 
@@ -156,7 +157,7 @@ def test_a_watch_resumes_when_the_whole_cluster_was_down(
     etcd_cluster.start()
     store.put(prefix + "a", b"2")
     seen.wait(lambda seen: len(seen.changes) == 2)
-    assert seen.health == [False, True]
+    assert seen.health[:2] == [False, True], "perhaps more often, until the members are settled"
     assert seen.told == [(prefix + "a", b"1"), (prefix + "a", b"2")]
     assert len(seen.resets) == before
 

@@ -28,9 +28,9 @@ from spotelastic.clock import wall
 from spotelastic.cloud.bucket import EVENTS, STATUS
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
-from spotelastic.model.command import Answer
-from spotelastic.model.dump import LAST, object_name
 from spotelastic.model.progress import NodeStatus, Status
+from spotelastic.model.requests.command import Answer
+from spotelastic.model.requests.dump import LAST, object_name
 
 NAME = "quokka"
 PLANTED, TYPED = "postgres://me:pw@db", "typed-by-mistake"

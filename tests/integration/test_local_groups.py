@@ -98,15 +98,7 @@ def test_a_launch_without_capacity_fails_visibly_and_is_tried_again(
     for zone in laptop.info.zones:
         laptop.faults.set_capacity("p4d.24xlarge", zone, int(zone == "us-east-1b"))
     laptop.make_group(name, template, 2)
-    failed = until(
-        lambda: [
-            activity
-            for activity in laptop.scaling.describe_scaling_activities(AutoScalingGroupName=name)[
-                "Activities"
-            ]
-            if activity["StatusCode"] == "Failed"
-        ]
-    )
+    failed = until(lambda: laptop.activities(name, "Failed"))
     assert "InsufficientInstanceCapacity" in failed[0]["StatusMessage"]
     (only,) = laptop.in_service(name, 1).values()
     assert only["AvailabilityZone"] == "us-east-1b"
@@ -206,12 +198,7 @@ def test_a_node_drains_while_its_replacement_launches(
     laptop: Laptop, name: str, template: str, queue: Queue
 ) -> None:
     laptop.make_group(name, template, 1)
-    laptop.scaling.put_lifecycle_hook(
-        AutoScalingGroupName=name,
-        LifecycleHookName="drain",
-        LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
-        HeartbeatTimeout=300,
-    )
+    laptop.drains(name)
     (leaving,) = laptop.in_service(name, 1)
     laptop.scaling.terminate_instance_in_auto_scaling_group(
         InstanceId=leaving, ShouldDecrementDesiredCapacity=False
@@ -220,12 +207,7 @@ def test_a_node_drains_while_its_replacement_launches(
     assert laptop.members(name)[leaving]["LifecycleState"] == "Terminating:Wait"
     assert laptop.state(leaving) == "running"
     queue.next("EC2 Instance-terminate Lifecycle Action", EC2InstanceId=leaving)
-    laptop.scaling.complete_lifecycle_action(
-        AutoScalingGroupName=name,
-        LifecycleHookName="drain",
-        InstanceId=leaving,
-        LifecycleActionResult="CONTINUE",
-    )
+    laptop.drained(name, leaving)
     assert list(laptop.in_service(name, 1)) == [arrived]
     assert laptop.state(leaving) == "terminated"
     queue.next("EC2 Instance Terminate Successful", EC2InstanceId=leaving)

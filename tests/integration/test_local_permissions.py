@@ -31,7 +31,7 @@ from spotelastic.client.logs import tail
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.local.iam.authority import Authority
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 Policy = dict[str, Any]
 OURS, THEIRS = "quokka", "wombat"

@@ -47,15 +47,10 @@ def test_a_launch_that_does_not_fit_its_type_fails_in_the_group_with_ec2s_words(
     ]
     template = laptop.make_template(name, InstanceType="c5.large", NetworkInterfaces=cards)
     laptop.make_group(name, template, 1)
-    failed = until(lambda: activities(laptop, name, "Failed"))
+    failed = until(lambda: laptop.activities(name, "Failed"))
     assert "Network card index 1 does not exist on c5.large" in failed[0]["StatusMessage"]
     assert not laptop.members(name)
     laptop.ec2.delete_launch_template(LaunchTemplateId=template)
-
-
-def activities(laptop: Laptop, group: str, status: str) -> list[dict[str, Any]]:
-    found = laptop.scaling.describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
-    return [each for each in found if each["StatusCode"] == status]
 
 
 def test_an_image_of_another_architecture_and_a_disk_that_is_too_small_are_refused(
@@ -90,7 +85,7 @@ def test_an_instance_whose_disk_key_may_not_be_used_ends_at_its_launch(
     assert laptop.ec2.get_ebs_default_kms_key_id()["KmsKeyId"] == KEY
     template = laptop.make_template(name, BlockDeviceMappings=[DISK])
     laptop.make_group(name, template, 1)
-    (ended, *_) = until(lambda: activities(laptop, name, "Cancelled"))
+    (ended, *_) = until(lambda: laptop.activities(name, "Cancelled"))
     assert "Termination Reason: Client.InternalError" in ended["StatusMessage"]
     laptop.delete_group(name)
     laptop.ec2.delete_launch_template(LaunchTemplateId=template)
@@ -217,23 +212,13 @@ def test_an_instance_that_ec2_has_taken_waits_at_the_hook_until_it_is_completed(
     laptop: Laptop, name: str, template: str
 ) -> None:
     laptop.make_group(name, template, 1)
-    laptop.scaling.put_lifecycle_hook(
-        AutoScalingGroupName=name,
-        LifecycleHookName="drain",
-        LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
-        HeartbeatTimeout=300,
-    )
+    laptop.drains(name)
     (lost,) = laptop.in_service(name, 1)
     laptop.faults.kill(lost)
     until(lambda: laptop.members(name, "InService"))
     until(lambda: laptop.state(lost) == "terminated")
     assert laptop.members(name)[lost]["LifecycleState"] == "Terminating:Wait"
-    laptop.scaling.complete_lifecycle_action(
-        AutoScalingGroupName=name,
-        LifecycleHookName="drain",
-        InstanceId=lost,
-        LifecycleActionResult="CONTINUE",
-    )
+    laptop.drained(name, lost)
     assert lost not in laptop.in_service(name, 1)
     laptop.scaling.put_lifecycle_hook(
         AutoScalingGroupName=name, LifecycleHookName="drain", HeartbeatTimeout=1

@@ -197,9 +197,9 @@ total = torch.ones(1)
 dist.all_reduce(total)
 restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print("sum", total.item(), os.environ["MASTER_PORT"], restarts, flush=True)
+dist.barrier()  # a failure ends the peers, which have printed by then
 if restarts < 2 and rank == restarts:
     sys.exit("again")
-dist.barrier()
 """
 
 

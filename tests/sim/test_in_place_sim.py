@@ -1,43 +1,312 @@
-"""Simulates recovery in place, in virtual time: whoever survives keeps process and state."""
+"""Simulates in-place recovery, in virtual time: who survives keeps process and state.
+
+Strikes at each word of a step and of a change of rounds. `support.virtual_ranks` checks in each run
+that ranks which go on together are equal, and that no step is made twice or left out.
+"""
+
+import itertools
+from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.types import Commit
 from support.virtual import World
+from support.virtual_ranks import MEETING, Rank, State
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
+from spotelastic.model.round import Round
+from spotelastic.store.codec import encode
 
 EVERY = 10
+STEPS = 120
 SETTINGS = Settings(2, 4, snapshot_every=Interval(EVERY), checkpoint_every=Interval(50))
+STEP_WORDS = ("computing", "reducing", "voting", "stepping")
 
 
-def cluster(count: int, settings: Settings = SETTINGS, steps: int = 300, seed: int = 0) -> World:
-    world = World(settings, steps, seed, in_place=True)
+def cluster(count: int, settings: Settings = SETTINGS, seed: int = 0) -> World:
+    """Nodes that have trained for a while. All know that their workers can rest."""
+    world = World(settings, STEPS, seed, in_place=True)
     for index in range(count):
         world.add(f"n{index}", zone="abc"[index % 3])
     world.run(lambda: world.trains(*(f"n{i}" for i in range(count))), 20)
+    world.run(lambda: world.step() > 24 and world.started[-1].rests, 60)
     return world
+
+
+def until(world: World, word: str, name: str = "") -> Rank:
+    """Lets time pass until a rank, of this node, comes to a word."""
+    found: list[Rank] = []
+
+    def note(rank: Rank) -> None:
+        if rank.where == word and name in ("", rank.node.name):
+            found.append(rank)
+
+    world.at_word = note
+    world.run(lambda: bool(found), 60)
+    world.at_word = None
+    return found[0]
+
+
+def started(world: World, count: int) -> Round:
+    """The newest of so many rounds, once its workers have made a step."""
+    world.run(lambda: len(world.started) >= count and world.trains_now(), 60)
+    return world.started[count - 1]
 
 
 def finish(world: World) -> None:
     world.run(lambda: world.done, 300)
     assert world.job.state == "succeeded"
     assert world.violations() == []
+    assert world.commit is not None and world.saves.committed[world.commit].step == STEPS
 
 
-def test_nodes_that_come_together_form_one_round() -> None:
-    world = cluster(4)
+def lost(world: World) -> int:
+    """Steps that were made again, in all rounds."""
+    pairs = itertools.pairwise(world.started)
+    return sum(max(0, world.lost_steps(before, after)) for before, after in pairs)
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+@pytest.mark.parametrize("holds", [True, False], ids=["holder", "member"])
+def test_a_node_that_vanishes_costs_no_step(word: str, holds: bool) -> None:
+    world = cluster(3, seed=len(word))
+    victim = next(name for name in sorted(world.nodes) if (name == world.holder) == holds)
+    until(world, word, victim).node.kill()
+    second = started(world, 2)
+    assert (second.in_place, second.resume.holders) == ("keep", ())
+    assert lost(world) == 0 and second.charged == ()
     finish(world)
-    assert len(world.started) == 1
 
 
-@pytest.mark.parametrize("victim", ["n0", "n1"])
-def test_a_lost_node_costs_no_step(victim: str) -> None:
-    world = cluster(3)
-    world.run(lambda: world.step() > 25, 60)
+@pytest.mark.parametrize("word", STEP_WORDS)
+def test_a_worker_that_fails_is_replaced_alone(word: str) -> None:
+    world = cluster(3, seed=len(word))
+    ranks = {name: node.processes.rank for name, node in world.nodes.items()}
+    until(world, word, "n1").exits(1)
+    second = started(world, 2)
+    assert [member.node for member in second.members] == ["n0", "n2"]
+    assert second.in_place == "keep" and len(second.charged) == 1
+    third = started(world, 3)
+    assert (third.cause, third.nodes, third.in_place) == ("arrival", ("n1",), "keep")
+    assert third.resume.holders, "who comes restores"
+    finish(world)
+    assert lost(world) == 0
+    kept = [name for name, node in world.nodes.items() if node.processes.rank is ranks[name]]
+    assert kept == ["n0", "n2"], "the same processes from beginning to end"
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+def test_a_worker_that_fails_where_the_others_are_too_few_costs_a_snapshot_interval(
+    word: str,
+) -> None:
+    world = cluster(2)
+    until(world, word, "n1").exits(-9)
+    second = started(world, 2)
+    assert second.in_place == "restore" and len(second.charged) == 1
+    assert 0 <= lost(world) <= EVERY
+    finish(world)
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+def test_a_node_that_is_frozen_costs_no_step_and_comes_back(word: str) -> None:
+    world = cluster(3, seed=1)
+    until(world, word, "n1").node.freeze(6.0)
+    second = started(world, 2)
+    assert (second.cause, second.in_place, second.nodes) == ("loss", "keep", ("n1",))
+    finish(world)
+    assert lost(world) == 0
+    assert len(world.started[-1].members) == 3
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+def test_a_frozen_worker_is_found_by_the_stall_and_ended_and_its_peers_keep_theirs(
+    word: str,
+) -> None:
+    world = cluster(3, replace(SETTINGS, stall_timeout=4.0))
+    until(world, word, "n1").freeze()
+    second = started(world, 2)
+    assert (second.cause, second.in_place, len(second.charged)) == ("stall", "keep", 1)
+    assert [member.node for member in second.members] == ["n0", "n2"]
+    finish(world)
+    assert lost(world) == 0
+
+
+# -- changes while a round changes ----------------------------------------------------------------
+
+CHANGING = ("resting", "entering", "meeting", "computing")
+
+
+@pytest.mark.parametrize("word", CHANGING)
+@pytest.mark.parametrize("holds", [True, False], ids=["holder", "member"])
+def test_a_second_node_vanishes_while_the_others_recover_from_the_first(
+    word: str, holds: bool
+) -> None:
+    world = cluster(4, seed=len(word))
+    world.nodes["n3" if world.holder != "n3" else "n2"].kill()
+    until(world, word)
+    victim = next(name for name in sorted(world.nodes) if (name == world.holder) == holds)
     world.nodes[victim].kill()
-    others = sorted({"n0", "n1", "n2"} - {victim})
-    world.run(lambda: world.trains(*others), SETTINGS.lease + 3)
-    first, second = world.started
-    assert second.in_place == "keep"
-    assert world.lost_steps(first, second) <= 0
     finish(world)
+    assert lost(world) == 0
+    assert all(round_.in_place == "keep" for round_ in world.started[1:])
+
+
+@pytest.mark.parametrize("word", CHANGING[:3])
+def test_a_worker_fails_while_its_round_changes(word: str) -> None:
+    """The rest of the nodes is enough: nobody loses a step, and it is charged no more than once."""
+    world = cluster(4, seed=2)
+    world.nodes["n3"].kill()
+    until(world, word, "n1").exits(1)
+    finish(world)
+    assert lost(world) == 0
+    assert len(world.started[-1].charged) <= 1
+
+
+def test_a_worker_fails_after_its_node_has_said_that_it_rests() -> None:
+    """The round counts on a state that is no more, and is given up before anybody trains."""
+    world = cluster(4)
+    world.nodes["n3"].kill()
+    world.run(lambda: len(world.started) == 2, 10)
+    rank = world.nodes["n1" if world.holder != "n1" else "n2"].processes.rank
+    assert rank is not None and rank.where == "resting"
+    rank.exits(1)
+    finish(world)
+    second, third = world.started[1:3]
+    assert not world.trainings[second.incarnation].stepped
+    assert (third.cause, third.charged) == ("store", ()), "it was not the script"
+    assert lost(world) == 0
+
+
+def test_a_worker_that_is_frozen_while_it_rests_is_left_behind_in_time() -> None:
+    world = cluster(3)
+    world.nodes["n2"].kill()
+    until(world, "resting", "n1").freeze()
+    world.add("n3")
+    world.run(lambda: len(world.started) > 1 and world.trains_now(), MEETING + 30)
+    world.run(lambda: world.done, 300)
+    assert world.job.state == "succeeded"
+
+
+# -- planned changes ------------------------------------------------------------------------------
+
+
+def test_a_node_that_arrives_prepares_beside_the_round_and_restores_what_the_others_have() -> None:
+    world = cluster(2)
+    ranks = [node.processes.rank for node in world.nodes.values()]
+    node = world.add("n2")
+    prepared = until(world, "resting", "n2")
+    assert len(world.started) == 1, "the others train meanwhile"
+    second = started(world, 2)
+    assert node.processes.rank is prepared
+    assert (second.cause, second.in_place, second.resume.incarnation) == (
+        "arrival",
+        "keep",
+        world.started[0].incarnation,
+    )
+    assert {holder.node for holder in second.resume.holders} == {"n0", "n1"}
+    finish(world)
+    assert lost(world) == 0
+    assert [world.nodes[name].processes.rank for name in ("n0", "n1")] == ranks
+
+
+@pytest.mark.parametrize("word", ["waiting", *CHANGING[:3], "restoring"])
+@pytest.mark.parametrize("victim", ["n0", "n1", "n3"])
+def test_a_node_vanishes_while_another_one_arrives(word: str, victim: str) -> None:
+    world = cluster(3, seed=len(word))
+    world.add("n3")
+    until(world, "resting", "n3")
+    until(world, word)
+    world.nodes[victim].kill()
+    finish(world)
+    assert lost(world) == 0
+
+
+def test_a_node_that_leaves_costs_no_step_and_no_process_of_the_others() -> None:
+    world = cluster(3)
+    ranks = [world.nodes[name].processes.rank for name in ("n0", "n1")]
+    world.nodes["n2"].leave()
+    second = started(world, 2)
+    assert (second.cause, second.in_place) == ("drain", "keep")
+    assert lost(world) == 0
+    assert [world.nodes[name].processes.rank for name in ("n0", "n1")] == ranks
+    finish(world)
+
+
+# -- what takes new processes ---------------------------------------------------------------------
+
+
+def test_new_code_takes_new_processes() -> None:
+    world = cluster(2)
+    ranks = [node.processes.rank for node in world.nodes.values()]
+    world.store.put(world.keys.settings, encode(replace(world.settings, code="new")))
+    second = started(world, 2)
+    assert (second.cause, second.in_place) == ("settings", "")
+    assert lost(world) == 0
+    assert not any(rank is not None and rank.alive for rank in ranks)
+    finish(world)
+
+
+def test_rounds_without_a_new_step_end_in_new_processes() -> None:
+    """Something in the old ones may be broken."""
+    world = cluster(2, replace(SETTINGS, max_restarts=100))
+    rank = world.nodes["n1"].processes.rank
+    assert rank is not None
+    rank.exits(1)
+    ways = []
+    for number in range(2, 7):
+        world.run(lambda number=number: len(world.started) == number, 60)
+        ways.append(world.started[-1].in_place)
+        until(world, "meeting", "n1").breaks()
+    assert ways == ["restore"] * 4 + [""], "the first one came after new steps"
+    finish(world)
+
+
+def test_a_first_round_that_fails_before_a_save_begins_in_new_processes() -> None:
+    world = World(SETTINGS, STEPS, in_place=True)
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: world.step() > 3, 30)
+    until(world, "computing", "n1").exits(1)
+    second = started(world, 2)
+    assert (second.resume.kind, second.in_place) == ("fresh", "")
+    finish(world)
+
+
+def test_a_gang_keeps_what_it_can_and_fails_with_a_node() -> None:
+    world = cluster(3, replace(SETTINGS, gang=True))
+    until(world, "voting", "n1").exits(1)
+    second = started(world, 2)
+    assert second.in_place == "restore" and len(second.members) == 3
+    world.nodes["n2"].kill()
+    world.run(lambda: world.done, 10)
+    assert (world.job.state, world.job.reason) == ("failed", "lost n2 (--gang)")
+
+
+def test_states_of_which_each_node_has_a_part_are_restored() -> None:
+    world = World(SETTINGS, STEPS, sharded=True, in_place=True)
+    for name in ("n0", "n1", "n2"):
+        world.add(name)
+    world.run(lambda: world.step() > 24, 60)
+    world.nodes["n2"].leave()
+    second = started(world, 2)
+    assert (second.cause, second.in_place) == ("drain", "restore")
+    assert lost(world) == 0
+    finish(world)
+
+
+def test_a_later_commit_that_is_found_counts_more_than_what_workers_have() -> None:
+    """The object store was away, and the job began anew because of that."""
+    world, kept = World(SETTINGS, STEPS, in_place=True), Commit(1, 60)
+    world.object_store, world.epoch, world.commit = False, kept.epoch, kept
+    world.saves.committed[kept] = State(60, 1)
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: world.step() > 20, 40)
+    world.object_store = True
+    second = started(world, 2)
+    assert (second.cause, second.resume.kind, second.resume.step) == ("commit", "store", 60)
+    assert second.in_place == "restore"
+    world.run(lambda: world.done, 300)

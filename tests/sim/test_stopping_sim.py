@@ -86,6 +86,7 @@ def test_a_commit_that_never_comes_is_not_waited_for_beyond_its_time() -> None:
     world = cluster(2, RARE)
     world.upload = 10 * stopping.WITHIN
     world.run(lambda: world.step() > 25, 60)
+    world.step_time = 2.0  # nothing depends on how many are made meanwhile
     began = world.now
     stop(world)
     end(world, stopping.WITHIN + 30)

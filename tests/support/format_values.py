@@ -29,6 +29,7 @@ from spotelastic_checkpoints.types import (
     WorkerStep,
 )
 
+from spotelastic.model.in_place import Standing
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import (
@@ -95,12 +96,29 @@ ROUND = Round(
     excused=(1699999001.0,),
     plain=5,
 )
+ROUND_IN_PLACE = Round(
+    number=8,
+    incarnation="00112233445566aa",
+    phase="started",
+    members=MEMBERS,
+    cause="loss",
+    reason="i-0c was lost: 2 nodes",
+    nodes=("i-0c",),
+    parent="fedcba9876543210",
+    resume=Resume("memory", 1283, "fedcba9876543210"),
+    in_place="keep",
+    rests=True,
+    parent_from_memory=True,
+    fruitless=1,
+)
+STANDINGS = (Standing(1282, "pending"), Standing(1283))
 FINGERPRINT = Fingerprint(
     "3.11.9", "2.8.0", "12.8", "c0de" * 16, 2, "spotelastic", protocol=PROTOCOL
 )
 SLOW = SlowNode("i-0b", "bb00", 1700000300.0, 1.8, 0.55)
 MEASURED = Progress("i-0b", 7, 1280, 1700000300.0, measured=1280, own_time=0.2, waiting_time=0.05)
 SLOW_SETTINGS = Settings(2, 8, slow_after=60.0, replace_slow=True, protocol=PROTOCOL)
+RESTS = Progress("i-0b", 7, 1280, 1700000300.0, rests=True)
 NODE = Node("i-0a", "aa00", "10.0.0.10", "us-east-1a", FINGERPRINT, "10.0.0.10:4100", True, 1)
 SETTINGS = Settings(
     min_nodes=2,
@@ -134,6 +152,18 @@ FAILURE = Failure(
     traceback="Traceback (most recent call last): …",
     log="/var/log/spotelastic/rank-2.log",
     stalled=True,
+)
+BROKEN = Failure(
+    id="fa12",
+    node="i-0b",
+    round="fedcba9876543210",
+    rank=2,
+    local_rank=0,
+    at=1700000100.0,
+    exit_code=1,
+    message="RuntimeError: Connection closed by peer",
+    rests=True,
+    broken=True,
 )
 ITEM = Item(
     "model.weight",
@@ -173,6 +203,7 @@ ROUND_INFO = RoundInfo(
     cause="drain",
 )
 WORKER_STEP = WorkerStep(2, 0, 1260, 0.25, 1700000002.0, 1700000005.0, True, True, 0.01)
+PREPARES = Node("i-0e", "ee00", "10.0.0.14", "us-east-1a", FINGERPRINT, prepares=True)
 TYPED = Node("i-0b", "bb00", "10.0.0.11", "us-east-1b", FINGERPRINT, type="g5.xlarge")
 RESTORE_SET = RestoreSet(3, 1250, 4, ("/dev/shm/a/slot-0-1",), "/dev/shm/a/copies", (ITEM, VALUE))
 SHELF = peer_messages.Shelf(2, 1 << 60, 4, 3, (ITEM,))

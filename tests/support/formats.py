@@ -33,8 +33,6 @@ from spotelastic.aws.security.certificates import Certificate
 from spotelastic.controller.accounting.usage import Before, Usage
 from spotelastic.controller.etcd.generations import Generation, GenerationClaim
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.command import Answer, Command
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import (
     Ending,
@@ -53,6 +51,8 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.model.requests.command import Answer, Command
+from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import (
     Acknowledgement,
     Round,
@@ -110,7 +110,22 @@ def _stored(name: str, value: Any) -> Kind:
 
 def _in_etcd() -> Iterator[Kind]:
     """By the key, as in the table of `store/keys.py`."""
+    yield from _of_all_nodes()
+    yield from _of_a_node()
+    yield from _of_a_warned_node()
+    yield _stored("history", RoundRecord(v.ROUND, 1700000002.0, 1260, 1700000010.0, 1700000011.0))
+    yield _stored("commit", v.COMMIT)
+    yield _stored(
+        "events",
+        Event(
+            1700000000.0, "notice", "i-0c will be taken away", "i-0c", {"kind": "spot_interruption"}
+        ),
+    )
+
+
+def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-round", v.ROUND)
+    yield _stored("all-round-in-place", v.ROUND_IN_PLACE)
     yield _stored("all-round-proposed", Round(1, "r", "proposed", v.MEMBERS[:1], "start", ""))
     yield _stored(
         "all-proposal",
@@ -122,11 +137,17 @@ def _in_etcd() -> Iterator[Kind]:
     yield _stored("all-ending", Ending("stopped", 1700000200.0, "stopped by command"))
     yield _stored("all-settings", v.SETTINGS)
     yield _stored("all-settings-slow", v.SLOW_SETTINGS)
-    yield _stored("nodes-slow", v.SLOW)
-    yield _stored("nodes-progress-measured", v.MEASURED)
-    yield _stored("nodes-live-typed", v.TYPED)
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
     yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
+
+
+def _of_a_node() -> Iterator[Kind]:
+    yield _stored("nodes-slow", v.SLOW)
+    yield _stored("nodes-progress-measured", v.MEASURED)
+    yield _stored("nodes-progress-rests", v.RESTS)
+    yield _stored("nodes-live-typed", v.TYPED)
+    yield _stored("nodes-live-prepares", v.PREPARES)
+    yield _stored("nodes-failure-broken", v.BROKEN)
     yield _stored("nodes-live", v.NODE)
     yield _stored(
         "nodes-ack",
@@ -143,6 +164,15 @@ def _in_etcd() -> Iterator[Kind]:
             RoundEnd("0123456789abcdef", 1699999990.0, 1250, 1700000000.0),
         ),
     )
+    rests = Acknowledgement(
+        "i-0a",
+        "aa00",
+        "00112233445566aa",
+        "ready",
+        rested="fedcba9876543210",
+        standings=v.STANDINGS,
+    )
+    yield _stored("nodes-ack-rests", rests)
     yield _stored("nodes-vote", Vote("i-0a", "p0", 1255, 0.25, 1260, 1260, 1260, True, True))
     yield _stored(
         "nodes-progress",
@@ -164,6 +194,14 @@ def _in_etcd() -> Iterator[Kind]:
         ),
     )
     yield _stored("nodes-snapshots", SlotOffer("fedcba9876543210", "10.0.0.12:4100", (v.SNAPSHOT,)))
+    yield _stored("nodes-failure", v.FAILURE)
+    yield _stored(
+        "nodes-finished",
+        Finished("i-0a", "fedcba9876543210", 1700000300.0, 2000, 1700000002.0, 1700000299.0),
+    )
+
+
+def _of_a_warned_node() -> Iterator[Kind]:
     notice = Notice(
         InterruptionKind.SPOT_INTERRUPTION,
         "i-0c",
@@ -177,19 +215,6 @@ def _in_etcd() -> Iterator[Kind]:
         notice, kind=InterruptionKind.MAINTENANCE, action="system-reboot", id="instance-event-1"
     )
     yield _stored("nodes-drain-maintenance", Drain("i-0c", reboot))
-    yield _stored("nodes-failure", v.FAILURE)
-    yield _stored(
-        "nodes-finished",
-        Finished("i-0a", "fedcba9876543210", 1700000300.0, 2000, 1700000002.0, 1700000299.0),
-    )
-    yield _stored("history", RoundRecord(v.ROUND, 1700000002.0, 1260, 1700000010.0, 1700000011.0))
-    yield _stored("commit", v.COMMIT)
-    yield _stored(
-        "events",
-        Event(
-            1700000000.0, "notice", "i-0c will be taken away", "i-0c", {"kind": "spot_interruption"}
-        ),
-    )
 
 
 def _object(name: str, value: Any, kind: Any = None) -> Kind:

@@ -5,7 +5,7 @@ lets the leader take turns, and reads the results: calls to the cloud, published
 etcd.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,6 +15,7 @@ from support.recorded_cloud import CloudCalls, RecordedBucket, RecordedCapacity,
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import SpotWarning
+from spotelastic.cloud.model import Instance, WorkerGroup
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Mirror
@@ -22,7 +23,27 @@ from spotelastic.controller.loop.cloud_reader import CloudReader
 from spotelastic.controller.loop.collaborators import Collaborators
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import Inputs
+from spotelastic.controller.loop.requests import (
+    AnyAction,
+    Done,
+    GroupsSeen,
+    Inputs,
+    InstancesSeen,
+    JobRead,
+    LookAtGroups,
+    LookAtInstances,
+    LookAtJob,
+    Perform,
+    Performed,
+    Publish,
+    Published,
+    Request,
+    Result,
+    StepAnswer,
+    TakenOver,
+    TakeOver,
+)
+from spotelastic.controller.loop.turn import Turn
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
 from spotelastic.controller.model.observation import (
     Discard,
@@ -31,10 +52,10 @@ from spotelastic.controller.model.observation import (
     PendingCommand,
     Reply,
 )
-from spotelastic.model.command import Command
 from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
+from spotelastic.model.requests.command import Command
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -262,6 +283,47 @@ class Until:
 
     def is_set(self) -> bool:
         return self.leader.time.now >= self.end
+
+
+@dataclass
+class CloudAnswers:
+    """What the requests of a turn find, where nothing fails."""
+
+    job: JobRead
+    groups: Callable[[], Mapping[str, WorkerGroup]]
+    instances: Callable[[], Mapping[str, Instance]]
+    perform: Callable[[Sequence[AnyAction]], Sequence[AnyAction]]
+    """Returns those that were done."""
+
+    def __call__(self, request: Request) -> Result:
+        match request:
+            case TakeOver():
+                return TakenOver(self.job, {}, 0.0, None)
+            case LookAtJob():
+                return self.job
+            case LookAtGroups():
+                return GroupsSeen(self.groups())
+            case LookAtInstances():
+                return InstancesSeen(self.instances(), {}, "")
+            case Publish():
+                return Published(())
+            case Perform(actions):
+                return Performed(tuple(self.perform(actions)))
+        return Done()
+
+
+def take_turn(
+    state: LeaderState, first: Inputs, answer: Callable[[Request], StepAnswer]
+) -> LeaderState:
+    """A turn by itself, as a pure step: the state after it."""
+    turn = Turn(state, first, PACE)
+    steps = turn.run()
+    try:
+        request = next(steps)
+        while True:
+            request = steps.send(answer(request))
+    except StopIteration:
+        return turn.state
 
 
 def warns(node: str) -> Message:

@@ -146,6 +146,27 @@ class Laptop:
 
         return until(settled) if count else {}
 
+    def activities(self, group: str, status: str) -> list[dict[str, Any]]:
+        found = self.scaling.describe_scaling_activities(AutoScalingGroupName=group)["Activities"]
+        return [each for each in found if each["StatusCode"] == status]
+
+    def drains(self, group: str) -> None:
+        """Members that are to end wait until `drained`."""
+        self.scaling.put_lifecycle_hook(
+            AutoScalingGroupName=group,
+            LifecycleHookName="drain",
+            LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+            HeartbeatTimeout=300,
+        )
+
+    def drained(self, group: str, instance: str) -> None:
+        self.scaling.complete_lifecycle_action(
+            AutoScalingGroupName=group,
+            LifecycleHookName="drain",
+            InstanceId=instance,
+            LifecycleActionResult="CONTINUE",
+        )
+
     def delete_group(self, name: str) -> None:
         self.scaling.delete_auto_scaling_group(AutoScalingGroupName=name, ForceDelete=True)
         until(

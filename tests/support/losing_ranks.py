@@ -1,10 +1,7 @@
-"""Trains with DDP while ranks are lost at each place of a step. Argument: FOLDER.
+"""Trains with DDP while ranks are lost at each place of a step."""
 
-Writes FOLDER/CASE.json: by worker what it has told, and what it said when it rested.
-"""
-
+import functools
 import hashlib
-import json
 import os
 import signal
 import sys
@@ -14,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.resting_agent import Agent, Plan, Script, Worker, run, told
+from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -166,30 +163,17 @@ def frozen(agent: Agent, worker: Worker, told: Any) -> None:
         agent.lose(worker)
 
 
-def written(folder: Path, name: str, script: Script, plan: Plan) -> None:
-    agent = run(3, script, folder / name, plan)
-    rested = [
-        [[each.standing.step, each.standing.change, each.broken] for each in round_]
-        for round_ in agent.rested
-    ]
-    (folder / f"{name}.json").write_text(json.dumps({"told": told(agent), "rested": rested}))
+def lost_at(place: str, folder: Path) -> Agent:
+    plan = Plan(asks=place in ("frozen", "forward"), on_told=frozen)
+    return run(3, losing(place), folder / place, plan)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    for place in sys.argv[2:] or (*PLACES, "reference-2", "reference-3"):
-        if os.fork():
-            _, status = os.wait()
-            if status:
-                sys.exit(f"{place}: failed")
-            continue
-        if place.startswith("reference"):
-            written(folder, place, reference(int(place[-1]), folder), Plan())
-        else:
-            plan = Plan(asks=place in ("frozen", "forward"), on_told=frozen)
-            written(folder, place, losing(place), plan)
-        os._exit(0)
+def referred(alone: int, folder: Path) -> Agent:
+    name = f"reference-{alone}"
+    return run(3, reference(alone, folder), folder / name, Plan())
 
 
-if __name__ == "__main__":
-    main()
+CASES: dict[str, Case] = {
+    **{place: functools.partial(lost_at, place) for place in PLACES},
+    **{f"reference-{alone}": functools.partial(referred, alone) for alone in (2, 3)},
+}

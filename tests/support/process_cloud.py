@@ -31,9 +31,9 @@ from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import Instance, ZoneOffer
 from spotelastic.cloud.port import Cloud
 from spotelastic.local.base import processes
-from spotelastic.model.command import Command
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
+from spotelastic.model.requests.command import Command
 
 TESTS = Path(__file__).parents[1]
 DRAIN_WITHIN = 60.0

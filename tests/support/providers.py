@@ -32,7 +32,7 @@ from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
 from spotelastic.local.base.eventbridge_messages import scheduled_change
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 WARNING = """{{"id": "{1}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",

@@ -12,7 +12,7 @@ from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import IN_SERVICE, Instance, WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud, ClusterPrices
 from spotelastic.errors import Unavailable
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 
 @dataclass

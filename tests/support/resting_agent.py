@@ -25,7 +25,7 @@ from support.stand_in_daemon import StandInDaemon
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from spotelastic.model.in_place import Enter, FromWorker, Listening, Rest, Resting
-from spotelastic.rendezvous.in_place import agreed_step
+from spotelastic.rendezvous.sources.in_place import agreed_step
 
 PACKET = 1 << 20
 WITHIN = 240.0
@@ -231,6 +231,8 @@ class Agent:
                 self.lose(worker)
 
 
+Case = Callable[[Path], "Agent"]
+"""Takes a folder, and returns the agent when all is over."""
 Script = Callable[[int, Callable[[Any], None]], None]
 """Takes the worker's number, and a function that tells something to the agent."""
 
@@ -279,8 +281,3 @@ def _fork(number: int, script: Script) -> Worker:
 
 def _tell(channel: socket.socket, told: Any) -> None:
     channel.send(json.dumps(told).encode())
-
-
-def told(agent: Agent) -> Mapping[int, list[Any]]:
-    """What each worker has told, by its number."""
-    return {worker.number: worker.told for worker in agent.workers}

@@ -1,13 +1,8 @@
-"""Trains with what scripts use while workers rest again and again. Argument: FOLDER.
-
-Writes FOLDER/CASE.json: by worker what it has told.
-"""
+"""Trains with what scripts use while workers rest again and again."""
 
 import hashlib
-import json
 import os
 import signal
-import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.resting_agent import Agent, Plan, Script, Worker, run, told
+from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -24,7 +19,7 @@ from torch.utils.data import DataLoader
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
 
-ROUNDS = 20
+ROUNDS = 12
 SAMPLES, BATCH, STEPS, AT = 32, 8, 8, 3
 
 
@@ -67,7 +62,7 @@ def often(compiled: str) -> Script:
     return script
 
 
-def ask_after_each(agent: Agent, worker: Worker, told: Any) -> None:
+def ask(agent: Agent, worker: Worker, told: Any) -> None:
     if worker.number == 0 and told[0] <= ROUNDS:
         agent.rest()
 
@@ -139,27 +134,8 @@ def end() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-CASES: dict[str, tuple[int, Script, Plan]] = {
-    "within": (2, often("within"), Plan(on_told=ask_after_each)),
-    "around": (2, often("around"), Plan(on_told=ask_after_each)),
-    "idioms": (3, idioms, Plan()),
+CASES: dict[str, Case] = {
+    "within": lambda folder: run(2, often("within"), folder / "within", Plan(on_told=ask)),
+    "around": lambda folder: run(2, often("around"), folder / "around", Plan(on_told=ask)),
+    "idioms": lambda folder: run(3, idioms, folder / "idioms", Plan()),
 }
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    for name in sys.argv[2:] or CASES:
-        if os.fork():
-            _, status = os.wait()
-            if status:
-                sys.exit(f"{name}: failed")
-            continue
-        count, script, plan = CASES[name]
-        agent = run(count, script, folder / name, plan)
-        found = {"told": told(agent), "rounds": agent.rounds}
-        (folder / f"{name}.json").write_text(json.dumps(found))
-        os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

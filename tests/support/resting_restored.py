@@ -1,12 +1,7 @@
-"""Trains with a real checkpoint daemon while workers restore in place. Argument: FOLDER.
+"""Trains with a real checkpoint daemon while workers restore in place."""
 
-Writes FOLDER/CASE.json: by worker what it has told.
-"""
-
+import functools
 import hashlib
-import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,7 @@ import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume, Schedule
 from support.checkpoints import Node, cluster, round_info
 from support.inside import wait_for_slots
-from support.resting_agent import Agent, Plan, Script, run, told
+from support.resting_agent import Agent, Case, Plan, Script, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -94,31 +89,22 @@ class Daemon:
             agent.plan.restores_from = lambda: Resume("store", target, epoch=self._epoch)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    for name in sys.argv[2:] or ("dirty", "arrival"):
-        if os.fork():
-            _, status = os.wait()
-            if status:
-                sys.exit(f"{name}: failed")
-            continue
-        arrives = name == "arrival"
-        (folder / f"{name}-daemon").mkdir()
-        with cluster(folder / f"{name}-daemon", workers=3 if arrives else 2) as [node]:
-            daemon = Daemon(node, 3 if arrives else 0)
-            plan = Plan(
-                begins=daemon.begins,
-                restores_from=daemon.source,
-                looks=daemon.looks,
-                later=[2] if arrives else [],
-                node=node.name,
-            )
-            count, socket = (3 if arrives else 2), str(node.socket)
-            agent = run(count, script(breaks=not arrives), folder / name, plan, socket)
-        found = {"told": told(agent), "rounds": agent.rounds}
-        (folder / f"{name}.json").write_text(json.dumps(found))
-        os._exit(0)
+def restored(folder: Path, *, arrives: bool) -> Agent:
+    name, count = ("arrival", 3) if arrives else ("dirty", 2)
+    (folder / f"{name}-daemon").mkdir()
+    with cluster(folder / f"{name}-daemon", workers=count) as [node]:
+        daemon = Daemon(node, 3 if arrives else 0)
+        plan = Plan(
+            begins=daemon.begins,
+            restores_from=daemon.source,
+            looks=daemon.looks,
+            later=[2] if arrives else [],
+            node=node.name,
+        )
+        return run(count, script(breaks=not arrives), folder / name, plan, str(node.socket))
 
 
-if __name__ == "__main__":
-    main()
+CASES: dict[str, Case] = {
+    "dirty": functools.partial(restored, arrives=False),
+    "arrival": functools.partial(restored, arrives=True),
+}

@@ -27,7 +27,16 @@ class Recorder:
 
     @property
     def changes(self) -> list[Change]:
-        return [item for item in self.items if isinstance(item, Change)]
+        """Each once: a put whose answer was late is repeated by its client, and told again."""
+        found: list[Change] = []
+        last: dict[str, tuple[bytes, int] | None] = {}
+        for item in self.items:
+            if isinstance(item, Change):
+                value = (item.value.data, item.value.lease) if item.value else None
+                if item.key not in last or last[item.key] != value:
+                    found.append(item)
+                last[item.key] = value
+        return found
 
     @property
     def resets(self) -> list[Reset]:

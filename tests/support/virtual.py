@@ -156,6 +156,11 @@ class World:
         members = {m.node for m in round_.members}
         return training is not None and training.stepped and members == set(names)
 
+    def trains_now(self) -> bool:
+        """Whether the newest round has started, and made a step."""
+        round_ = self.round
+        return round_ is not None and self.trains(*(m.node for m in round_.members))
+
     def lost_steps(self, before: Round, after: Round) -> int:
         """That the one had made, and the other makes again."""
         return self.trainings[before.incarnation].step - after.resume.step

@@ -370,8 +370,9 @@ class Rank:
     def looks(self) -> None:
         """Its target has changed."""
         group = self.group
-        waits = self.where == "waiting" and group is not None and not self.asked
-        if waits and group.target.get(self.node.name) != self.state.step:
+        if self.where != "waiting" or group is None or self.asked:
+            return
+        if group.target.get(self.node.name) != self.state.step:
             self.soon(NETWORK, self._computes)
 
     # -- rest -------------------------------------------------------------------------------------

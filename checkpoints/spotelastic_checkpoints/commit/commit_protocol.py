@@ -27,6 +27,7 @@ import msgspec
 
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import (
     Fenced,
     RestoreFailed,
@@ -437,7 +438,7 @@ class Commits:
         if newer := of_newer_format(blob.data, f"{self.storage.url}/{LATEST}"):
             raise StorageRefused(newer)
         try:
-            return msgspec.json.decode(blob.data, type=Latest), blob.etag
+            return from_json(blob.data, Latest), blob.etag
         except msgspec.MsgspecError as error:
             # Stores that write objects in place may show LATEST half written.
             if self.storage.weaker and not isinstance(error, msgspec.ValidationError):

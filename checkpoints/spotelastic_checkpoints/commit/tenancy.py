@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
 from spotelastic_checkpoints.storage.port import Storage
@@ -349,7 +350,7 @@ class Tenancy:
         if newer := of_newer_format(blob.data, f"{self._root.url}/{KEY}"):
             raise StorageRefused(newer)
         try:
-            return msgspec.json.decode(blob.data, type=Tenant), blob.etag
+            return from_json(blob.data, Tenant), blob.etag
         except msgspec.MsgspecError as error:
             raise StorageRefused(
                 f"{self._root.url}/{KEY} was not written by spotelastic: {error}"

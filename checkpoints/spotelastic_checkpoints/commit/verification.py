@@ -9,6 +9,7 @@ from datetime import datetime
 import msgspec
 
 from spotelastic_checkpoints.commit.commit_protocol import folder
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
@@ -33,7 +34,7 @@ def since(storage: Storage, commit: Commit) -> datetime | None:
     note = storage.get(key(commit))
     if note is not None:
         with suppress(msgspec.MsgspecError):
-            return msgspec.json.decode(note.data, type=Verified).at
+            return from_json(note.data, Verified).at
     return None
 
 

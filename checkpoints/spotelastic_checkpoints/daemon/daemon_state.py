@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
 from spotelastic_checkpoints.types import RoundInfo
 
@@ -42,7 +43,7 @@ def keep(folder: Path, remembered: DaemonState) -> None:
 def recall(folder: Path) -> DaemonState:
     """Read the state; an empty one where no file can be read, or where another major wrote it."""
     try:
-        found = msgspec.json.decode((folder / _NAME).read_bytes(), type=DaemonState)
+        found = from_json((folder / _NAME).read_bytes(), DaemonState)
     except (FileNotFoundError, msgspec.MsgspecError):
         return DaemonState()
     return found if found.protocol.major == PROTOCOL.major else DaemonState()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import xxhash
 
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
@@ -114,7 +115,7 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, name: str) -> Manifest:
     """Decode a manifest. Raises `RestoreFailed`, with `name`, where it is none."""
     try:
-        content = msgspec.json.decode(data, type=Manifest)
+        content = from_json(data, Manifest)
     except msgspec.MsgspecError as error:
         reason = of_newer_format(data, name) or f"{name} is not a manifest of spotelastic: {error}"
         raise RestoreFailed(reason) from None

@@ -25,6 +25,7 @@ import xxhash
 
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory.free_memory import FreeMemory, mib, room
 from spotelastic_checkpoints.memory.prefault import populate
@@ -169,7 +170,7 @@ class Slot:
         description = bytes(self.memory[_WORDS.size : _WORDS.size + length])
         if xxhash.xxh3_64_intdigest(description) != checksum:
             return None
-        return msgspec.msgpack.decode(description, type=SlotHeader)
+        return from_msgpack(description, SlotHeader)
 
     def items(self, header: SlotHeader) -> tuple[Item, ...]:
         """Return the items with their true lengths. Offsets count from the slot's data.

@@ -15,7 +15,7 @@ from spotelastic.agent.event_log.log import EventLog, earlier
 from spotelastic.agent.event_log.records import was_killed
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.errors import told
-from spotelastic.model.dump import LAST, DumpRequest, object_name
+from spotelastic.model.requests.dump import LAST, DumpRequest, object_name
 from spotelastic.store.codec import readable
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Reset, StoredValue, WatchItem

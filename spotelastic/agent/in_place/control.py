@@ -39,7 +39,7 @@ class WorkerControl:
         self._listener.bind(str(path))
         self._listener.listen(64)
         self._stop, self._stopped = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="worker-control", daemon=True)
         self._thread.start()
 
     def send(self, local_rank: int, message: ToWorker) -> bool:

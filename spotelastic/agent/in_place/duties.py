@@ -23,7 +23,7 @@ from spotelastic.agent.actions import (
     StartWorkers,
     Wake,
 )
-from spotelastic.agent.state.values import NodeState, Workers
+from spotelastic.agent.state.values import NodeState, RestingWorkers, Workers
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
 
@@ -54,20 +54,24 @@ def end_rest(local: NodeState, seen: RunState) -> Iterator[Action]:
     resting, round_ = local.resting, seen.round
     if resting is None:
         return
-    mine = round_.member(local.node.id) if round_ is not None and local.node is not None else None
-    reachable = len(resting.workers.listening) == len(resting.workers.alive)
-    may_enter = (
-        round_ is not None
-        and mine is not None
+    waits = round_ is not None and not resting.workers.round and _may_prepare(local, round_)
+    if not resting.all_hear or not (
+        waits or (round_ is not None and _may_enter(local, resting, round_))
+    ):
+        yield EndRest()
+
+
+def _may_enter(local: NodeState, resting: RestingWorkers, round_: Round) -> bool:
+    mine = round_.member(local.node.id) if local.node is not None else None
+    return (
+        mine is not None
         and not local.departs
-        and resting.workers.round in ("", round_.parent)
+        and resting.all_hear
+        and (not resting.workers.round or resting.belong_before(round_))
         and round_.cause != "settings"
         and len(resting.workers.alive) == mine.workers
-        and (round_.phase == "proposed" or (round_.phase == "started" and round_.in_place))
+        and (round_.phase == "proposed" or (round_.phase == "started" and bool(round_.in_place)))
     )
-    waits = round_ is not None and not resting.workers.round and _may_prepare(local, round_)
-    if not reachable or not (may_enter or waits):
-        yield EndRest()
 
 
 def rest(workers: Workers) -> Iterator[Action | Wake]:
@@ -135,7 +139,7 @@ def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]
     """Has this node's workers take up the round: those that rest, or new ones."""
     incarnation = round_.incarnation
     if local.resting is not None:
-        if round_.in_place:
+        if _may_enter(local, local.resting, round_):
             yield EnterRound(round_, member)
     elif round_.in_place == "keep" and (
         local.agreement.kept == incarnation or not round_.resume.holders

@@ -17,7 +17,7 @@ from spotelastic.model.in_place import Standing
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
-from spotelastic.model.round import RoundEnd
+from spotelastic.model.round import Round, RoundEnd
 from spotelastic.store.port import Compare
 
 BLIND = "blind"
@@ -125,6 +125,15 @@ class Workers:
         """Round number and first rank by which the files of these workers are named."""
         return self.home or (self.number, self.first_rank)
 
+    def first_failure(self, now: float) -> WorkerExit | None:
+        """Returns the first failure of one of them. A failed collective is one if there is no
+        other, and is one of `now`.
+        """
+        failed = [exit_ for exit_ in self.exits if exit_.code]
+        if failed:
+            return min(failed, key=lambda exit_: exit_.at)
+        return WorkerExit(self.broken[0], 1, now) if self.broken is not None else None
+
     @property
     def all_rest(self) -> bool:
         """Whether each of them lives, and rests."""
@@ -137,6 +146,22 @@ class RestingWorkers:
 
     workers: Workers
     """As they were in their round."""
+    promised: frozenset[str] = frozenset()
+    """Rounds for which this node has said that they rest."""
+
+    @property
+    def all_hear(self) -> bool:
+        """Whether each of them can be told of a round."""
+        return len(self.workers.listening) == len(self.workers.alive)
+
+    def belong_before(self, round_: Round) -> bool:
+        """Whether they were in the round before this one, or have not entered it.
+
+        Nobody has made a step in a round that one of its members has not entered. If it resumed
+        from memory, all members have one history.
+        """
+        missed = round_.parent_from_memory and round_.parent in self.promised
+        return self.workers.round == round_.parent or missed
 
     @property
     def standings(self) -> tuple[Standing, ...]:

@@ -29,7 +29,7 @@ from spotelastic.aws.artifacts.ignore_rules import OURS, IgnoreRules, git, rules
 from spotelastic.aws.artifacts.left_out import LeftOut, measure
 from spotelastic.aws.artifacts.system_files import left_by_system
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.dump import is_dump
+from spotelastic.model.requests.dump import is_dump
 
 LIMIT = 256 * 2**20
 """Most bytes of a working folder. More than that is data, and belongs in a bucket."""

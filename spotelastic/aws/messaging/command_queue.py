@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 _NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"
 
@@ -42,7 +43,7 @@ def send(aws: Aws, cluster: str, command: Command) -> None:
 def read(item: Mapping[str, Any]) -> Command | None:
     """Return an SQS message as a command; None if it is not one."""
     try:
-        return msgspec.json.decode(item["Body"], type=Command)
+        return from_json(item["Body"], Command)
     except msgspec.MsgspecError:
         return None
 

@@ -8,7 +8,7 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.messaging import command_queue, eventbridge
 from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.port import Delivery
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 T = TypeVar("T")
 

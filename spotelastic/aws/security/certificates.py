@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
@@ -272,7 +273,7 @@ def _read(aws: Aws, parameter: str) -> Certificate | None:
         if error.code == "ParameterNotFound":
             return None
         raise
-    return msgspec.json.decode(answer["Parameter"]["Value"], type=Certificate)
+    return from_json(answer["Parameter"]["Value"], Certificate)
 
 
 def _store(aws: Aws, its: Names, name: str, made: Certificate, demands: AccountDemands) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.agent.event_log.node_archive import Redaction
 from spotelastic.errors import UsageError, told
@@ -118,4 +118,4 @@ def _is_below(name: str) -> bool:
 
 def read_index(data: bytes) -> DumpIndex:
     """Return the index of an archive."""
-    return msgspec.json.decode(data, type=DumpIndex)
+    return from_json(data, DumpIndex)

@@ -20,9 +20,9 @@ from spotelastic.clock import Clock, steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, REPORT, STATUS, USAGE
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.counting import size
-from spotelastic.model.dump import LAST, file_name, folder, object_name
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeStatus, Status
+from spotelastic.model.requests.dump import LAST, file_name, folder, object_name
 
 LOOK_EVERY = 0.25
 WITHIN = 20.0

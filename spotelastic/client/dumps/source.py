@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.provenance import without_secrets
 
 from spotelastic.agent.event_log.node_archive import Redaction, typed_secrets
@@ -138,6 +139,6 @@ T = TypeVar("T")
 
 def _decoded(data: bytes | None, kind: type[T]) -> T | None:
     try:
-        return None if data is None else msgspec.json.decode(data, type=kind)
+        return None if data is None else from_json(data, kind)
     except msgspec.MsgspecError:
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from spotelastic_checkpoints.commit.commit_protocol import LATEST, Latest
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.cloud.bucket import CHECKPOINTS, JOB
 from spotelastic.errors import UsageError
@@ -57,7 +58,7 @@ class KeptCluster:
 def committed(latest: bytes) -> int | None:
     """Return the step that the object LATEST names; None if nothing is committed."""
     try:
-        commit = msgspec.json.decode(latest, type=Latest).commit
+        commit = from_json(latest, Latest).commit
     except msgspec.DecodeError:
         return None
     return None if commit is None else commit.step
@@ -80,7 +81,7 @@ def find(cluster: str) -> KeptCluster | None:
 
 def _run(folder: Path) -> str | None:
     try:
-        return msgspec.json.decode((folder / JOB).read_bytes(), type=JobSpec).run
+        return from_json((folder / JOB).read_bytes(), JobSpec).run
     except (OSError, msgspec.DecodeError):
         return None
 

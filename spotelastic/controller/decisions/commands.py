@@ -19,12 +19,12 @@ from spotelastic.controller.model.observation import (
     Revive,
     Tell,
 )
-from spotelastic.model.command import Answer, Command
 from spotelastic.model.counting import counted
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import refusal
+from spotelastic.model.requests.command import Answer, Command
+from spotelastic.model.requests.dump import DumpRequest
 
 
 def read(seen: Observation, now: float, lifetime: float) -> Iterator[Action]:

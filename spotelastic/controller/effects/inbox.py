@@ -18,7 +18,7 @@ from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told
-from spotelastic.model.command import Command
+from spotelastic.model.requests.command import Command
 
 logger = logging.getLogger(__name__)
 

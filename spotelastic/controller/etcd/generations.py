@@ -10,6 +10,7 @@ etcd/snapshots/<time>  see `snapshots.py`
 from dataclasses import dataclass
 
 import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.cloud.bucket import ClusterBucket
 
@@ -43,7 +44,7 @@ class Generations:
     def newest(self) -> Generation | None:
         names = self.objects.names(GENERATIONS)
         data = self.objects.get(names[-1]) if names else None
-        return None if data is None else msgspec.json.decode(data, type=Generation)
+        return None if data is None else from_json(data, Generation)
 
     def number(self) -> int:
         """Returns the number of the newest generation, with a single request; 0: none."""
@@ -59,9 +60,7 @@ class Generations:
         """Returns the claims of the members that have written one, by member."""
         found = {name: self.objects.get(name) for name in self.objects.names(MEMBERS)}
         return {
-            name.removeprefix(MEMBERS).removesuffix(".json"): msgspec.json.decode(
-                data, type=GenerationClaim
-            )
+            name.removeprefix(MEMBERS).removesuffix(".json"): from_json(data, GenerationClaim)
             for name, data in found.items()
             if data is not None
         }

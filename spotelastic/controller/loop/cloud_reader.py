@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.cloud import bucket
@@ -71,7 +71,7 @@ class CloudReader:
     def take_over(self) -> Inherited:
         """Read the job, and the records of the leader before."""
         job, objects = self._read_job(self._spec.instance_types), self._cloud.objects
-        usage_so_far = msgspec.json.decode(objects.get(bucket.USAGE) or b"[]", type=list[Usage])
+        usage_so_far = from_json(objects.get(bucket.USAGE) or b"[]", list[Usage])
         status = objects.status()
         known = TakenOver(
             job,

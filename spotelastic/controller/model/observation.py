@@ -6,12 +6,12 @@ from typing import Literal
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
-from spotelastic.model.command import LIFETIME, Answer, Command
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, SlowNode
+from spotelastic.model.requests.command import LIFETIME, Answer, Command
+from spotelastic.model.requests.dump import DumpRequest
 
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 

@@ -15,8 +15,9 @@ from spotelastic_checkpoints.types import Commit, Snapshot, WorkerStep
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.in_place import Standing
+from spotelastic.model.job import Settings
 from spotelastic.model.node import Node
-from spotelastic.model.round import Acknowledgement, Member, Round, RoundEnd, SlotOffer
+from spotelastic.model.round import LARGE, Acknowledgement, Member, Round, RoundEnd, SlotOffer
 
 SURE = 2
 """Steps that a worker must be short of a target to be certain to see it in time."""
@@ -52,6 +53,21 @@ def phase_due(
     if can_start:
         return "ready"
     return "seen" if told[0] != round_.incarnation else None
+
+
+def seen_after(settings: Settings | None, round_: Round, member: Member) -> float:
+    """Returns the seconds after which a member says that it has seen a proposal, unless it can say
+    ready before.
+
+    It answers at once in a round of up to `LARGE` members. In a larger one all would write at the
+    same time what nobody waits for, because most are ready a moment later. So each waits, at most
+    for a quarter of the time that the holder gives it beyond that of a small round.
+    """
+    more = len(round_.members) / LARGE - 1.0
+    if settings is None or more <= 0.0:
+        return 0.0
+    share = 0.5 + 0.5 * member.slot / len(round_.members)
+    return share * 0.25 * more * settings.seen_within
 
 
 def seen(node: Node, round_: Round) -> Acknowledgement:

@@ -9,6 +9,7 @@ decision from an old view writes nothing.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spotelastic.model.round import LARGE
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import Action
 from spotelastic.rendezvous.slowness import slow_nodes
@@ -17,6 +18,12 @@ from spotelastic.store.port import TransactionResult
 
 SEEN_WITHIN = 0.5
 """Seconds after which a holder decides again although its watch has not shown what it wrote."""
+
+
+GATHER = 15e-6
+"""Seconds for each node in which the holder of a large run gathers answers. A decision takes about
+a tenth of that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,16 @@ def duty(status: HolderStatus, seen: RunState, now: float, new_id: Callable[[], 
     decision = rounds.decide(seen, now, new_id)
     actions = tuple(decision.actions) or slow_nodes.decide(seen, now)
     return HolderDuty(actions=actions, wake_at=decision.wake_at)
+
+
+def gathers(seen: RunState) -> float:
+    """Returns the seconds in which the holder awaits further events before it decides.
+
+    In a large run all nodes answer at about the same time, and each decision looks at all of them.
+    So the holder decides about many answers at once. In a small run it decides at once.
+    """
+    nodes = max(len(seen.nodes), len(seen.round.members) if seen.round is not None else 0)
+    return GATHER * nodes if nodes > LARGE else 0.0
 
 
 def written(outcome: TransactionResult, seen: RunState, now: float) -> tuple[int, float]:

@@ -54,7 +54,7 @@ class Control:
         self._socket.connect(path)
         self._socket.settimeout(None)
         self._tell(Listening(round_, local_rank))
-        threading.Thread(target=self._read, name="control", daemon=True).start()
+        threading.Thread(target=self._read, name="rounds", daemon=True).start()
 
     @property
     def asked(self) -> bool:

@@ -22,7 +22,7 @@ TRACE = 20_000
 
 
 @dataclass(frozen=True)
-class Training:
+class LoopParts:
     """What is needed of the Checkpointer whose steps are made."""
 
     state: State
@@ -52,12 +52,12 @@ class Training:
 class Meeting:
     """A worker's connection to the agent, and the way from one round into the next."""
 
-    def __init__(self, training: Training, connection: Control) -> None:
+    def __init__(self, training: LoopParts, connection: Control) -> None:
         self._training = training
         self._control = connection
 
     @classmethod
-    def of(cls, training: Training, environ: Mapping[str, str] = os.environ) -> "Meeting | None":
+    def of(cls, training: LoopParts, environ: Mapping[str, str] = os.environ) -> "Meeting | None":
         """Return one where this worker can rest, and tell the agent so; None where it cannot.
 
         What stands in the way is told once, by the first rank.
@@ -81,7 +81,7 @@ class Meeting:
         return cls(training, found)
 
     @classmethod
-    def of_prepared(cls, training: Training, environ: Mapping[str, str]) -> "Meeting":
+    def of_prepared(cls, training: LoopParts, environ: Mapping[str, str]) -> "Meeting":
         """Return that of a worker that is in no round yet. Raises `OSError` without an agent."""
         path, local_rank = environ[control.VARIABLE], int(environ["SPOTELASTIC_LOCAL_RANK"])
         return cls(training, Control(path, "", local_rank, training.groups.close))
@@ -161,7 +161,7 @@ class Meeting:
         self._control.close()
 
 
-def join(training: Training, variables: Mapping[str, str], step: int, *, restores: bool) -> None:
+def join(training: LoopParts, variables: Mapping[str, str], step: int, *, restores: bool) -> None:
     """Meet the other ranks of a round, and restore its step where the state does not count.
 
     Some of the ranks may restore while the others keep what they have.
@@ -187,7 +187,7 @@ def join(training: Training, variables: Mapping[str, str], step: int, *, restore
     training.resumed(step)
 
 
-def _restore_on(restoring: list[int], training: Training, ranks: Ranks, step: int) -> None:
+def _restore_on(restoring: list[int], training: LoopParts, ranks: Ranks, step: int) -> None:
     """Have some ranks restore the step at which the others are. All call it, to make a group."""
     group = dist.new_group(restoring, backend="gloo")
     if ranks.rank not in restoring:

@@ -33,7 +33,7 @@ from spotelastic.errors import UsageError
 from spotelastic.model.in_place import Change, Enter, Standing
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
-from spotelastic.training.in_place.meeting import Meeting, Training, join
+from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
 from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.watching import IN_PLACE
 
@@ -88,7 +88,7 @@ class _Attempt:
 class Steps:
     """The steps of one Checkpointer's loop."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: LoopParts) -> None:
         self._training = training
         self._meeting: Meeting | None = None
         self._undo = Undo(training.state)

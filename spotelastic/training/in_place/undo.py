@@ -41,7 +41,7 @@ class Undo:
         self._begun: _Begun | None = None
         self._buffers: list[tuple[MutableMapping[str, Any], str]] = []
         self._modules: list[torch.nn.Module] = []
-        self._parameters: list[torch.Tensor] = []
+        self._trained: list[torch.Tensor] = []
         self._copies: dict[int, torch.Tensor] = {}
         self._carries = False
         """Whether the last step left gradients, and no optimizer has stepped with them."""
@@ -51,9 +51,9 @@ class Undo:
         modules = [value for value in self._state.values.values() if _is_module(value)]
         if not _are_same(modules, self._modules):
             self._modules, self._buffers = modules, [*_places(modules)]
-            self._parameters = [each for module in modules for each in module.parameters()]
+            self._trained = [each for module in modules for each in module.parameters()]
         begun = _Begun(randomness.capture(), carries=self._carries)
-        begun.parameters += self._parameters
+        begun.parameters += self._trained
         self._note_buffers(begun)
         for name, value in self._state.values.items():
             if isinstance(value, torch.optim.Optimizer):
@@ -160,11 +160,11 @@ class Undo:
             value.update(_copied_back(noted))
         elif type(value) is type(noted) is list:
             value[:] = _copied_back(noted)
-        elif not isinstance(noted, _Unknown):
+        elif not isinstance(noted, _Uncopied):
             self._state.values[name] = _copied_back(noted)
 
 
-class _Unknown:
+class _Uncopied:
     """In place of a value that was not copied."""
 
 
@@ -202,7 +202,7 @@ def _noted(value: Any, begun: _Begun) -> Any:
         return _copied(held, begun.watched, [MANY])
     except Exception:  # some object cannot be copied
         begun.unknown = True
-        return None if held is not value else _Unknown()
+        return None if held is not value else _Uncopied()
 
 
 def _copied(value: Any, watched: list[torch.Tensor], left: list[int]) -> Any:

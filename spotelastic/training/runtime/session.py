@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import torch.distributed as dist
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
@@ -153,7 +153,7 @@ def _under_agent(ranks: Ranks) -> WorkerSession:
         ranks,
         os.environ["SPOTELASTIC_DAEMON"],
         round_,
-        msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=Resume),
+        from_json(os.environ["SPOTELASTIC_RESUME"], Resume),
         True,
         _nothing,
     )

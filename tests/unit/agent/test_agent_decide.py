@@ -34,7 +34,7 @@ from spotelastic.agent.state.values import (
 from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.round import Cause, Member, Round
+from spotelastic.model.round import LARGE, Cause, Member, Round
 from spotelastic.rendezvous.view import RunState
 
 NOW = 1000.0
@@ -71,6 +71,42 @@ def decided(local_: NodeState, seen_: RunState, now: float) -> AgentDecision:
 
 def after(cause: Cause) -> Round:
     return replace(ROUND, number=2, incarnation="r2", phase="proposed", parent="r1", cause=cause)
+
+
+# -- answers to a proposal ------------------------------------------------------------------------
+
+
+def proposed(size: int) -> Round:
+    """A round of many nodes that is to follow the one whose workers still run here."""
+    more = tuple(Member(f"n{slot}", f"inc-{slot}", slot, "", "", 2) for slot in range(2, size))
+    return replace(after("loss"), members=(*MEMBERS, *more))
+
+
+@pytest.mark.parametrize("size", [2, LARGE])
+def test_a_member_says_at_once_that_it_has_seen_a_proposal(size: int) -> None:
+    round_ = proposed(size)
+    here = replace(seen(round_), round_at=NOW)
+    assert do.Acknowledge(round_, ready=False) in decided(local(killed=True), here, NOW).actions
+
+
+@pytest.mark.parametrize("size", [2 * LARGE, 16 * LARGE])
+def test_a_member_of_a_large_round_first_waits_whether_it_can_say_ready(size: int) -> None:
+    """It wakes long before the holder would leave it out."""
+    round_ = proposed(size)
+    here = replace(seen(round_), round_at=NOW)
+    assert here.settings is not None
+    waiting = decided(local(killed=True), here, NOW)
+    assert do.Acknowledge(round_, ready=False) not in waiting.actions
+    given = here.settings.seen_within * size / LARGE
+    assert NOW < waiting.wake_at < NOW + given / 2
+    late = decided(local(killed=True), here, waiting.wake_at)
+    assert do.Acknowledge(round_, ready=False) in late.actions
+    reaped = changed(local(), workers=None)
+    assert do.Acknowledge(round_, ready=True) in decided(reaped, here, NOW).actions
+    assert do.Acknowledge(round_, ready=False) not in decided(reaped, here, NOW).actions
+
+
+# -- the holder -----------------------------------------------------------------------------------
 
 
 def test_a_node_that_finds_its_own_name_as_the_holder_takes_that_up() -> None:

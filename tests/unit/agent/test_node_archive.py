@@ -23,8 +23,8 @@ from spotelastic.agent.state.events import SessionLost
 from spotelastic.agent.state.values import NEW
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.errors import Unavailable
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import Failure, Job, Settings
+from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys

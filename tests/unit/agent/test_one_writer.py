@@ -19,6 +19,7 @@ from spotelastic.agent.state.values import NEW, NodeState, Workers
 from spotelastic.agent.state.worker_changes import GONE_WITHIN
 from spotelastic.model.agreement import Vote
 from spotelastic.model.gpu import GpuFault
+from spotelastic.model.in_place import Standing
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
@@ -27,7 +28,12 @@ from spotelastic.model.round import RoundEnd
 from spotelastic.store.port import Compare
 
 ROOT = Path(__file__).parents[3]
-WRITERS = {"agent/observe.py", "agent/state/values.py", "agent/state/silence.py"}
+WRITERS = {
+    "agent/observe.py",
+    "agent/state/values.py",
+    "agent/state/silence.py",
+    "agent/state/worker_changes.py",
+}
 PARTS = {
     name
     for name, kind in vars(values).items()
@@ -84,7 +90,7 @@ def test_nothing_but_observe_makes_or_changes_a_state() -> None:
 
 def test_the_check_finds_what_it_looks_for() -> None:
     observing_source = Path(observing.__file__).read_text()
-    assert len(writes(observing_source)) > 50
+    assert len(writes(observing_source)) > 30
     assert writes("local = replace(local, workers=None)")
     assert writes("replace(local.reports, said=frozenset())")
     assert writes("workers = replace(workers, killed=True)")
@@ -117,6 +123,7 @@ SAMPLES: dict[Any, Any] = {
     frozenset[str]: frozenset({"r1/0", "r1/1"}),
     tuple[WorkerStep, ...]: (STEP,),
     tuple[Point, ...]: (Point(7, 0.5, 1.0),),
+    Standing: Standing(6, "pending"),
     GpuFault: FAULT,
     GpuFault | None: FAULT,
 }
@@ -135,7 +142,7 @@ def test_each_event_can_be_written_read_back_and_folded(kind: Any) -> None:
     assert type(again) is kind
     assert after.dispatch(kind) is not after.dispatch(object), "observe knows nothing of it"
     running = node_state(node=NODE, workers=Workers("r1", 1, 0, 1, 0.0, frozenset({"r1/0"})))
-    for local in (NEW, running):
+    for local in (NEW, running, changed(NEW, resting=values.RestingWorkers(running.workers))):
         assert observe(local, event, 5.0) == observe(local, again, 5.0)
     with pytest.raises(AttributeError):
         event.id = "other"

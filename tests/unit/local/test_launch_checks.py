@@ -1,18 +1,11 @@
 """Launches that EC2 refuses, and those that it accepts and cannot start."""
 
-import gzip
-import json
 import re
-from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 import pytest
+from support.instance_types import DESCRIBED, SERVED, template
 
-from spotelastic.aws.base.names import Names
-from spotelastic.aws.compute.instance_types import describe_mismatch, parse_type
-from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
-from spotelastic.aws.compute.network_interfaces import choose_interfaces
 from spotelastic.local.instances.launch_checks import (
     DiskKey,
     ImageFacts,
@@ -21,15 +14,6 @@ from spotelastic.local.instances.launch_checks import (
     refusal,
 )
 
-
-def _described() -> Mapping[str, Mapping[str, Any]]:
-    """What DescribeInstanceTypes says, as moto has recorded it."""
-    packed = resources.files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
-    found: Mapping[str, Mapping[str, Any]] = json.loads(gzip.decompress(packed))
-    return found
-
-
-DESCRIBED = _described()
 IMAGE = ImageFacts("x86_64", "/dev/xvda", "snap-1", 45)
 
 
@@ -47,33 +31,20 @@ def answer(type: str, *interfaces: dict[str, Any], disk: int = 100, image: Any =
 
 
 def test_the_template_of_every_type_that_is_served_is_accepted() -> None:
-    refused, seen = {}, 0
-    for name, item in DESCRIBED.items():
-        kind = parse_type(dict(item))
-        if describe_mismatch(kind):
-            continue
-        data = launch_template(
-            WorkerGroups(
-                names=Names("demo"),
-                types=(name,),
-                size=2,
-                spot=True,
-                image="ami-1",
-                bucket="b",
-                profile="arn",
-                security_group="sg-1",
-                subnets=("subnet-1",),
-                interfaces=choose_interfaces([kind.network]),
-            )
-        )
+    refused = {}
+    for name in SERVED:
+        data = template(name)
         wanted = LaunchRequest(
-            name, item, data.get("NetworkInterfaces", ()), data["BlockDeviceMappings"], IMAGE
+            name,
+            DESCRIBED[name],
+            data.get("NetworkInterfaces", ()),
+            data["BlockDeviceMappings"],
+            IMAGE,
         )
-        seen += 1
         if (found := refusal(wanted)) is not None:
             refused[name] = found
     assert refused == {}
-    assert seen > 900
+    assert len(SERVED) > 900
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from spotelastic.model.command import Command
 from spotelastic.model.job import Capacity, Interval, JobSpec, Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, keeping_unknown, unfit
+from spotelastic.model.requests.command import Command
 from spotelastic.model.round import Round
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.rules import describe

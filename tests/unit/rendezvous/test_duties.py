@@ -8,9 +8,9 @@ from spotelastic_checkpoints.types import WorkerStep
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.round import Member, Round
+from spotelastic.model.round import LARGE, Member, Round
 from spotelastic.rendezvous.duties import answers, holding
-from spotelastic.rendezvous.duties.holding import HolderDuty, HolderStatus
+from spotelastic.rendezvous.duties.holding import HolderDuty, HolderStatus, gathers
 from spotelastic.rendezvous.view import LiveNode, RunState
 from spotelastic.store.port import TransactionResult
 
@@ -136,3 +136,26 @@ def test_a_node_that_cannot_follow_the_run_decides_nothing() -> None:
 def test_a_decision_that_wrote_nothing_is_made_again_after_the_next_change() -> None:
     assert holding.written(TransactionResult(True, 9), run(), NOW) == (9, NOW + 0.5)
     assert holding.written(TransactionResult(False, 5), run(), NOW) == (6, NOW + 0.5)
+
+
+# -- a large run ----------------------------------------------------------------------------------
+
+
+def large(members: int, nodes: int) -> RunState:
+    made = tuple(Member(f"n{slot}", "1", slot, "", "", 1) for slot in range(members))
+    live = {f"n{slot}": LiveNode(replace(NODE, id=f"n{slot}"), slot, 0.0) for slot in range(nodes)}
+    return replace(run(), round=replace(ROUND, members=made), nodes=live)
+
+
+@pytest.mark.parametrize(("members", "nodes"), [(2, 2), (LARGE, LARGE), (0, 1)])
+def test_the_holder_of_a_small_run_decides_at_once(members: int, nodes: int) -> None:
+    assert gathers(large(members, nodes)) == 0.0
+
+
+@pytest.mark.parametrize(("members", "nodes"), [(LARGE + 1, 1), (2, LARGE + 1), (1000, 1000)])
+def test_the_holder_of_a_large_run_gathers_answers_for_less_than_it_gives_their_senders(
+    members: int, nodes: int
+) -> None:
+    seen = large(members, nodes)
+    assert seen.settings is not None
+    assert 0.0 < gathers(seen) < seen.settings.seen_within / 10

@@ -178,14 +178,15 @@ def moment(now: float, *, there: Collection[str] = NAMES, at_risk: str = "") -> 
 
 
 def test_a_node_that_leaves_takes_its_risk_along() -> None:
-    calm = intervals.following(moment(HOUR), ROUND, Past(4 * HOUR))
-    left = intervals.following(moment(HOUR, there="abc", at_risk="d"), ROUND, Past(4 * HOUR))
-    stays = intervals.following(moment(HOUR, at_risk="d"), ROUND, Past(4 * HOUR))
+    past, members = Past(4 * HOUR), ROUND.members
+    calm = intervals.following(moment(HOUR), ROUND, members, past)
+    left = intervals.following(moment(HOUR, there="abc", at_risk="d"), ROUND, members[:3], past)
+    stays = intervals.following(moment(HOUR, at_risk="d"), ROUND, members, past)
     assert left.snapshot_every >= calm.snapshot_every > 2 * stays.snapshot_every
 
 
 def test_where_nobody_is_left_intervals_stay() -> None:
-    assert intervals.following(moment(HOUR, there=""), ROUND, Past()) == ROUND.schedule
+    assert intervals.following(moment(HOUR, there=""), ROUND, (), Past()) == ROUND.schedule
 
 
 def test_a_calm_round_changes_intervals_a_few_times_not_back_and_forth() -> None:

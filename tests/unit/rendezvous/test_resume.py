@@ -5,7 +5,7 @@ from dataclasses import replace
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Snapshot
 
 from spotelastic.model.round import Round
-from spotelastic.rendezvous.resume import LINEAGE_KEPT, Held, choose, could_be_newer, extend
+from spotelastic.rendezvous.sources.resume import LINEAGE_KEPT, Held, choose, could_be_newer, extend
 
 
 def snapshot(

@@ -34,7 +34,8 @@ SHORT = re.compile(r"`([a-z_]+(?:/[a-z_]+)*\.py)`")
 """Paths of code within a package."""
 MADE_BY_READERS = {"train.py", "notebook.py", "queue.py", "platform.py"}
 INTERNAL = {
-    *("SPOTELASTIC_CLOUD", "SPOTELASTIC_CONTAINED", "SPOTELASTIC_DAEMON", "SPOTELASTIC_DIE_AT"),
+    *("SPOTELASTIC_CLOUD", "SPOTELASTIC_CONTAINED", "SPOTELASTIC_CONTROL"),
+    *("SPOTELASTIC_DAEMON", "SPOTELASTIC_DIE_AT", "SPOTELASTIC_IN_PLACE"),
     *(
         "SPOTELASTIC_INSTANCE",
         "SPOTELASTIC_KERNEL_LOG",

@@ -1,12 +1,16 @@
 """The check for leftovers finds what it is there for."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from support.leftovers import look
 
 DETACH = """
@@ -41,6 +45,29 @@ def test_a_child_is_found_even_when_it_left_the_session_and_its_parent() -> None
     subprocess.run(["kill", "-9", told.stdout.strip()], check=True)
     assert len(found) == 1
     assert told.stdout.strip() in found[0]
+
+
+def by_fork() -> int:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    return pid
+
+
+def by_spawn() -> int:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    return os.posix_spawn(sleep[0], sleep, os.environ)
+
+
+@pytest.mark.parametrize("start", [by_fork, by_spawn])
+def test_a_child_is_found_however_it_was_started(start: Callable[[], int]) -> None:
+    """Also right after a look that found none."""
+    with nothing_new() as found:
+        pid = start()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert any(f"({pid})" in each for each in found), found
 
 
 def test_a_thread_is_found() -> None:

@@ -39,6 +39,7 @@ MINDED = {
     "tenancy": (AGENT,),
     "users": (LOCAL_CLOUD,),
     "watch ": (AGENT, CONTROLLER, PARTICIPANT),
+    "worker-control": (AGENT,),
     "worker-output": (AGENT,),
     "zygote": (AGENT,),
 }
@@ -57,6 +58,7 @@ HARMLESS = {
     "prices": "it only looks up earlier what is looked up again when it is needed",
     "resolve": "its caller waits for it with a deadline, and goes on without an answer",
     "restarted": "its only work is to tell of one restart; what goes wrong is logged",
+    "rounds": "its end closes the connection: the agent ends a worker that cannot be told to rest",
     "seat": "its loop takes every error, and looks again",
     "slots": "its only work is to be early: a slot that is not mapped is mapped when it is granted",
     "snapshot": "what ends it is raised where the training thread settles the save",

@@ -21,8 +21,8 @@ from spotelastic.cloud.bucket import JOB
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.model.observation import Rescale
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.command import Command
 from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.requests.command import Command
 from spotelastic.model.validity import Validity
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys

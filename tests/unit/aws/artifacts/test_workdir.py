@@ -15,7 +15,7 @@ import pytest
 from spotelastic.aws.artifacts.code_archive import pack, unpack
 from spotelastic.client.config import config_file
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.dump import file_name
+from spotelastic.model.requests.dump import file_name
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

@@ -1,16 +1,13 @@
 """The launch template of every instance type that AWS has, held against the type's own limits."""
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 import pytest
+from support.instance_types import DESCRIBED, SERVED, TYPES, interfaces_of, template
 
-from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute.instance_types import (
     InstanceType,
     check_alike,
@@ -18,7 +15,6 @@ from spotelastic.aws.compute.instance_types import (
     describe_mismatch,
     parse_type,
 )
-from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
 from spotelastic.aws.compute.network_interfaces import (
     ORDINARY,
     Interface,
@@ -28,40 +24,6 @@ from spotelastic.aws.compute.network_interfaces import (
 )
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity
-
-
-def _described() -> Mapping[str, Mapping[str, Any]]:
-    """What DescribeInstanceTypes says, as moto has recorded it."""
-    packed = resources.files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
-    found: Mapping[str, Mapping[str, Any]] = json.loads(gzip.decompress(packed))
-    return found
-
-
-DESCRIBED = _described()
-TYPES = {name: parse_type(dict(item)) for name, item in DESCRIBED.items()}
-SERVED = [name for name, kind in TYPES.items() if not describe_mismatch(kind)]
-
-
-def interfaces_of(*names: str) -> tuple[Interface, ...]:
-    return choose_interfaces([TYPES[name].network for name in names])
-
-
-def template(*names: str, public: bool | None = True) -> dict[str, Any]:
-    return launch_template(
-        WorkerGroups(
-            names=Names("demo"),
-            types=names,
-            size=2,
-            spot=True,
-            image="ami-1",
-            bucket="b",
-            profile="arn",
-            security_group="sg-1",
-            subnets=("subnet-1",),
-            interfaces=interfaces_of(*names),
-            public=public,
-        )
-    )
 
 
 def broken_limits(data: Mapping[str, Any], item: Mapping[str, Any]) -> list[str]:

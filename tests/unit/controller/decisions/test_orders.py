@@ -19,11 +19,11 @@ from spotelastic.controller.model.observation import (
     Revive,
     SetDesired,
 )
-from spotelastic.model.command import LIFETIME, Answer, Command
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
+from spotelastic.model.requests.command import LIFETIME, Answer, Command
+from spotelastic.model.requests.dump import DumpRequest
 
 NOW = 10_000.0
 NAMES = ("i-1", "i-2")

@@ -42,12 +42,12 @@ from spotelastic.controller.model.observation import (
     Tell,
 )
 from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.model.command import Command
-from spotelastic.model.dump import DumpRequest
 from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
+from spotelastic.model.requests.command import Command
+from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import Member, Round, RoundRecord
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import WriteRound

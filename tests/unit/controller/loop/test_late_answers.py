@@ -1,13 +1,13 @@
 """A cloud whose answers are from seconds ago: nothing is launched, replaced or removed twice."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.leading import CONFIG, PACE, warns
+from support.leading import CONFIG, PACE, CloudAnswers, take_turn, warns
 
 from spotelastic.cloud.events import StateChange
 from spotelastic.cloud.memory.capacity import NAMES, MemoryCapacity
@@ -16,26 +16,7 @@ from spotelastic.controller.decisions import interruptions
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.late_answers import SHOWN_WITHIN, groups_now, instances_now
 from spotelastic.controller.loop.leader_state import LeaderState
-from spotelastic.controller.loop.requests import (
-    Done,
-    GroupsSeen,
-    Inputs,
-    InstancesSeen,
-    JobRead,
-    LookAtGroups,
-    LookAtInstances,
-    LookAtJob,
-    Perform,
-    Performed,
-    Publish,
-    Published,
-    Request,
-    Result,
-    StepAnswer,
-    TakenOver,
-    TakeOver,
-)
-from spotelastic.controller.loop.turn import Turn
+from spotelastic.controller.loop.requests import AnyAction, Inputs, JobRead, Request, StepAnswer
 from spotelastic.controller.model.observation import (
     CompleteDrain,
     Message,
@@ -93,14 +74,7 @@ class Late:
 
     def take_turn(self) -> None:
         self.now += PACE.idle  # each turn looks
-        turn = Turn(self.state, self.inputs(), PACE)
-        steps = turn.run()
-        try:
-            request = next(steps)
-            while True:
-                request = steps.send(StepAnswer(self.answer(request), self.inputs()))
-        except StopIteration:
-            self.state = turn.state
+        self.state = take_turn(self.state, self.inputs(), self.answer)
 
     def inputs(self) -> Inputs:
         self.now += 0.01
@@ -122,25 +96,18 @@ class Late:
         age = min(lately, self.ages.pop(0) if self.ages else 0)
         return self.past[len(self.past) - 1 - age]
 
-    def answer(self, request: Request) -> Result:
+    def answer(self, request: Request) -> StepAnswer:
         settings = replace(CONFIG.spec.settings, max_nodes=self.wanted)
         job = JobRead(False, replace(CONFIG.spec, settings=settings), LaunchQuotas())
-        match request:
-            case TakeOver():
-                return TakenOver(job, {}, 0.0, None)
-            case LookAtJob():
-                return job
-            case LookAtGroups():
-                return GroupsSeen(self.seen()[0])
-            case LookAtInstances():
-                return InstancesSeen(self.seen()[1], {}, "")
-            case Publish():
-                return Published(())
-            case Perform(actions):
-                for action in actions:
-                    self.perform(action)
-                return Performed(tuple(actions))
-        return Done()
+        answers = CloudAnswers(
+            job, lambda: self.seen()[0], lambda: self.seen()[1], self.perform_all
+        )
+        return StepAnswer(answers(request), self.inputs())
+
+    def perform_all(self, actions: Sequence[AnyAction]) -> Sequence[AnyAction]:
+        for action in actions:
+            self.perform(action)
+        return actions
 
     def perform(self, action: object) -> None:
         match action:

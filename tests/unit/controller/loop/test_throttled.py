@@ -5,10 +5,10 @@ from dataclasses import replace
 from support.leading import KEYS, NODES, PACE, SPEC, STOPPING, Leader, warns
 
 from spotelastic.controller.decisions.throttle import LOOKING, PRESSING
-from spotelastic.model.command import Command
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Ending, Settings
 from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.requests.command import Command
 from spotelastic.store.codec import decode, encode
 
 DOUBLING = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]

@@ -1,36 +1,29 @@
 """A turn of the leader is a pure step: from its state and the answers to its requests alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.leading import CONFIG, NODES, PACE, warns
+from support.leading import CONFIG, NODES, CloudAnswers, take_turn, warns
 
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.loop.requests import (
-    Done,
+    AnyAction,
     Failed,
-    GroupsSeen,
     Inputs,
-    InstancesSeen,
     JobRead,
     LookAtGroups,
     LookAtInstances,
     LookAtJob,
     Perform,
-    Performed,
-    Publish,
-    Published,
     Request,
     Result,
     StepAnswer,
-    TakenOver,
     TakeOver,
 )
-from spotelastic.controller.loop.turn import Turn
 from spotelastic.controller.model.observation import Message, Replace
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -78,46 +71,26 @@ class World:
 
     def _result(self, request: Request) -> Result:
         fails = next(self.fails, False)
-        match request:
-            case Perform(actions):
-                done = () if fails else tuple(actions)
-                self.replaced |= {each.instance for each in done if isinstance(each, Replace)}
-                return Performed(done)
-            case Publish():
-                return Published(())
-            case TakeOver() | LookAtJob() | LookAtGroups() | LookAtInstances() if fails:
-                return Failed("AWS is busy")
-            case TakeOver():
-                return TakenOver(JOB, {}, 0.0, None)
-            case LookAtJob():
-                return JOB
-            case LookAtGroups():
-                return GroupsSeen({"spot": GROUP})
-            case LookAtInstances():
-                return InstancesSeen(INSTANCES, {}, "")
-        return Done()
+        if fails and isinstance(request, TakeOver | LookAtJob | LookAtGroups | LookAtInstances):
+            return Failed("AWS is busy")
 
+        def perform(actions: Sequence[AnyAction]) -> Sequence[AnyAction]:
+            done = () if fails else actions
+            self.replaced |= {each.instance for each in done if isinstance(each, Replace)}
+            return done
 
-def take(state: LeaderState, first: Inputs, answer: Callable[[Request], StepAnswer]) -> LeaderState:
-    turn = Turn(state, first, PACE)
-    steps = turn.run()
-    try:
-        request = next(steps)
-        while True:
-            request = steps.send(answer(request))
-    except StopIteration:
-        return turn.state
+        return CloudAnswers(JOB, lambda: {"spot": GROUP}, lambda: INSTANCES, perform)(request)
 
 
 def leading() -> LeaderState:
     world = World()
-    return take(FIRST, world.inputs(), world.answer)
+    return take_turn(FIRST, world.inputs(), world.answer)
 
 
 def test_a_turn_is_repeated_from_its_answers_alone() -> None:
     world = World(fails=iter([False, False, False, True]), warned=iter(["", "", "i-1"]))
     first = world.inputs()
-    state = take(leading(), first, world.answer)
+    state = take_turn(leading(), first, world.answer)
     recorded = iter(world.asked)
 
     def again(request: Request) -> StepAnswer:
@@ -125,7 +98,7 @@ def test_a_turn_is_repeated_from_its_answers_alone() -> None:
         assert request == asked
         return StepAnswer(result, inputs)
 
-    assert take(leading(), first, again) == state
+    assert take_turn(leading(), first, again) == state
     assert next(recorded, None) is None
 
 
@@ -139,7 +112,7 @@ def test_whatever_fails_a_warned_node_is_tried_before_the_next_look(
         tried: set[str] = set()
         known: set[str] = {message.warns for message in world.messages}
         world.asked.clear()
-        state = take(state, world.inputs(), world.answer)
+        state = take_turn(state, world.inputs(), world.answer)
         for request, _, inputs in world.asked:
             if isinstance(request, Perform):
                 tried |= {each.instance for each in request.actions if isinstance(each, Replace)}
@@ -157,10 +130,10 @@ def test_sick_nodes_wait_for_the_look_that_tells_how_many_are_replaced() -> None
     notice = Notice(InterruptionKind.UNHEALTHY, "i-1", "health", 99.0, 99.0)
     drains = {"i-1": Drain("i-1", notice)}
     world = World(records=replace(RECORDS, drains=drains, events=tuple(sick)))
-    take(leading(), world.inputs(), world.answer)
+    take_turn(leading(), world.inputs(), world.answer)
     assert world.replaced == set()
     one = World(records=replace(RECORDS, drains=drains, events=tuple(sick[-1:])))
-    take(leading(), one.inputs(), one.answer)
+    take_turn(leading(), one.inputs(), one.answer)
     assert one.replaced == {"i-1"}
 
 
@@ -170,7 +143,7 @@ def test_what_failed_before_does_not_matter_once_the_cloud_answers_again(
 ) -> None:
     world, state = World(fails=iter(fails)), FIRST
     for _ in range(len(fails) + 5):
-        state = take(state, world.inputs(), world.answer)
+        state = take_turn(state, world.inputs(), world.answer)
         world.now += 100.0
     assert state.taken_over
     assert state.view.groups == {"spot": replace(GROUP)}

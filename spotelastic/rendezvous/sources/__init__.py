@@ -1,0 +1,1 @@
+"""Where a round goes on from."""
