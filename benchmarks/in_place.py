@@ -48,7 +48,7 @@ LOSSES = ("worker", "node", "freeze")
 NAMES = ("in-place", "processes", "torchrun", "torchft", "nvrx")
 QUICK = ("in-place", "torchrun")
 """What is measured if nothing is asked for."""
-TURNS, TURN = 4, 1.5
+TURNS, TURN = 2, 1.5
 """Turns of each job for each length of a step, per trial, and their seconds."""
 KILLED = ("in-place", "torchft")
 """Systems of `--kills`: those that keep their processes, and can grow again."""
