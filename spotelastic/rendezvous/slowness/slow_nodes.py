@@ -85,7 +85,7 @@ def decide(seen: RunState, now: float, policy: SlowPolicy = SlowPolicy()) -> tup
     return (*_over(seen, peers, policy), *_named(seen, peers, now, policy))
 
 
-class _Group:
+class _Alike:
     """The paces of nodes that are compared with each other, by node.
 
     Each is compared with all others, of which there may be thousands. So their values are sorted
@@ -125,7 +125,7 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
     return at(half) if len(ordered) % 2 == 0 else (at(half - 1) + at(half)) / 2
 
 
-Peers = Mapping[str, _Group]
+Peers = Mapping[str, _Alike]
 """The nodes of a round that are compared with each other, by instance type."""
 
 
@@ -140,7 +140,7 @@ def _peers(seen: RunState) -> Peers:
         if live is None or pace is None or not pace.known or pace.round != round_.number:
             continue
         found.setdefault(live.node.type, {})[member.node] = pace
-    return {type: _Group(paces) for type, paces in found.items()}
+    return {type: _Alike(paces) for type, paces in found.items()}
 
 
 def _over(seen: RunState, peers: Peers, policy: SlowPolicy) -> Iterator[ClearSlow]:
@@ -184,7 +184,7 @@ def _named(seen: RunState, peers: Peers, now: float, policy: SlowPolicy) -> Iter
                 yield NameSlow(SlowNode(name, incarnation, now, factor, speed))
 
 
-def _excess(name: str, peers: _Group, policy: SlowPolicy) -> Excess | None:
+def _excess(name: str, peers: _Alike, policy: SlowPolicy) -> Excess | None:
     """Compares a node with its peers; None: it cannot be compared."""
     pace = peers.paces.get(name)
     if pace is None or len(peers.paces) == 1:
@@ -198,7 +198,7 @@ def _excess(name: str, peers: _Group, policy: SlowPolicy) -> Excess | None:
     return Excess(pace, middle, middle + _room(peers, middle, pace, policy))
 
 
-def _room(peers: _Group, middle: float, pace: NodePace, policy: SlowPolicy) -> float:
+def _room(peers: _Alike, middle: float, pace: NodePace, policy: SlowPolicy) -> float:
     """Returns by how many seconds a node may exceed the others."""
     spread = SIGMA * peers.deviation(pace, middle)
     floor = policy.floor if len(peers.paces) > 2 else policy.floor_of_two
