@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "33bd05e614cd2df97c3f368f589722fde9a3db6463a5c1d698d6591399342f38",
+    "v1.1": "3a647bea419e1a42bf778e8271b3fef1f10fb5d03eb2eb41a96278e40e2961fe",
 }
 """Of all files of each version."""
 KINDS = list(kinds())
