@@ -2,9 +2,9 @@
 
 import heapq
 import itertools
+import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from spotelastic.clock import steady
 from spotelastic.store.port import Store
@@ -12,20 +12,28 @@ from spotelastic.store.session import Keeper, Lost
 
 
 class Crew:
-    """Runs turns at once or later; `check` raises the first error of any."""
+    """Runs turns at once or later; `check` raises the first error of any.
+
+    It has threads of its own, because an executor's `submit` costs as much as an agent's decision.
+    """
 
     def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads)
+        self._turns: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"crew-{number}", daemon=True)
+            for number in range(threads)
+        ]
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
         self._error: BaseException | None = None
         self._clock = threading.Thread(target=self._wait, name="clock", daemon=True)
-        self._clock.start()
+        for thread in (*self._threads, self._clock):
+            thread.start()
 
     def soon(self, turn: Callable[[], None]) -> None:
-        self._pool.submit(self._take, turn)
+        self._turns.put(turn)
 
     def later(self, seconds: float, turn: Callable[[], None]) -> None:
         with self._changed:
@@ -55,13 +63,18 @@ class Crew:
             self._closed = True
             self._changed.notify()
         self._clock.join()
-        self._pool.shutdown(cancel_futures=True)
+        for _ in self._threads:
+            self._turns.put(None)
+        for thread in self._threads:
+            thread.join()
 
-    def _take(self, turn: Callable[[], None]) -> None:
-        try:
-            turn()
-        except Exception as error:
-            self._error = self._error or error
+    def _work(self) -> None:
+        while (turn := self._turns.get()) is not None:
+            try:
+                if not self._closed:
+                    turn()
+            except Exception as error:
+                self._error = self._error or error
 
     def _wait(self) -> None:
         with self._changed:

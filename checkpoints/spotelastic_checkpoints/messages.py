@@ -111,6 +111,10 @@ class ClaimEpoch(Value, frozen=True, tag="claim"):
     """Seconds for which a storage that does not answer is asked again."""
     take_over: bool = False
     """Claim the storage even if it belongs to another run."""
+    rounds: tuple[str, ...] = ()
+    """Incarnations of the round that claims and of the one before it. Where the daemon's own round
+    is one of them, complete steps of its history are recorded, too.
+    """
 
 
 class GetStatus(Value, frozen=True, tag="status"):

@@ -97,20 +97,7 @@ class Checkpoints:
 
     def begin(self, round_: Round, member: Member) -> None:
         """Tells the daemon of the round, as the node in `member` sees it."""
-        self.client.begin(
-            RoundInfo(
-                incarnation=round_.incarnation,
-                number=round_.number,
-                world_size=round_.world_size,
-                slot=member.slot,
-                members=tuple(MemberRanks(m.slot, m.node, round_.ranks(m)) for m in round_.members),
-                epoch=round_.epoch,
-                lineage=round_.lineage,
-                schedule=round_.schedule,
-                resume=round_.resume,
-                cause=round_.cause,
-            )
-        )
+        self.client.begin(round_info(round_, member))
 
     def round_end(self, workers: Workers) -> RoundEnd:
         """Returns what this node's workers have executed, from their pages."""
@@ -122,7 +109,7 @@ class Checkpoints:
             last_step_at=max((w.last_step_at for w in steps), default=0.0),
         )
 
-    def claim(self, round_: str) -> None:
+    def claim(self, round_: Round) -> None:
         """Claims a storage epoch on a thread of its own, because the object store may be slow or
         away.
         """
@@ -130,10 +117,15 @@ class Checkpoints:
 
         def claim() -> None:
             try:
-                answer = client.claim(config.run, timeout=CLAIM_TIMEOUT, take_over=config.take_over)
-                self._post(Claimed(round_, answer.epoch, answer.commit))
+                answer = client.claim(
+                    config.run,
+                    timeout=CLAIM_TIMEOUT,
+                    take_over=config.take_over,
+                    rounds=(round_.incarnation, round_.parent),
+                )
+                self._post(Claimed(round_.incarnation, answer.epoch, answer.commit))
             except CheckpointsError as error:
-                self._post(Claimed(round_, 0, None, str(error)))
+                self._post(Claimed(round_.incarnation, 0, None, str(error)))
 
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
@@ -221,6 +213,22 @@ class Checkpoints:
                 self._post(EpochSuperseded(epoch))
             case messages.Closed():
                 self._post(DaemonGone())
+
+
+def round_info(round_: Round, member: Member) -> RoundInfo:
+    """Returns what the daemon of the node in `member` has to know of the round."""
+    return RoundInfo(
+        incarnation=round_.incarnation,
+        number=round_.number,
+        world_size=round_.world_size,
+        slot=member.slot,
+        members=tuple(MemberRanks(m.slot, m.node, round_.ranks(m)) for m in round_.members),
+        epoch=round_.epoch,
+        lineage=round_.lineage,
+        schedule=round_.schedule,
+        resume=round_.resume,
+        cause=round_.cause,
+    )
 
 
 def _files(tls: TlsFiles | None) -> tuple[Path, Path, Path] | None:

@@ -470,7 +470,7 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> Events:
-        self._checkpoints.claim(action.round.incarnation)
+        self._checkpoints.claim(action.round)
         return [events.ClaimStarted(action.round.incarnation)]
 
     @do.register

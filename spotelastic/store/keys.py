@@ -13,7 +13,7 @@ linear in the number of nodes: all agents watch `all/`; only the holder and the 
 | all/settings                 | -          | launcher, controller     | model.job.Settings   |
 | all/holder                   | the node's | election among agents    | node id              |
 | all/reference                | -          | the first node           | model.job.Reference  |
-| all/dump                     | -          | controller               | model.dump.DumpRequest |
+| all/dump                     | -          | controller               | .dump.DumpRequest     |
 | nodes/live/<node>            | the node's | its agent                | model.node.Node      |
 | nodes/ack/<node>             | the node's | its agent                | .round.Acknowledgement |
 | nodes/vote/<node>            | the node's | its agent                | model.agreement.Vote |

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "b38f52509624e7c9cd9a961b145144bb5116ce750ada30ddfb6b747f4c5e7e9d",
+    "v1.1": "3a647bea419e1a42bf778e8271b3fef1f10fb5d03eb2eb41a96278e40e2961fe",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -72,6 +72,33 @@ def test_a_round_that_was_fenced_cannot_move_latest(tmp_path: Path) -> None:
         fresh.client.leave(clean=True)
 
 
+def test_a_save_that_a_node_of_no_later_round_completes_is_adopted_by_the_next_claim(
+    tmp_path: Path,
+) -> None:
+    """Its other writer has left it for a later save, which the next round has begun to upload."""
+    with cluster(tmp_path, count=2) as [stays, goes]:
+        first = stays.agent.claim("test", timeout=10).epoch
+        kept, late = two_nodes([stays, goes], "r1", first)
+        kept.save(1)
+        storage = Path(stays.storage)
+        eventually(lambda: list(storage.glob(f"{first}/*/manifests/0.json")))
+        kept.client.leave(clean=True)
+        second = stays.agent.claim("test", timeout=10, rounds=("r2", "r1")).epoch
+        lineage = [Branch("r1", 1)]
+        stays.begin(round_info("r2", 0, ["n0", "n2"], 1, second, lineage=lineage))
+        again = Worker(str(stays.socket), "r2", 0, 0, plan_of(2, 1))
+        again.save(2)
+        eventually(lambda: list(storage.glob(f"{second}/*/manifests/0.json")))
+        late.save(1)
+        eventually(lambda: list(storage.glob(f"{first}/*/manifests/1.json")))
+        assert not late.client.flush(PATIENT), "its daemon is fenced"
+        assert stays.agent.claim("test", timeout=10, rounds=("r9", "r8")).commit is None
+        claim = stays.agent.claim("test", timeout=10, rounds=("r3", "r2"))
+        assert claim.commit == Commit(first, 1)
+        again.client.leave(clean=True)
+        late.client.leave(clean=True)
+
+
 def test_latest_that_is_lost_is_made_again_from_what_is_there(tmp_path: Path) -> None:
     with cluster(tmp_path) as [node]:
         epoch, worker = started(node)

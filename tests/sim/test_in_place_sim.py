@@ -57,7 +57,7 @@ def finish(world: World) -> None:
     world.run(lambda: world.done, 300)
     assert world.job.state == "succeeded"
     assert world.violations() == []
-    assert world.commit is not None and world.saves.committed[world.commit].step == STEPS
+    assert world.commit is not None and world.commit.step == STEPS
 
 
 def lost(world: World) -> int:
@@ -298,12 +298,13 @@ def test_states_of_which_each_node_has_a_part_are_restored() -> None:
 def test_a_later_commit_that_is_found_counts_more_than_what_workers_have() -> None:
     """The object store was away, and the job began anew because of that."""
     world, kept = World(SETTINGS, STEPS, in_place=True), Commit(1, 60)
-    world.object_store, world.epoch, world.commit = False, kept.epoch, kept
-    world.saves.committed[kept] = State(60, 1)
+    world.bucket.hold(kept)
+    world.bucket.answers = False
+    world.saves.found[kept] = State(60, 1)
     for name in ("n0", "n1"):
         world.add(name)
     world.run(lambda: world.step() > 20, 40)
-    world.object_store = True
+    world.bucket.answers = True
     second = started(world, 2)
     assert (second.cause, second.resume.kind, second.resume.step) == ("commit", "store", 60)
     assert second.in_place == "restore"

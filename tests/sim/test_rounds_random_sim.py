@@ -21,7 +21,6 @@ def check(world: World) -> None:
     assert [r.number for r in starts] == list(range(1, len(starts) + 1)), "one line of history"
     for before, after in itertools.pairwise(starts):
         assert after.parent == before.incarnation
-        assert after.resume.step <= world.trainings[before.incarnation].step
 
 
 def interrupt(world: World, kind: str, name: str) -> None:

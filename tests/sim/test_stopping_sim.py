@@ -44,7 +44,8 @@ def test_a_job_that_is_stopped_ends_with_its_last_step_committed() -> None:
 
 def test_a_run_that_was_sent_back_is_saved_soon_and_not_taken_for_what_it_was_before() -> None:
     world = World(RARE, 4000)
-    world.commit, world.epoch, world.sent_back = Commit(1, 2000), 1, 500
+    world.bucket.hold(Commit(1, 2000))
+    world.sent_back = 500
     for name in ("n0", "n1"):
         world.add(name)
     world.run(lambda: world.trains("n0", "n1"), 20)

@@ -1,6 +1,7 @@
 """Carries out the commit protocol as two ranks' daemons do, on an invented state of two values."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -9,15 +10,22 @@ from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits, Late
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.format import layout, manifest, metadata
-from spotelastic_checkpoints.format.layout import Declaration, Declared
+from spotelastic_checkpoints.format.layout import Declaration, Declared, JobLayout
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
 
 T = TypeVar("T")
 
-_PLAN = layout.plan(
-    [Declaration(rank, "n", (Declared(f"v{rank}", ("v",), room=64),)) for rank in (0, 1)]
-)
+
+@cache
+def plan_of(world_size: int) -> JobLayout:
+    """Returns the layout of a state with one value of each rank."""
+    return layout.plan(
+        [
+            Declaration(rank, "n", (Declared(f"v{rank}", ("v",), room=64),))
+            for rank in range(world_size)
+        ]
+    )
 
 
 def retried(work: Callable[[], T]) -> T:
@@ -29,23 +37,31 @@ def retried(work: Callable[[], T]) -> T:
             continue
 
 
+def put_part(
+    commits: Commits, commit: Commit, rank: int, world_size: int = 2, incarnation: str = ""
+) -> None:
+    """One rank's shard and its manifest."""
+    plan = plan_of(world_size)
+    slot = plan.slots[rank]
+    name, data = manifest.shard_name(rank, 0), memoryview(bytes(slot.owned_bytes))
+    content = manifest.Manifest(
+        version=1,
+        epoch=commit.epoch,
+        step=commit.step,
+        incarnation=incarnation or f"round-{commit.epoch}",
+        layout=plan.hash,
+        rank=rank,
+        world_size=world_size,
+        chunks=plan.chunks,
+        shards=(manifest.Shard(name, len(data), slot.items[: slot.owned]),),
+    )
+    commits.put_shard(commit, name, data)
+    commits.put_manifest(content)
+
+
 def put_all(commits: Commits, epoch: int, step: int, ranks: Iterable[int] = (0, 1)) -> None:
     for rank in ranks:
-        slot = _PLAN.slots[rank]
-        name, data = manifest.shard_name(rank, 0), memoryview(bytes(slot.owned_bytes))
-        retried(lambda name=name, data=data: commits.put_shard(Commit(epoch, step), name, data))
-        content = manifest.Manifest(
-            version=1,
-            epoch=epoch,
-            step=step,
-            incarnation=f"round-{epoch}",
-            layout=_PLAN.hash,
-            rank=rank,
-            world_size=2,
-            chunks=_PLAN.chunks,
-            shards=(manifest.Shard(name, len(data), slot.items[: slot.owned]),),
-        )
-        retried(lambda content=content: commits.put_manifest(content))
+        retried(lambda rank=rank: put_part(commits, Commit(epoch, step), rank))
 
 
 def two_rounds(commits: Commits) -> Commit:

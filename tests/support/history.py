@@ -68,6 +68,7 @@ class Recorder:
 class _State:
     """The run just before a change."""
 
+    sharded: bool = False
     settings: Settings | None = None
     job: Job | None = None
     holder: str = ""
@@ -89,9 +90,11 @@ class _State:
     """The step that all members had sealed when the current round was proposed, or 0."""
 
 
-def violations(entries: Iterable[Entry], run: str) -> list[str]:
-    """Each broken rule as one line, in order; none for a sound history."""
-    keys, state, found = Keys(run), _State(), []
+def violations(entries: Iterable[Entry], run: str, *, sharded: bool = False) -> list[str]:
+    """Each broken rule as one line, in order; none for a sound history. `sharded`: every node holds
+    a part of the state.
+    """
+    keys, state, found = Keys(run), _State(sharded), []
     for entry in entries:
         found += [f"revision {entry.revision}: {told}" for told in _take(state, keys, entry)]
     return found
@@ -267,6 +270,20 @@ def _agreed(state: _State) -> int:
     return proposal.target if sealed and not proposal.cancelled else 0
 
 
+def _is_held(state: _State, last: Round, new: Round) -> bool:
+    """Whether what all members of the last round have sealed can still be had from them.
+
+    One of them suffices where each has all of it. Of a sharded state each holds a part, and serves
+    it while it is registered, also outside of the round. A part that only a lost node has is lost,
+    and so it is where a lease runs out and the node lives.
+    """
+    if state.sharded:
+        live = {(name, node.incarnation) for name, node in state.live.items()}
+        return all((m.node, m.incarnation) in live for m in last.members)
+    here = {(m.node, m.incarnation) for m in new.members}
+    return any((m.node, m.incarnation) in here for m in last.members)
+
+
 def _resumption(state: _State, new: Round) -> Iterator[str]:
     """Nothing that was agreed or committed is lost, and nothing comes from another history."""
     resume, step = new.resume, new.resume.step
@@ -275,9 +292,7 @@ def _resumption(state: _State, new: Round) -> Iterator[str]:
     last = state.started[-1] if state.started else None
     if last is None:
         return
-    here = {(member.node, member.incarnation) for member in new.members}
-    stayed = [m for m in last.members if (m.node, m.incarnation) in here]
-    if stayed and step < state.agreed:
+    if step < state.agreed and _is_held(state, last, new):
         yield f"resumes at {step}, but step {state.agreed} was agreed on"
     if resume.kind == "memory":
         bounds = {branch.incarnation: branch.step for branch in new.lineage}

@@ -5,19 +5,21 @@ Workers, daemons and clouds are simulated. Nothing here sleeps or starts a threa
 one, or each has its own state and can rest (`in_place=True`).
 
 Simulated: a zygote that takes `WARM` seconds; workers that restore, step in lockstep once all of a
-round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed steps; an
-object store that commits a while later; agents that hardly get to run (`SimNode.lag`). Real: the
-agent's core with its executor (`agent.core`), `rendezvous.*`, and `store.memory`.
+round run, seal at scheduled and agreed steps, and fail when one of them vanishes; daemons that hold
+what is sealed and upload it in a while; agents that hardly get to run (`SimNode.lag`). Real: the
+agent's core with its executor (`agent.core`), `rendezvous.*`, `store.memory`, and the commit
+protocol, on an object store in memory.
 """
 
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from spotelastic_checkpoints.types import Commit
 from support.history import Recorder, violations
+from support.virtual_bucket import VirtualBucket
 from support.virtual_node import SimNode
 from support.virtual_ranks import Group, Rank, Saves
 from support.virtual_training import STEP, Training
@@ -51,10 +53,7 @@ class World:
         self.random = random.Random(seed)
         self.keys = Keys("sim")
         self.store = MemoryStore(lambda: self.now)
-        self.commit: Commit | None = None
-        self.object_store = True
-        """Whether it answers."""
-        self.epoch = 0
+        self.bucket = VirtualBucket()
         self.sent_back: int | None = None
         """The committed step that the scripts restore instead of the newest one."""
         self.nodes: dict[str, SimNode] = {}
@@ -123,14 +122,25 @@ class World:
         return node
 
     @property
+    def commit(self) -> Commit | None:
+        """The newest one."""
+        return self.bucket.latest
+
+    @property
     def round(self) -> Round | None:
         return self.rounds[-1] if self.rounds else None
 
     @property
     def started(self) -> list[Round]:
-        """Each started round once."""
+        """Each started round once, as it is now."""
         rounds = {r.incarnation: r for r in self.rounds if r.phase == "started"}
         return list(rounds.values())
+
+    @property
+    def starts(self) -> list[Round]:
+        """Each started round once, as it started."""
+        rounds = {r.incarnation: r for r in reversed(self.rounds) if r.phase == "started"}
+        return list(reversed(rounds.values()))
 
     @property
     def holder(self) -> str:
@@ -175,7 +185,44 @@ class World:
         return decode(value.data, Job)
 
     def violations(self) -> list[str]:
-        return violations(self.history.entries, self.keys.run)
+        told = violations(self.history.entries, self.keys.run, sharded=self.sharded)
+        told += self.bucket.auditor.broken
+        for before, after in itertools.pairwise(self.starts):
+            if after.parent == before.incarnation:
+                told += self._lost_saves(before, after)
+                told += self._foreign_saves(before, after)
+        return told
+
+    def _lost_saves(self, before: Round, after: Round) -> Iterator[str]:
+        """No save of its history that was complete when the round claimed the storage is lost,
+        recorded or not. A node that was not in the round before knows no history: it looks at the
+        last epoch in which anything was saved.
+        """
+        claim = self.bucket.claims.get(after.epoch)
+        if claim is None:
+            return
+        epochs = {r.epoch: r.incarnation for r in self.rounds if r.phase == "started"}
+        bounds = {branch.incarnation: branch.step for branch in before.lineage}
+        bounds[before.incarnation] = self.steps
+        knows = before.member(after.members[0].node) is not None
+        for save in claim.complete:
+            counts = knows or save.epoch == claim.last_epoch
+            bound = bounds.get(epochs.get(save.epoch, ""), -1)
+            if counts and after.resume.step < save.step <= bound:
+                yield f"round {after.number}: resumes at {after.resume.step}, but {save} was there"
+
+    def _foreign_saves(self, before: Round, after: Round) -> Iterator[str]:
+        """A round does not resume later than the one before it has come, but for one reason: a save
+        of an earlier round was completed late, and nothing was saved since. Workers that keep their
+        state may have the gradients of one step more.
+        """
+        resume, reached = after.resume, self.trainings[before.incarnation].step
+        save = Commit(resume.epoch, resume.step)
+        found = [c for c in self.bucket.claims.values() if save in c.complete]
+        late = resume.kind == "store" and any(c.last_epoch == save.epoch for c in found)
+        reached += after.in_place == "keep"
+        if resume.step > reached and not late:
+            yield f"round {after.number}: resumes at {resume.step}, but {reached} was reached"
 
     def _record(self, items: Iterable[WatchItem]) -> None:
         seen = fold(RunState(), items, self.keys, self.now, "")

@@ -115,6 +115,8 @@ class SimNode:
         self.alive = True
         self.lag = NETWORK
         """Seconds until its agent takes notice of anything."""
+        self.slowness = 1.0
+        """How many times as long as others it takes to upload its part of a save."""
         self.message = "x"
         """Of its failures."""
         self.can_rest = True
@@ -180,6 +182,7 @@ class SimNode:
     def kill(self) -> None:
         """The machine vanishes: nothing of it says goodbye."""
         self.alive = False
+        self.processes.close()
         self._watches.close()
         self.processes.vanish()
         for training in self.world.trainings.values():
@@ -248,9 +251,9 @@ class SimNode:
         if rank is None or not rank.killed:
             self.post(Exited(worker, code))
 
-    def sealed(self, round_: Round, step: int, waiting: bool) -> None:
-        self.processes.seal(round_, step)
-        self.post(SaveSealed(step, waiting))
+    def seal(self, round_: Round, step: int, *, due: bool, urgent: bool, waiting: bool) -> None:
+        if self.processes.seal(round_, step, due=due, urgent=urgent):
+            self.post(SaveSealed(step, waiting))
 
     # -- the agent's loop ------------------------------------------------------------------------
 
@@ -291,6 +294,7 @@ class SimNode:
         self.processes.vanish()
         if self.world.nodes.get(self.name) is self and not self.world.done:
             del self.world.nodes[self.name]
+        self.processes.close()
         self._watches.close()
         with contextlib.suppress(Unavailable):
             self.client.revoke(self.lease)

@@ -1,17 +1,19 @@
 """Simulates the processes of one node in virtual time: zygote, workers, round store, daemon.
 
-In place of `agent/node_processes.py`. Each action tells what it did by the same events.
+In place of `agent/node_processes.py`. Each action tells what it did by the same events. The daemon
+is in `virtual_daemon.py`.
 """
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.types import DaemonStatus, Schedule, Snapshot, WorkerStep
+from support.virtual_daemon import VirtualDaemon
 from support.virtual_ranks import FORK, Group, Rank
 from support.virtual_training import Training
 
 from spotelastic.agent import actions
+from spotelastic.agent.checkpoints import round_info
 from spotelastic.agent.environment import MEASUREMENTS
 from spotelastic.agent.executor import Events
 from spotelastic.agent.in_place.duties import prepared
@@ -36,18 +38,16 @@ class VirtualProcesses:
 
     def __init__(self, node: "SimNode") -> None:
         self._node, self._world = node, node.world
-        self.slots: list[Snapshot] = []
+        self.daemon = VirtualDaemon(node)
         self._training: Training | Group | None = None
         """Of the workers that this node runs."""
         self.ranks: list[Rank] = []
         """The workers, if they can rest."""
         self._store = ""
         """Name of the round store that runs here."""
-        self._serves = False
-        """Whether the daemon lives."""
 
     def close(self) -> None:
-        pass
+        self.daemon.end()
 
     @property
     def rank(self) -> Rank:
@@ -59,21 +59,22 @@ class VirtualProcesses:
         for rank in self.ranks:
             rank.vanish()
 
-    def seal(self, round_: Round, step: int) -> None:
+    def seal(self, round_: Round, step: int, *, due: bool, urgent: bool) -> bool:
+        """Seals this node's part of a save. False: there was no slot for it."""
         member = round_.member(self._node.name)
         assert member is not None
         snapshot = Snapshot(
             round_.incarnation, step, "layout", (member.slot,), round_.world_size,
             whole=not self._world.sharded,
         )  # fmt: skip
-        self.slots = [*self.slots, snapshot][-2:]
+        return self.daemon.seal(snapshot, due=due, urgent=urgent)
 
     # -- what ends by itself ----------------------------------------------------------------------
 
     def daemon_dies(self) -> None:
         """Its slots stay in shared memory, where the next one finds them."""
-        if self._serves:
-            self._serves = False
+        if self.daemon.serves:
+            self.daemon.end()
             self._node.post(events.DaemonGone())
 
     def store_dies(self) -> None:
@@ -100,16 +101,11 @@ class VirtualProcesses:
 
     # -- what the daemon answers ------------------------------------------------------------------
 
-    def _asked(self) -> None:
-        if not self._serves:
-            raise DaemonUnavailable("it is gone")
-
     def status(self) -> DaemonStatus:
-        self._asked()
         return DaemonStatus(
             f"{self._node.name}:1",
-            tuple(self.slots),
-            None,
+            self.daemon.snapshots,
+            self.daemon.uploads.newest,
             self._steps(),
             commit_time=self._world.upload,
         )
@@ -117,7 +113,7 @@ class VirtualProcesses:
     def set_target(
         self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
     ) -> Sequence[WorkerStep]:
-        self._asked()
+        self.daemon.asked()
         training = self._world.trainings[round_]
         if schedule is not None:
             training.schedules[self._node.name] = schedule
@@ -169,7 +165,7 @@ class VirtualProcesses:
         )
 
     def round_end(self, workers: Workers) -> RoundEnd:
-        self._asked()
+        self.daemon.asked()
         training = self._world.trainings[workers.round]
         return RoundEnd(workers.round, training.first_at, training.step, training.last_at)
 
@@ -198,7 +194,7 @@ class VirtualProcesses:
                 self._world.after(WARM, lambda: self._node.post(warm))
                 return [events.ZygoteStarted()]
             case actions.StartDaemon():
-                self._serves = True
+                self.daemon.start()
                 return [events.DaemonStarted(f"{self._node.name}:1")]
             case actions.CheckGpus():
                 checked = events.GpusChecked(1, self._node.gpu_fault)
@@ -209,16 +205,14 @@ class VirtualProcesses:
                 self._world.after(EXAMINED, lambda: self._node.post(examined()))
                 return [events.ExaminationStarted(round_)]
             case actions.UploadByDeadline(deadline):
-                self._asked()
                 self._world.hurried[self._node.name] = deadline
+                self.daemon.hurry()
                 return [events.UploadHurried(deadline)]
             case actions.FlushUploads(round_):
-                self._asked()
-                self._node.post(events.Flushed(round_))
+                self.daemon.flush(round_)
                 return [events.FlushStarted(round_)]
             case actions.ClaimStorage(round_):
-                self._asked()
-                self._world.after(0.05, lambda: self._claim(round_.incarnation))
+                self.daemon.claim(round_)
                 return [events.ClaimStarted(round_.incarnation)]
             case actions.OpenStore(round_):
                 self._store = f"store/{round_.incarnation}"
@@ -240,7 +234,7 @@ class VirtualProcesses:
                 self._world.trainings[workers.round].target.pop(self._node.name, None)
                 return [events.RestRequested()]
             case actions.EnterRound(round_, member):
-                self._asked()
+                self.daemon.begin(round_info(round_, member))
                 alone = resting is not None and not resting.workers.round
                 return self._enter(round_, round_.first_rank(member.slot), alone=alone)
             case actions.PrepareWorkers(round_):
@@ -255,10 +249,10 @@ class VirtualProcesses:
         workers = local.workers
         match action:
             case actions.StartWorkers(round_, member):
-                self._asked()
+                self.daemon.begin(round_info(round_, member))
                 return self._start(round_, member)
-            case actions.AdoptEpoch(round_):
-                self._asked()
+            case actions.AdoptEpoch(round_, member):
+                self.daemon.begin(round_info(round_, member))
                 self._world.trainings[round_.incarnation].round = round_
                 return [events.EpochAdopted(round_.epoch)]
             case actions.KillWorkers():
@@ -269,7 +263,8 @@ class VirtualProcesses:
                 self._training = None
                 if not workers.round:
                     return [events.RoundEnded(None, action.rests)]
-                end = self.round_end(workers) if self._serves else None
+                end = self.round_end(workers) if self.daemon.serves else None
+                self.daemon.end_round()
                 return [events.RoundEnded(end, action.rests)]
             case actions.LookAtSteps():
                 return [events.StepsRead(self.status().workers)]
@@ -350,13 +345,3 @@ class VirtualProcesses:
                 rank.killed = True
         for name in names:
             self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
-
-    def _claim(self, round_: str) -> None:
-        world, node = self._world, self._node
-        if not world.object_store:
-            node.post(events.Claimed(round_, 0, None, "the object store is away"))
-            return
-        world.epoch += 1
-        node.post(events.Claimed(round_, world.epoch, world.commit))
-        if world.commit is not None:
-            node.post(events.CommitSeen(world.commit, node.now))

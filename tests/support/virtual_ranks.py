@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.types import Commit, Resume, Schedule
-from support.virtual_training import NETWORK, RESTORE, falls_on
+from support.virtual_daemon import LOOK
+from support.virtual_training import COMMIT_WITHIN, NETWORK, RESTORE, falls_on
 
 from spotelastic.agent.state import events
 from spotelastic.model.in_place import Change, Standing
@@ -74,6 +75,8 @@ class Group:
         saved = world.saves.of(round_.resume)
         self._states: dict[int, State] = {} if saved is None else {saved.step: saved}
         self._sealed: dict[int, set[Key]] = {}
+        self._committing = 0
+        """The first step of this round that is to be committed."""
 
     @property
     def _names(self) -> list[str]:
@@ -149,41 +152,14 @@ class Group:
         assert known == rank.state
         sealed = self._sealed.setdefault(step, set())
         sealed.add(rank.key)
-        if all(key in sealed for key in self.members if key[0] == rank.node.name):
-            rank.node.sealed(self.round, step, waiting)
         every = self.schedule_of(rank.node.name).checkpoint_every
-        if sealed == self.members and (waiting or falls_on(step, every)):
-            self._upload(step)
-
-    def _upload(self, step: int) -> None:
-        epoch, world = self.round.epoch, self.world
-        parts = [world.nodes[name] for name in self._names if name in world.nodes]
-        if not epoch:
-            return
-
-        def committed() -> None:
-            if not all(node.alive for node in parts):
-                return
-            if epoch != world.epoch:
-                for node in parts:  # a later claim has fenced it
-                    node.post(events.EpochSuperseded(epoch))
-                return
-            self._commit(epoch, step)
-
-        world.after(world.upload, committed)
-
-    def _commit(self, epoch: int, step: int) -> None:
-        world, commit = self.world, Commit(epoch, step)
-        world.commit = commit
-        world.saves.committed[commit] = self._states[step]
-        for name in self._names:
-            node = world.nodes.get(name)
-            if node is not None:
-                node.post(events.CommitSeen(commit, node.now))
-
-    def finishes(self) -> None:
-        """All ranks have made the last step."""
-        self._commit(self.round.epoch, self.world.steps)
+        last = step >= self.world.steps
+        first = self.round.resume.kind == "fresh" and self._committing in (0, step) and every > 0
+        due = waiting or last or first or falls_on(step, every)
+        self._committing = step if due and not self._committing else self._committing
+        if all(key in sealed for key in self.members if key[0] == rank.node.name):
+            urgent = waiting or last
+            rank.node.seal(self.round, step, due=due, urgent=urgent, waiting=waiting)
 
 
 class Rank:
@@ -351,10 +327,19 @@ class Rank:
                 self.soon(OPTIMIZER * self.world.random.uniform(0.1, 2.0), self._steps)
             case "leaving":
                 self.comes_to("finishing")
-                if not self.node.hangs:
-                    group.finishes()
-                    self.node.post(events.LeftCheckpointer())
-                    self.soon(LEAVE, lambda: self.exits(0))
+                group.seal(self, waiting=False)
+                self._awaits_commit(self.world.now + COMMIT_WITHIN)
+
+    def _awaits_commit(self, until: float) -> None:
+        """Ends when the last step is committed, or can no longer be."""
+        if self.node.hangs:
+            return
+        committed = self.node.processes.daemon.is_committed()
+        if committed is None and self.world.now < until:
+            self.soon(LOOK, lambda: self._awaits_commit(until))
+            return
+        self.node.post(events.LeftCheckpointer())
+        self.soon(LEAVE, lambda: self.exits(0 if committed else 1))
 
     def _goes_on(self) -> None:
         """At the end of a step, or before the first one of a round."""
@@ -428,14 +413,19 @@ class Saves:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.sealed: dict[tuple[str, int], State] = {}
-        self.committed: dict[Commit, State] = {}
+        self.found: dict[Commit, State] = {}
+        """Commits that were there before."""
 
     def of(self, resume: Resume) -> State | None:
         """The state that a round resumes from; None if that is only what the workers have."""
         if resume.kind == "fresh":
             return State()
+        if resume.kind == "store" and Commit(resume.epoch, resume.step) in self.found:
+            return self.found[Commit(resume.epoch, resume.step)]
         if resume.kind == "store":
-            return self.committed[Commit(resume.epoch, resume.step)]
+            rounds = {r.incarnation for r in self._world.rounds if r.epoch == resume.epoch}
+            found = [self.sealed.get((each, resume.step)) for each in sorted(rounds)]
+            return next(state for state in found if state is not None)
         return self.sealed[resume.incarnation, resume.step] if resume.holders else None
 
     def are_held(self, resume: Resume) -> bool:

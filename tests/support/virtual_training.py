@@ -3,14 +3,10 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spotelastic_checkpoints.types import Commit, Schedule
+from spotelastic_checkpoints.types import Schedule
+from support.virtual_daemon import LOOK
 
-from spotelastic.agent.state.events import (
-    CommitSeen,
-    EpochSuperseded,
-    LeftCheckpointer,
-    WorkerAttached,
-)
+from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached
 from spotelastic.model.round import Round
 
 if TYPE_CHECKING:
@@ -20,6 +16,8 @@ if TYPE_CHECKING:
 STEP = 0.1
 RESTORE = 0.3
 NETWORK = 0.002
+COMMIT_WITHIN = 120.0
+"""Seconds that workers wait at their end for the commit of their last step."""
 
 
 @dataclass
@@ -34,6 +32,9 @@ class Training:
     running: bool = False
     stepped: bool = False
     broken: bool = False
+    finishing: bool = False
+    committing: bool = False
+    """Whether any save of this round is to be committed."""
     first_at: float = 0.0
     last_at: float = 0.0
 
@@ -62,6 +63,8 @@ class Training:
         self.running = not self.broken
         if self.world.sent_back is not None and not self.stepped:
             self.step = self.world.sent_back
+        if self.running and self.step >= self.world.steps:
+            self.finish()  # its last step was not committed before
         self.advance()
 
     @property
@@ -75,6 +78,8 @@ class Training:
             return
         self.here.discard(name)
         self.running, self.broken = False, True
+        if self.finishing:
+            return  # they are in no collective any more
         for other in sorted(self.here):
             self.world.after(NETWORK, lambda other=other: self._fail(other))
 
@@ -100,44 +105,37 @@ class Training:
             self.finish()
             return
         if falls_on(self.step, self.schedule.snapshot_every) and not self.world.plain:
-            self.seal(waiting=False)
+            self.seal()
         self.world.after(self.world.step_time, self.advance)
 
-    def seal(self, waiting: bool) -> None:
-        for name in sorted(self.here):
-            self.world.nodes[name].sealed(self.round, self.step, waiting)
-        if waiting or falls_on(self.step, self.schedule.checkpoint_every):
-            self._upload(self.step)
-
-    def _upload(self, step: int) -> None:
-        epoch = self.round.epoch
-        parts = [self.world.nodes[name] for name in self.here]
-        if not epoch:
-            return
-
-        def committed() -> None:
-            if not all(node.alive for node in parts):
-                return
-            if epoch == self.world.epoch:
-                self.world.commit = commit = Commit(epoch, step)
-                for name in sorted(self.here):
-                    node = self.world.nodes[name]
-                    node.post(CommitSeen(commit, node.now))
-                return
-            for name in sorted(self.here):  # a later claim has fenced it
-                self.world.nodes[name].post(EpochSuperseded(epoch))
-
-        self.world.after(self.world.upload, committed)
-
-    def finish(self) -> None:
-        self.running = False
-        self.world.commit = Commit(self.round.epoch, self.step)
+    def seal(self, *, waiting: bool = False, last: bool = False) -> None:
+        """Saves this step. The first save of a fresh run is committed, whenever it is."""
+        every = self.schedule.checkpoint_every
+        first = self.round.resume.kind == "fresh" and not self.committing and every > 0
+        due = waiting or last or first or falls_on(self.step, every)
+        self.committing = self.committing or due
         for name in sorted(self.here):
             node = self.world.nodes[name]
-            if node.hangs:
-                continue
+            node.seal(self.round, self.step, due=due, urgent=waiting or last, waiting=waiting)
+
+    def finish(self) -> None:
+        """The workers end once their last step is committed."""
+        self.running, self.finishing = False, True
+        if not self.world.plain:
+            self.seal(last=True)
+        for name in sorted(self.here):
+            self._finish(self.world.nodes[name], self.world.now + COMMIT_WITHIN)
+
+    def _finish(self, node: "SimNode", until: float) -> None:
+        if not node.alive or node.name not in self.here or node.hangs:
+            return
+        committed = self.world.plain or node.processes.daemon.is_committed()
+        if committed is None and self.world.now < until:
+            self.world.after(LOOK, lambda: self._finish(node, until))
+            return
+        if not self.world.plain:
             node.post(LeftCheckpointer())
-            node.worker_exits(self.round.incarnation, 0)
+        node.worker_exits(self.round.incarnation, 0 if committed else 1)
 
 
 def falls_on(step: int, every: int) -> bool:

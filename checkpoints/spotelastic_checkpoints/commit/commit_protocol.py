@@ -133,18 +133,21 @@ class Commits:
 
     # -- epochs -----------------------------------------------------------------------------------
 
-    def claim(self, *, take_over: bool = False) -> EpochClaim:
+    def claim(
+        self, *, take_over: bool = False, history: Mapping[int, float] | None = None
+    ) -> EpochClaim:
         """Claim the next epoch, which fences every earlier round.
 
         Returns the epoch and the newest commit. Steps that the last round completed but did not
-        record are recorded first. Claims run one at a time, because a proposal that was replaced
-        leaves its claim under way. Raises `StorageRefused` where the storage belongs to another
-        run, unless `take_over`.
+        record are recorded first, and so are those of `history`: the last step of each epoch that
+        the claiming round goes on from, as far as that is known. Claims run one at a time, because
+        a proposal that was replaced leaves its claim under way. Raises `StorageRefused` where the
+        storage belongs to another run, unless `take_over`.
         """
         with self._one_claim:
-            return self._claim(take_over)
+            return self._claim(take_over, history or {})
 
-    def _claim(self, take_over: bool) -> EpochClaim:
+    def _claim(self, take_over: bool, history: Mapping[int, float]) -> EpochClaim:
         if not self._conditions_seen:
             self.see_conditions()
         latest, etag = self._read_latest()
@@ -155,16 +158,16 @@ class Commits:
             # Complete steps are recorded before the swap, because this process may die after it,
             # and a round of the new epoch that has saved hides what came before. They are recorded
             # again after the swap, for steps that were completed meanwhile.
-            newest = self._recorded(latest.epoch, latest.commit, latest.begins)
+            newest = self._recorded(latest, latest.epoch, history)
             claimed = Latest(
                 self.owner, latest.epoch + 1, newest, os.urandom(8).hex(), latest.begins
             )
             self._claiming = claimed.nonce, latest.epoch
             if not self._write_latest(claimed, etag):
-                return self._claim(take_over)
+                return self._claim(take_over, history)
             latest = claimed
         crash_points.reached(Stage.EPOCH_CLAIMED)
-        newest = self._recorded(self._claiming[1], latest.commit, latest.begins)
+        newest = self._recorded(latest, self._claiming[1], history)
         if newest is not None and newest != latest.commit:
             self._advance(newest, latest.epoch)
         self._claiming = None
@@ -217,15 +220,17 @@ class Commits:
         highest = max((commit.epoch for commit in folders), default=0)
         return Latest(self.owner, highest, max(commits, default=None), "")
 
-    def _recorded(self, epoch: int, newest: Commit | None, begins: int) -> Commit | None:
+    def _recorded(self, latest: Latest, epoch: int, history: Mapping[int, float]) -> Commit | None:
         """Record complete steps that have no record, and return the newest commit.
 
-        Their last writer died before it could. Looks at the last epoch up to `epoch` that has
-        steps; what is before `begins` is ignored.
+        Their last writer died before it could, or is in no round any more. Looks at the last epoch
+        up to `epoch` that has steps, and at those of `history`; what is before `begins` is ignored.
         """
+        newest, begins = latest.commit, latest.begins
         if epoch < begins:
             return newest
-        for commit, found in self._last_written(epoch, newest).items():
+        folders = {**self._of_history(epoch, newest, history), **self._last_written(epoch, newest)}
+        for commit, found in sorted(folders.items(), key=lambda item: item[0]):
             if commit.epoch < begins:
                 continue
             if (newest is None or commit > newest) and found.ranks:
@@ -236,13 +241,29 @@ class Commits:
                         newest = commit
         return newest
 
+    def _of_history(
+        self, epoch: int, newest: Commit | None, history: Mapping[int, float]
+    ) -> Mapping[Commit, StepFolder]:
+        """Return the steps of `history` that may be newer than the newest commit.
+
+        They may have been completed after later rounds had begun to save.
+        """
+        oldest = newest.epoch if newest is not None else 0
+        found: dict[Commit, StepFolder] = {}
+        for past in (past for past in history if oldest <= past < epoch):
+            folders = step_folders(self.storage.keys(f"{past}/"))
+            found |= {
+                commit: each for commit, each in folders.items() if commit.step <= history[past]
+            }
+        return found
+
     def _last_written(self, epoch: int, newest: Commit | None) -> Mapping[Commit, StepFolder]:
         """Return the steps of the last epoch, up to `epoch`, in which anything was saved.
 
         A round that was replaced before it saved has claimed an epoch as well. What was completed
         in the epoch before that is still to be recorded. A round that has saved has gone on from
-        what it knew. Steps that are completed below earlier epochs after that are recorded by its
-        own daemons, if they are part of its history.
+        what it knew. Steps that are completed below earlier epochs after that count only if they
+        are part of its history.
         """
         folders = step_folders(self.storage.keys(f"{epoch}/"))
         if folders or epoch <= (newest.epoch if newest is not None else 0):

@@ -3,6 +3,8 @@
 The file lies in the arena, beside the slots, which outlive the daemon as well.
 """
 
+import math
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -31,6 +33,18 @@ class DaemonState(msgspec.Struct, frozen=True):
         if round_.epoch:
             epochs[round_.incarnation] = round_.epoch
         return DaemonState(round_, epochs)
+
+    def history(self, rounds: Collection[str]) -> dict[int, float]:
+        """Return the last step of each epoch that the current round has gone on from, and of its
+        own: any.
+
+        Empty where the current round is none of `rounds`: it has been left behind meanwhile.
+        """
+        if self.round is None or self.round.incarnation not in rounds:
+            return {}
+        bounds = {branch.incarnation: float(branch.step) for branch in self.round.lineage}
+        bounds[self.round.incarnation] = math.inf
+        return {self.epochs[each]: last for each, last in bounds.items() if each in self.epochs}
 
 
 def keep(folder: Path, remembered: DaemonState) -> None:

@@ -6,6 +6,7 @@ The storage is opened at its first use. It is claimed when the agent asks for an
 import asyncio
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Executor
 
 from spotelastic_checkpoints import messages
@@ -39,8 +40,10 @@ class DaemonStorage:
                 self._commits = Commits(open_storage(self.url), self.owner)
             return self._commits
 
-    async def claim(self, request: messages.ClaimEpoch) -> EpochClaim:
+    async def claim(self, request: messages.ClaimEpoch, history: Mapping[int, float]) -> EpochClaim:
         """Claim the next epoch, and retry while the store is unavailable.
+
+        `history` are the epochs that the claiming round goes on from (`Commits.claim`).
 
         Raises `StorageUnavailable` if it stays away for longer than the request allows.
         """
@@ -50,7 +53,9 @@ class DaemonStorage:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return await loop.run_in_executor(self._executor, self._claim_once, request)
+                return await loop.run_in_executor(
+                    self._executor, self._claim_once, request, history
+                )
             except StorageUnavailable:
                 backoff = backoff.failed()
                 if time.monotonic() + backoff.bound > deadline:
@@ -63,7 +68,7 @@ class DaemonStorage:
         self._told_weakness = self._told_weakness or bool(weaker)
         return weaker
 
-    def _claim_once(self, request: messages.ClaimEpoch) -> EpochClaim:
+    def _claim_once(self, request: messages.ClaimEpoch, history: Mapping[int, float]) -> EpochClaim:
         commits = self.commits()
         commits.owner = request.owner
-        return commits.claim(take_over=request.take_over)
+        return commits.claim(take_over=request.take_over, history=history)

@@ -289,7 +289,8 @@ class Service:
             raise DaemonUnavailable(f"round {incarnation} is not the current one on this node")
 
     async def _claim(self, request: messages.ClaimEpoch) -> EpochClaim:
-        claim = await self._storage.claim(request)
+        history = self._remembered.history(request.rounds)
+        claim = await self._storage.claim(request, history)
         self.pipeline.learned(claim.commit)
         if weaker := self._storage.weakness():
             self.tell_problem(weaker)

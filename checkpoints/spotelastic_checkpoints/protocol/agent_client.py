@@ -5,7 +5,7 @@ connects again, so that one client survives a restart of the daemon. Needs only 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from spotelastic_checkpoints.errors import DaemonUnavailable
@@ -53,13 +53,17 @@ class DaemonClient:
         """
         self._call(Begin(round), type(None))
 
-    def claim(self, owner: str, *, timeout: float, take_over: bool = False) -> EpochClaim:
+    def claim(
+        self, owner: str, *, timeout: float, take_over: bool = False, rounds: Sequence[str] = ()
+    ) -> EpochClaim:
         """Claim the next epoch of the storage (docs/explanation/protocols.md, Commits).
 
-        Raises `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the storage
-        belongs to another run, unless `take_over`.
+        `rounds` are the incarnations of the round that claims and of the one before it. Raises
+        `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the storage belongs
+        to another run, unless `take_over`.
         """
-        return self._call_alone(ClaimEpoch(owner, timeout, take_over), EpochClaim, timeout)
+        request = ClaimEpoch(owner, timeout, take_over, tuple(rounds))
+        return self._call_alone(request, EpochClaim, timeout)
 
     def status(self) -> DaemonStatus:
         """Return what the daemon holds and does."""

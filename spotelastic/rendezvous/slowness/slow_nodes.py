@@ -14,9 +14,9 @@ Must never happen:
   nodes whose steps take unlike times are not compared.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from spotelastic.model.progress import Event, SlowNode
 from spotelastic.rendezvous.decision import Action, ClearSlow, NameSlow
@@ -85,8 +85,48 @@ def decide(seen: RunState, now: float, policy: SlowPolicy = SlowPolicy()) -> tup
     return (*_over(seen, peers, policy), *_named(seen, peers, now, policy))
 
 
-Peers = Mapping[str, Mapping[str, NodePace]]
-"""The paces of a round's nodes, by instance type and node."""
+class _Alike:
+    """The paces of nodes that are compared with each other, by node.
+
+    Each is compared with all others, of which there may be thousands. So their values are sorted
+    once, and a node's own is left out of the order.
+    """
+
+    def __init__(self, paces: Mapping[str, NodePace]) -> None:
+        self.paces = paces
+        self.usual = sorted(pace.usual for pace in paces.values())
+        self._steps: list[float] = []
+        self._deviations: dict[float, list[float]] = {}
+
+    def step_time(self, pace: NodePace) -> float:
+        """Returns the median step of the others than the node with this pace."""
+        self._steps = self._steps or sorted(each.step_time for each in self.paces.values())
+        return _median_without(self._steps, pace.step_time)
+
+    def middle(self, pace: NodePace) -> float:
+        """Returns the median of the others' own time."""
+        return _median_without(self.usual, pace.usual)
+
+    def deviation(self, pace: NodePace, middle: float) -> float:
+        """Returns the median deviation of the others' own time from its `middle`."""
+        known = self._deviations.get(middle)
+        if known is None:  # a few times: leaving one out hardly moves the middle
+            known = self._deviations[middle] = sorted(abs(each - middle) for each in self.usual)
+        return _median_without(known, abs(pace.usual - middle))
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """Returns the median of sorted values without one that is equal to `value`."""
+    gone, half = bisect_left(ordered, value), (len(ordered) - 1) // 2
+
+    def at(index: int) -> float:
+        return ordered[index + (index >= gone)]
+
+    return at(half) if len(ordered) % 2 == 0 else (at(half - 1) + at(half)) / 2
+
+
+Peers = Mapping[str, _Alike]
+"""The nodes of a round that are compared with each other, by instance type."""
 
 
 def _peers(seen: RunState) -> Peers:
@@ -94,13 +134,13 @@ def _peers(seen: RunState) -> Peers:
     found: dict[str, dict[str, NodePace]] = {}
     round_ = seen.round
     if round_ is None or round_.phase != "started":
-        return found
+        return {}
     for member in round_.members:
         live, pace = seen.nodes.get(member.node), seen.paces.get(member.node)
         if live is None or pace is None or not pace.known or pace.round != round_.number:
             continue
         found.setdefault(live.node.type, {})[member.node] = pace
-    return found
+    return {type: _Alike(paces) for type, paces in found.items()}
 
 
 def _over(seen: RunState, peers: Peers, policy: SlowPolicy) -> Iterator[ClearSlow]:
@@ -109,11 +149,17 @@ def _over(seen: RunState, peers: Peers, policy: SlowPolicy) -> Iterator[ClearSlo
         if live is None or live.node.incarnation != slow.incarnation:
             yield ClearSlow(slow, "it has left")
             continue
-        alike = peers.get(live.node.type, {})
+        alike = peers.get(live.node.type)
+        if alike is None:
+            continue
         excess = _excess(name, alike, policy)
         if excess is not None and excess.is_over(policy):
             yield ClearSlow(slow, "it keeps up again")
-        elif alike.keys() == {name} and _is_alone(seen, name, live.node.type):
+        elif (
+            alike is not None
+            and alike.paces.keys() == {name}
+            and _is_alone(seen, name, live.node.type)
+        ):
             yield ClearSlow(slow, "no other node waits for it")
 
 
@@ -126,11 +172,9 @@ def _is_alone(seen: RunState, name: str, type: str) -> bool:
 
 def _named(seen: RunState, peers: Peers, now: float, policy: SlowPolicy) -> Iterator[NameSlow]:
     for alike in peers.values():
-        # Most are not worth a comparison with each of the others, and there may be a thousand.
-        suspicious = (1 + policy.floor) * sorted(pace.usual for pace in alike.values())[
-            (len(alike) - 1) // 4
-        ]
-        for name, pace in alike.items():
+        # Most are not worth a comparison with the others.
+        suspicious = (1 + policy.floor) * alike.usual[(len(alike.usual) - 1) // 4]
+        for name, pace in alike.paces.items():
             if pace.usual < suspicious or name in seen.slow or name in seen.drains:
                 continue
             excess = _excess(name, alike, policy)
@@ -140,26 +184,24 @@ def _named(seen: RunState, peers: Peers, now: float, policy: SlowPolicy) -> Iter
                 yield NameSlow(SlowNode(name, incarnation, now, factor, speed))
 
 
-def _excess(name: str, peers: Mapping[str, NodePace], policy: SlowPolicy) -> Excess | None:
+def _excess(name: str, peers: _Alike, policy: SlowPolicy) -> Excess | None:
     """Compares a node with its peers; None: it cannot be compared."""
-    pace = peers.get(name)
-    others = [other for node, other in peers.items() if node != name]
-    if pace is None or not others:
+    pace = peers.paces.get(name)
+    if pace is None or len(peers.paces) == 1:
         return None
-    step = median(other.step_time for other in others)
+    step = peers.step_time(pace)
     if abs(pace.step_time - step) > policy.alike * max(pace.step_time, step):
         return None
-    own = [other.usual for other in others]
-    middle = median(own)
+    middle = peers.middle(pace)
     if middle <= 0:
         return None
-    return Excess(pace, middle, middle + _room(own, middle, pace, policy))
+    return Excess(pace, middle, middle + _room(peers, middle, pace, policy))
 
 
-def _room(own: Sequence[float], middle: float, pace: NodePace, policy: SlowPolicy) -> float:
+def _room(peers: _Alike, middle: float, pace: NodePace, policy: SlowPolicy) -> float:
     """Returns by how many seconds a node may exceed the others."""
-    spread = SIGMA * median(abs(each - middle) for each in own)
-    floor = policy.floor if len(own) > 1 else policy.floor_of_two
+    spread = SIGMA * peers.deviation(pace, middle)
+    floor = policy.floor if len(peers.paces) > 2 else policy.floor_of_two
     return max(
         floor * middle,
         policy.deviations * max(spread, policy.scatter * middle),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,14 @@ from spotelastic.model.progress import Progress, SlowNode
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.decision import ClearSlow, NameSlow
 from spotelastic.rendezvous.slowness.paces import WINDOW, after
-from spotelastic.rendezvous.slowness.slow_nodes import cleared, decide, lines, named
+from spotelastic.rendezvous.slowness.slow_nodes import (
+    SIGMA,
+    SlowPolicy,
+    cleared,
+    decide,
+    lines,
+    named,
+)
 from spotelastic.rendezvous.view import LiveNode, RunState, fold
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -258,6 +266,35 @@ def test_noise_never_names_a_node(seen: RunState) -> None:
 @given(noisy(lambda name: 2.2 if name == "n1" else 1.0))
 def test_a_node_that_takes_twice_as_long_is_named_through_the_noise(seen: RunState) -> None:
     assert slow(seen) == {"n1"}
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> RunState:
+    """A job whose nodes are fast and slow in any mixture."""
+    nodes = names(draw(st.integers(2, 12)))
+    pace = {name: draw(st.sampled_from([0.2, 0.2, 0.22, 0.26, 0.3, 0.4])) for name in nodes}
+    seen = job(nodes)
+    for number in range(1, WINDOW + 1):
+        own = {name: pace[name] * draw(NOISE) for name in nodes}
+        seen = told(seen, own, number * 8)
+    return seen
+
+
+@settings(max_examples=100)
+@given(uneven())
+def test_each_node_is_compared_with_all_the_others(seen: RunState) -> None:
+    policy, expected = SlowPolicy(), set()
+    for name, pace in seen.paces.items():
+        others = [each.usual for node, each in seen.paces.items() if node != name]
+        middle = median(others)
+        spread = SIGMA * median(abs(each - middle) for each in others)
+        room = max(
+            (policy.floor if len(others) > 1 else policy.floor_of_two) * middle,
+            policy.deviations * max(spread, policy.scatter * middle),
+            policy.felt * pace.step_time,
+        )
+        expected |= {name} if pace.least > middle + room else set()
+    assert slow(seen) == expected
 
 
 @settings(max_examples=40)

@@ -1,5 +1,6 @@
 """Commits, pins, tombstones and epochs on a folder. What races and fails is in tests/sim."""
 
+import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -193,6 +194,37 @@ def test_what_was_completed_after_a_claim_counts_until_a_later_round_has_saved(
     put_all(commits, first, 3)
     assert commits.claim().commit == Commit(first, 2)
     assert commits.claim().commit == Commit(first, 2)
+
+
+@pytest.mark.parametrize(
+    ("last", "counts"), [(math.inf, True), (2.0, True), (1.0, False)], ids=["own", "in", "beyond"]
+)
+def test_what_was_completed_after_later_rounds_have_saved_counts_if_it_is_their_history(
+    tmp_path: Path, last: float, counts: bool
+) -> None:
+    """The last of its writers is in no round any more, and the others have left it."""
+    commits = Commits(FolderStorage(tmp_path), "me")
+    first = commits.claim().epoch
+    put_all(commits, first, 2, ranks=[0])
+    second = commits.claim(history={first: math.inf}).epoch
+    put_all(commits, second, 3, ranks=[0])
+    put_all(commits, first, 2, ranks=[1])
+    history = {first: last, second: math.inf}
+    claim = commits.claim(history=history)
+    assert claim.commit == commits.latest() == (Commit(first, 2) if counts else None)
+    # What is newer is not hidden by it.
+    put_all(commits, second, 3, ranks=[1])
+    assert commits.claim(history=history).commit == Commit(second, 3)
+
+
+def test_what_a_run_that_began_afresh_left_behind_is_no_history(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    first = commits.claim().epoch
+    put_all(commits, first, 2)
+    commits.begin_afresh()
+    second = commits.claim().epoch
+    put_all(commits, second, 3, ranks=[0])
+    assert commits.claim(history={first: math.inf, second: math.inf}).commit is None
 
 
 def test_a_run_sent_back_by_hand_stays_there_once_the_later_step_is_removed(

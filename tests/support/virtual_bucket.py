@@ -1,0 +1,77 @@
+"""The object store of a simulated cluster: a store in memory, which may be away.
+
+What is committed in it, and who is fenced, is decided by the real commit protocol.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic_checkpoints.commit.commit_protocol import Commits, step_folders
+from spotelastic_checkpoints.errors import StorageUnavailable
+from spotelastic_checkpoints.types import Commit, EpochClaim
+from support.committing import Auditor, put_part
+from support.stores import Interposed, MemoryStorage
+
+OWNER = "sim"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSaves:
+    complete: list[Commit]
+    """Those of which every part is there, recorded or not."""
+    last_epoch: int
+    """The last one in which any part was saved; 0: none."""
+
+
+class VirtualBucket:
+    def __init__(self) -> None:
+        self.answers = True
+        self.auditor = Auditor()
+        self.claims: dict[int, StoredSaves] = {}
+        """By epoch: what was there when it was claimed."""
+        self._storage = MemoryStorage(self.auditor)
+        self._outside = Commits(self._storage, OWNER)
+        """Of somebody who is no node of the cluster, and is always answered."""
+
+    def commits(self) -> Commits:
+        """Returns the commit protocol as one daemon carries it out."""
+        return Commits(Interposed(self._storage, self._carried_out), OWNER)
+
+    @property
+    def latest(self) -> Commit | None:
+        return self._outside.latest()
+
+    def stored(self) -> StoredSaves:
+        folders = step_folders(self._storage.keys())
+        complete = [
+            commit
+            for commit, found in folders.items()
+            if found.ranks and len(found.ranks) == self._ranks_of(commit, min(found.ranks))
+        ]
+        return StoredSaves(complete, max((commit.epoch for commit in folders), default=0))
+
+    def claimed(self, claim: EpochClaim) -> None:
+        """A node has just claimed this."""
+        self.claims[claim.epoch] = self.stored()
+
+    def _ranks_of(self, commit: Commit, rank: int) -> int:
+        (content,) = self._outside.manifests(commit, [rank])
+        return content.world_size
+
+    def claim(self) -> None:
+        """Claims an epoch, as the late claim of a round that was replaced does."""
+        self._outside.claim()
+
+    def hold(self, commit: Commit) -> None:
+        """Makes this the newest commit, as a job of before has left it."""
+        epoch = 0
+        while epoch < commit.epoch:
+            epoch = self._outside.claim().epoch
+        put_part(self._outside, commit, rank=0, world_size=1)
+        assert self._outside.commit(commit, epoch)
+
+    def _carried_out(self, name: str, work: Callable[[], Any]) -> Any:
+        if not self.answers:
+            raise StorageUnavailable("the object store is away")
+        return work()
