@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,16 +25,28 @@ class Line(NamedTuple):
     at: float
     pid: int
     world: int
+    step: int = 0
+    group: str = ""
 
 
 class Job:
-    """A job of several agents on this machine; `command` makes one node's command line."""
+    """A job of several agents on this machine; `command` makes one node's command line, up to the
+    script. `variables` are set for each node."""
 
-    def __init__(self, folder: Path, command: Callable[[str], list[str]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: Callable[[str], list[str]],
+        script: Sequence[str] = (),
+        variables: Callable[[str], Mapping[str, str]] = lambda node: {},
+    ) -> None:
         folder.mkdir()
         self.folder = folder
         self._command = command
+        self._script = [*script] or [str(SCRIPT), str(folder)]
+        self._variables = variables
         self._names = itertools.count()
+        self._read: dict[str, _Read] = {}
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
     def add(self) -> str:
@@ -45,10 +57,11 @@ class Job:
             "RECOVERY_NODE": f"{self.folder}/{name}",
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            **self._variables(name),
         }
         with (self.folder / f"{name}.out").open("wb") as output:
             self.agents[name] = subprocess.Popen(
-                [*self._command(name), str(SCRIPT), str(self.folder)],
+                [*self._command(name), *self._script],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -59,12 +72,10 @@ class Job:
         return name
 
     def lines(self, node: str) -> list[Line]:
-        try:
-            text = (self.folder / f"{node}.steps").read_text()
-        except FileNotFoundError:
-            return []
-        rows = [row.split() for row in text.splitlines(keepends=True) if row.endswith("\n")]
-        return [Line(what, float(at), int(pid), int(world)) for what, at, pid, world in rows]
+        """Return all lines that the node's workers have written."""
+        read = self._read.setdefault(node, _Read(self.folder / f"{node}.steps"))
+        read.more()
+        return read.lines
 
     def worker(self, node: str) -> int:
         return self.lines(node)[-1].pid
@@ -108,6 +119,11 @@ class Job:
         # The times are the workers' own, so looking rarely does not matter.
         return until(first, f"a world of {len(nodes)}", within=patience)
 
+    def last_words(self, node: str) -> str:
+        """Return the last line that the node has printed."""
+        lines = (self.folder / f"{node}.out").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "")
+
     def close(self) -> None:
         agents = [*self.agents.values()]
         for agent in agents:
@@ -120,8 +136,34 @@ class Job:
             self.forget(node)
 
 
+class _Read:
+    """What has been read of a file of lines so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines: list[Line] = []
+        self._path = path
+        self._offset = 0
+
+    def more(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        self.lines.extend(_line(*row.split()) for row in whole.decode().splitlines())
+
+
+def _line(what: str, at: str, pid: str, world: str, step: str = "0", group: str = "") -> Line:
+    return Line(what, float(at), int(pid), int(world), int(step), group)
+
+
 @contextlib.contextmanager
-def ours(folder: Path, size: int, endpoint: str, run: str) -> Iterator[Job]:
+def ours(
+    folder: Path, size: int, endpoint: str, run: str, script: Sequence[str] = (), **variables: str
+) -> Iterator[Job]:
     def command(node: str) -> list[str]:
         return [
             *(sys.executable, "-m", "spotelastic", "run", "--nnodes", f"1:{size}"),
@@ -129,12 +171,14 @@ def ours(folder: Path, size: int, endpoint: str, run: str) -> Iterator[Job]:
             *("--node-id", node, "--local-addr", HOST, "--storage", str(folder / "store")),
         ]
 
-    with contextlib.closing(Job(folder, command)) as job:
+    with contextlib.closing(Job(folder, command, script, lambda _: variables)) as job:
         yield job
 
 
 @contextlib.contextmanager
-def torchruns(folder: Path, size: int) -> Iterator[Job]:
+def torchruns(
+    folder: Path, size: int, script: Sequence[str] = (), **variables: str
+) -> Iterator[Job]:
     (port,) = free_ports(1, HOST)
     run = uuid.uuid4().hex
 
@@ -148,5 +192,5 @@ def torchruns(folder: Path, size: int) -> Iterator[Job]:
             *("--rdzv-conf", f"is_host={hosts}", "--max-restarts", "1000"),
         ]
 
-    with contextlib.closing(Job(folder, command)) as job:
+    with contextlib.closing(Job(folder, command, script, lambda _: variables)) as job:
         yield job

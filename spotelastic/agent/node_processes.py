@@ -27,7 +27,13 @@ from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
-from spotelastic.agent.state.values import NodeState, WorkerExit, Workers, local_rank_of
+from spotelastic.agent.state.values import (
+    NodeState,
+    RestingWorkers,
+    WorkerExit,
+    Workers,
+    local_rank_of,
+)
 from spotelastic.agent.workers import memory
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import (
@@ -293,24 +299,30 @@ class NodeProcesses:
             return []
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
-        first, step = round_.first_rank(member.slot), round_.resume.step
+        first, step, all_told = round_.first_rank(member.slot), round_.resume.step, True
         for name in resting.workers.alive:
             local_rank = local_rank_of(name)
             folder, rank = self._files(resting.workers, local_rank)
             error_file = folder / f"error-{rank}.json"
             variables = self._variables(round_, member, settings, local_rank, error_file)
             restores = not resting.workers.round or round_.in_place == "restore"
-            self._control.send(local_rank, Enter(round_.incarnation, step, restores, variables))
+            order = Enter(round_.incarnation, step, restores, variables)
+            all_told = self._control.send(local_rank, order) and all_told
             self._logs.has_become(local_rank, first + local_rank)
+        if not all_told:  # the others would wait for it
+            return self._end_rest(resting)
         logger.info(_describe(round_, member))
         told = (round_.incarnation, round_.number, first, round_.epoch, step)
         return [events.WorkersEntered(*told)]
 
     @do.register
     def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:
-        if local.resting is None or self._zygote is None:
+        return self._end_rest(local.resting) if local.resting is not None else []
+
+    def _end_rest(self, resting: RestingWorkers) -> Events:
+        if self._zygote is None:
             return []
-        self._zygote.end(sorted(local.resting.workers.alive), signal.SIGKILL)
+        self._zygote.end(sorted(resting.workers.alive), signal.SIGKILL)
         return [events.RestOver()]
 
     @do.register

@@ -26,7 +26,8 @@ STEPS = 400
 
 
 def befall(world: World, kind: str, node: SimNode) -> None:
-    rank, seconds = node.processes.rank, world.random.uniform(0.1, 6.0)
+    seconds, ranks = world.random.uniform(0.1, 6.0), node.processes.ranks
+    rank = world.random.choice(ranks) if ranks else None
     if kind == "worker" and rank is not None:
         rank.exits(world.random.choice((1, -9)))
     elif kind == "freeze":
@@ -59,6 +60,7 @@ def wait(world: World) -> None:
 def test_random_strikes_always_end_in_success(seed: int, sharded: bool) -> None:
     settings = replace(SETTINGS, rank_policy="pinned" if seed % 3 == 0 else "stable")
     settings = replace(settings, stall_timeout=4.0 if seed % 4 == 0 else 0.0)
+    settings = replace(settings, workers=2 if seed % 2 == 0 else 1)
     world = World(settings, STEPS, seed, in_place=True, sharded=sharded)
     names = (f"n{number}" for number in itertools.count())
 

@@ -171,7 +171,7 @@ def test_a_worker_fails_after_its_node_has_said_that_it_rests() -> None:
     world.nodes["n3"].kill()
     world.run(lambda: len(world.started) == 2, 10)
     rank = world.nodes["n1" if world.holder != "n1" else "n2"].processes.rank
-    assert rank is not None and rank.where == "resting"
+    assert rank.where == "resting"
     rank.exits(1)
     finish(world)
     second, third = world.started[1:3]
@@ -245,16 +245,14 @@ def test_new_code_takes_new_processes() -> None:
     second = started(world, 2)
     assert (second.cause, second.in_place) == ("settings", "")
     assert lost(world) == 0
-    assert not any(rank is not None and rank.alive for rank in ranks)
+    assert not any(rank.alive for rank in ranks)
     finish(world)
 
 
 def test_rounds_without_a_new_step_end_in_new_processes() -> None:
     """Something in the old ones may be broken."""
     world = cluster(2, replace(SETTINGS, max_restarts=100))
-    rank = world.nodes["n1"].processes.rank
-    assert rank is not None
-    rank.exits(1)
+    world.nodes["n1"].processes.rank.exits(1)
     ways = []
     for number in range(2, 7):
         world.run(lambda number=number: len(world.started) == number, 60)

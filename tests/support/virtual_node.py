@@ -189,14 +189,14 @@ class SimNode:
     def freeze(self, seconds: float) -> None:
         """The whole machine does nothing for a while."""
         self.frozen = True
-        if self.processes.rank is not None:
-            self.processes.rank.freeze()
+        for rank in self.processes.ranks:
+            rank.freeze()
         self.world.after(seconds, self._thaw)
 
     def _thaw(self) -> None:
         self.frozen = False
-        if self.processes.rank is not None:
-            self.processes.rank.thaw()
+        for rank in self.processes.ranks:
+            rank.thaw()
         self.stir()
 
     def notice(self, seconds: float) -> None:
@@ -226,13 +226,18 @@ class SimNode:
         self.post(Signalled(15))
 
     def worker_exits(self, round_: str, code: int) -> None:
-        rank = self.processes.rank
-        if rank is not None and not rank.alive:
+        """A worker of this node ends by itself."""
+        if self.processes.ranks:
+            for rank in self.processes.ranks[:1]:
+                rank.exits(code)
             return
         training = self.world.trainings.get(round_)
         if training is not None and code != 0:
             training.leave(self.name)
-        worker = self.processes.vanish() or f"{round_}/0"
+        self.ends(f"{round_}/0", code)
+
+    def ends(self, worker: str, code: int, rank: Rank | None = None) -> None:
+        """Tells the agent of the end of a worker."""
         if code > 0 and self.finalizes:
             self.post(WorkerFailing(worker, code))
             self.world.after(self.finalizes, lambda: self._finalized(rank, worker, code))

@@ -3,7 +3,7 @@
 In place of `agent/node_processes.py`. Each action tells what it did by the same events.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from spotelastic_checkpoints.errors import DaemonUnavailable
@@ -20,7 +20,7 @@ from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.model.node import Fingerprint
-from spotelastic.model.round import Round, RoundEnd
+from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class VirtualProcesses:
         self.slots: list[Snapshot] = []
         self._training: Training | Group | None = None
         """Of the workers that this node runs."""
-        self.rank: Rank | None = None
-        """The worker, if it can rest."""
+        self.ranks: list[Rank] = []
+        """The workers, if they can rest."""
         self._store = ""
         """Name of the round store that runs here."""
         self._serves = False
@@ -49,12 +49,15 @@ class VirtualProcesses:
     def close(self) -> None:
         pass
 
-    def vanish(self) -> str:
-        """The worker is gone, if it is one that can rest. Returns its name."""
-        if self.rank is None:
-            return ""
-        self.rank.vanish()
-        return self.rank.name
+    @property
+    def rank(self) -> Rank:
+        """The first worker, one that can rest."""
+        return self.ranks[0]
+
+    def vanish(self) -> None:
+        """Workers that can rest are gone."""
+        for rank in self.ranks:
+            rank.vanish()
 
     def seal(self, round_: Round, step: int) -> None:
         member = round_.member(self._node.name)
@@ -122,8 +125,8 @@ class VirtualProcesses:
             training.target[self._node.name] = target
         else:
             training.target.pop(self._node.name, None)
-        if self.rank is not None:
-            self.rank.looks()
+        for rank in self.ranks:
+            rank.looks()
         return self._steps()
 
     def _steps(self) -> tuple[WorkerStep, ...]:
@@ -131,7 +134,7 @@ class VirtualProcesses:
         if training is None:
             return ()
         if isinstance(training, Group):
-            return (self._page(),)
+            return tuple(self._page(rank) for rank in self.ranks)
         step_time = self._world.step_time
         every = max(1, round(self._world.settings.slow_after / MEASUREMENTS / step_time))
         own = self._world.own.get(self._node.name, step_time / 2)
@@ -151,12 +154,11 @@ class VirtualProcesses:
         )
         return (page,)
 
-    def _page(self) -> WorkerStep:
-        rank, step_time = self.rank, self._world.step_time
-        assert rank is not None
+    def _page(self, rank: Rank) -> WorkerStep:
+        step_time = self._world.step_time
         return WorkerStep(
-            0,
-            0,
+            rank.local,
+            rank.local,
             rank.state.step if rank.begun else 0,
             step_time,
             rank.first_at,
@@ -190,7 +192,9 @@ class VirtualProcesses:
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
         match action:
             case actions.StartZygote():
-                warm = events.ZygoteWarm(Fingerprint("3.11", "2.13"))
+                warm = events.ZygoteWarm(
+                    Fingerprint("3.11", "2.13", workers=self._world.settings.workers)
+                )
                 self._world.after(WARM, lambda: self._node.post(warm))
                 return [events.ZygoteStarted()]
             case actions.StartDaemon():
@@ -230,8 +234,9 @@ class VirtualProcesses:
         workers, resting = local.workers, local.resting
         match action:
             case actions.RestWorkers():
-                assert workers is not None and self.rank is not None
-                self.rank.is_asked()
+                assert workers is not None
+                for rank in self.ranks:
+                    rank.is_asked()
                 self._world.trainings[workers.round].target.pop(self._node.name, None)
                 return [events.RestRequested()]
             case actions.EnterRound(round_, member):
@@ -251,7 +256,7 @@ class VirtualProcesses:
         match action:
             case actions.StartWorkers(round_, member):
                 self._asked()
-                return self._start(round_, round_.first_rank(member.slot))
+                return self._start(round_, member)
             case actions.AdoptEpoch(round_):
                 self._asked()
                 self._world.trainings[round_.incarnation].round = round_
@@ -276,33 +281,39 @@ class VirtualProcesses:
                 return [events.StandingRequested()]
         raise AssertionError(action)
 
-    def _start(self, round_: Round, first_rank: int) -> Events:
+    def _start(self, round_: Round, member: Member) -> Events:
         world, incarnation = self._world, round_.incarnation
         training = self._training_of(round_)
         if isinstance(training, Group):
-            assert self.rank is None or not self.rank.alive, "two workers of one rank"
-            self.rank = Rank(self._node, training)
+            self._are_gone()
+            self.ranks = [Rank(self._node, local, training) for local in range(member.workers)]
         else:
             world.after(FORK, lambda: self._join(training))
-        alive = frozenset([f"{incarnation}/0"])
+        alive = frozenset(f"{incarnation}/{local}" for local in range(member.workers))
+        first_rank = round_.first_rank(member.slot)
         started = events.WorkersStarted(
             incarnation, round_.number, first_rank, round_.epoch, alive, round_.resume.step
         )
         return [started]
 
+    def _are_gone(self) -> None:
+        assert not any(rank.alive for rank in self.ranks), "two workers of one rank"
+
     def _prepare(self, round_: Round) -> Events:
         self._training = None
-        assert self.rank is None or not self.rank.alive, "two workers of one rank"
-        self.rank = Rank(self._node, beside=round_.incarnation)
+        self._are_gone()
+        locals_ = range(self._world.settings.workers)
+        self.ranks = [Rank(self._node, local, beside=round_.incarnation) for local in locals_]
         return [
-            events.WorkersStarted("", 0, 0, 0, frozenset([self.rank.name]), 0),
+            events.WorkersStarted("", 0, 0, 0, frozenset(rank.name for rank in self.ranks), 0),
             events.Said(prepared(round_)),
         ]
 
     def _enter(self, round_: Round, first_rank: int, *, alone: bool) -> Events:
-        training, rank = self._training_of(round_), self.rank
-        assert rank is not None and isinstance(training, Group)
-        rank.is_told(training, restores=alone or round_.in_place == "restore")
+        training = self._training_of(round_)
+        assert isinstance(training, Group)
+        for rank in self.ranks:
+            rank.is_told(training, restores=alone or round_.in_place == "restore")
         return [
             events.WorkersEntered(
                 round_.incarnation, round_.number, first_rank, round_.epoch, round_.resume.step
@@ -325,18 +336,19 @@ class VirtualProcesses:
 
     def _kill(self, workers: Workers, but_failing: bool) -> Events:
         spared = workers.failing & workers.alive if but_failing else frozenset()
-        if workers.round:
+        if not self.ranks:
             self._world.trainings[workers.round].leave(self._node.name)
         self._end(workers.alive - spared)
         kill_at = self._node.now + FINALIZE_WITHIN if spared else None
         return [events.WorkersKilled(spared, kill_at)]
 
-    def _end(self, names: Iterable[str]) -> None:
+    def _end(self, names: Collection[str]) -> None:
         """Kills workers, of which it is told a moment later."""
+        for rank in self.ranks:
+            if rank.name in names:
+                rank.vanish()
+                rank.killed = True
         for name in names:
-            self.vanish()
-            if self.rank is not None:
-                self.rank.killed = True
             self._world.after(0.01, lambda name=name: self._node.post(events.Exited(name, -9)))
 
     def _claim(self, round_: str) -> None:

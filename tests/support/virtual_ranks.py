@@ -37,6 +37,8 @@ BLOCKED = (*COLLECTIVES, "waiting", "entering", "restoring")
 """Where a worker that was asked to rest does so at once."""
 WORDS = ("preparing", "starting", "computing", "stepping", *BLOCKED, "resting")
 
+Key = tuple[str, int]
+"""Of a rank: its node, and its number there."""
 Gradients = tuple[str, int]
 """Of which round, and of which step: two ranks have the same ones if both are equal."""
 
@@ -58,18 +60,24 @@ class Group:
 
     def __init__(self, world: "World", round_: Round) -> None:
         self.world, self.round = world, round_
-        self.members = {member.node for member in round_.members}
-        self.here: dict[str, Rank] = {}
+        self.members = {
+            (member.node, local) for member in round_.members for local in range(member.workers)
+        }
+        self.here: dict[Key, Rank] = {}
         self.step = round_.resume.step
         """The newest one that a rank has finished."""
         self.target: dict[str, int] = {}
         self.schedules: dict[str, Schedule] = {}
         self.stepped = self.closed = False
         self.first_at = self.last_at = 0.0
-        self._entered: dict[tuple[str, int], set[str]] = {}
+        self._entered: dict[tuple[str, int], set[Key]] = {}
         saved = world.saves.of(round_.resume)
         self._states: dict[int, State] = {} if saved is None else {saved.step: saved}
-        self._sealed: dict[int, set[str]] = {}
+        self._sealed: dict[int, set[Key]] = {}
+
+    @property
+    def _names(self) -> list[str]:
+        return sorted({name for name, _ in self.members})
 
     @property
     def running(self) -> bool:
@@ -79,9 +87,8 @@ class Group:
         return self.schedules.get(name, self.round.schedule)
 
     def join(self, rank: "Rank") -> None:
-        name = rank.node.name
-        assert name in self.members and name not in self.here
-        self.here[name] = rank
+        assert rank.key in self.members and rank.key not in self.here
+        self.here[rank.key] = rank
 
     def goes_on(self, state: State) -> None:
         """A rank is about to compute the step after this state."""
@@ -99,13 +106,13 @@ class Group:
         rank.soon(MEETING, rank.breaks)
         step = rank.state.step if collective != "meeting" else 0
         entered = self._entered.setdefault((collective, step), set())
-        entered.add(rank.node.name)
+        entered.add(rank.key)
         if entered != self.members:
             return
-        schedules = {self.schedule_of(name) for name in self.members}
+        schedules = {self.schedule_of(name) for name, _ in self.members}
         assert len(schedules) == 1, f"at step {rank.state.step}: {schedules}"
-        for name in sorted(self.members):
-            other = self.here[name]
+        for key in sorted(self.members):
+            other = self.here[key]
             assert other.where == collective
             other.soon(self.world.random.uniform(0.0005, 0.004), other.passes)
 
@@ -113,8 +120,13 @@ class Group:
         return NETWORK * self.world.random.uniform(0.5, 1.5)
 
     def leave(self, name: str) -> None:
+        """All ranks of a node are gone."""
+        for key in [key for key in self.here if key[0] == name]:
+            self.part(self.here[key])
+
+    def part(self, rank: "Rank") -> None:
         """A rank has gone, or has closed its side of the group."""
-        if self.here.pop(name, None) is None:
+        if self.here.pop(rank.key, None) is None:
             return
         self.closed = True
         for other in [*self.here.values()]:
@@ -135,16 +147,17 @@ class Group:
         step, incarnation = rank.state.step, self.round.incarnation
         known = self.world.saves.sealed.setdefault((incarnation, step), rank.state)
         assert known == rank.state
-        rank.node.sealed(self.round, step, waiting)
         sealed = self._sealed.setdefault(step, set())
-        sealed.add(rank.node.name)
+        sealed.add(rank.key)
+        if all(key in sealed for key in self.members if key[0] == rank.node.name):
+            rank.node.sealed(self.round, step, waiting)
         every = self.schedule_of(rank.node.name).checkpoint_every
         if sealed == self.members and (waiting or falls_on(step, every)):
             self._upload(step)
 
     def _upload(self, step: int) -> None:
         epoch, world = self.round.epoch, self.world
-        parts = [world.nodes[name] for name in sorted(self.members) if name in world.nodes]
+        parts = [world.nodes[name] for name in self._names if name in world.nodes]
         if not epoch:
             return
 
@@ -163,7 +176,7 @@ class Group:
         world, commit = self.world, Commit(epoch, step)
         world.commit = commit
         world.saves.committed[commit] = self._states[step]
-        for name in sorted(self.members):
+        for name in self._names:
             node = world.nodes.get(name)
             if node is not None:
                 node.post(events.CommitSeen(commit, node.now))
@@ -176,9 +189,12 @@ class Group:
 class Rank:
     """A worker: one process, with its state, which may be in several rounds one after another."""
 
-    def __init__(self, node: "SimNode", group: Group | None = None, beside: str = "") -> None:
+    def __init__(
+        self, node: "SimNode", local: int, group: Group | None = None, beside: str = ""
+    ) -> None:
         """Without a group it prepares beside a round."""
-        self.node, self.world = node, node.world
+        self.node, self.world, self.local = node, node.world, local
+        self.key: Key = (node.name, local)
         self.group = group
         """None while it prepares, or rests."""
         self.round = group.round.incarnation if group is not None else ""
@@ -191,7 +207,7 @@ class Rank:
         """Whether it has begun to train in its round."""
         self.first_at = self.last_at = 0.0
         self.alive, self.frozen, self.asked, self.killed = True, False, False, False
-        self.name = f"{self.round or f'beside-{beside}'}/0"
+        self.name = f"{self.round or f'beside-{beside}'}/{local}"
         self._lacks = True
         """Whether it restores in its round."""
         self._held: list[Callable[[], None]] = []
@@ -239,13 +255,14 @@ class Rank:
         self.alive = False
         self._at += 1
         if self.group is not None:
-            self.group.leave(self.node.name)
+            self.group.part(self)
             self.group = None
 
     def exits(self, code: int) -> None:
         """It ends by itself."""
         if self.alive:
-            self.node.worker_exits(self.round, code)
+            self.vanish()
+            self.node.ends(self.name, code, self)
 
     # -- a round begins ---------------------------------------------------------------------------
 
@@ -264,11 +281,11 @@ class Rank:
             return
         self._listens()
         self.comes_to("resting")
-        self.node.post(events.WorkerRests("", 0, Standing(0)))
+        self.node.post(events.WorkerRests("", self.local, Standing(0)))
 
     def _listens(self) -> None:
         if self.node.can_rest:
-            self.node.post(events.WorkerListens(self.round, 0))
+            self.node.post(events.WorkerListens(self.round, self.local))
 
     def is_told(self, group: Group, *, restores: bool) -> None:
         """Its agent tells a worker that rests of the round to go on in."""
@@ -393,11 +410,12 @@ class Rank:
             return
         group = self._group()
         self.comes_to("resting")
-        group.leave(self.node.name)
+        group.part(self)
         self.group = None
         change: Change = "dirty" if self.world.sharded else self.change
         standing = Standing(self.state.step, change)
-        self.node.post(events.WorkerRests(self.round, 0, standing, broken, broken and "a trace"))
+        told = (self.round, self.local, standing, broken, broken and "a trace")
+        self.node.post(events.WorkerRests(*told))
 
     def _group(self) -> Group:
         assert self.group is not None

@@ -17,8 +17,9 @@ from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import decide
 from spotelastic.agent.executor import AgentExecutor
-from spotelastic.agent.node_processes import STORE_TRIES, NodeProcesses
+from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.observe import observe
+from spotelastic.agent.round_stores import STORE_TRIES
 from spotelastic.agent.state.events import Exited, LocalEvent
 from spotelastic.agent.state.values import NEW, NodeState, Workers
 from spotelastic.agent.workers.pool import StartOrder, Warm, Zygote

@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotelastic.rendezvous.in_place import FRUITLESS, agreed_step, fallen, keepers, source
 from spotelastic_checkpoints.types import Holder, Resume
 
 from spotelastic.model.in_place import Change, Standing
 from spotelastic.model.job import Failure
 from spotelastic.model.round import Acknowledgement, Member, Round
+from spotelastic.rendezvous.sources.in_place import FRUITLESS, agreed_step, fallen, keepers, source
 
 CHANGES = get_args(Change)
 STANDINGS = st.lists(
