@@ -86,7 +86,8 @@ def test_many_rounds_leave_nothing_behind(cases: dict[str, Told], compiled: str)
         descriptors, threads, graphs = zip(*((each[1:4]) for each in told), strict=True)
         assert max(descriptors[-5:]) <= max(descriptors[2:7]) + 2
         assert max(threads[-5:]) <= max(threads[:5]) + 1
-        assert graphs[-1] == graphs[0] > 0
+        assert graphs[-1] == graphs[0]
+        assert graphs[0] or compiled == "around"  # of which torch itself may compile nothing
     parameters = [[each[4] for each in found["told"][number]] for number in ("0", "1")]
     assert parameters[0] == parameters[1]
 

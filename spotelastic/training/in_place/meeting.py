@@ -192,7 +192,7 @@ def _restore_on(restoring: list[int], training: LoopParts, ranks: Ranks, step: i
     group = dist.new_group(restoring, backend="gloo")
     if ranks.rank not in restoring:
         return
-    found = training.restore(ranks.on(group))
+    found = training.restore(ranks.on(group, restoring))
     dist.destroy_process_group(group)
     if found != step:
         raise SpotelasticError(f"step {step} cannot be restored on the ranks that lack it")

@@ -47,23 +47,25 @@ class Ranks:
     """A name that exactly the ranks of one node share."""
     group: Any = None
     """Process group that carries Python objects between all ranks; None for a single process."""
+    some: tuple[int, ...] = ()
+    """The ranks of the group; empty: all."""
 
     def gather(self, value: T) -> list[T]:
         """Return the value of every rank of the group, by rank."""
         if self.group is None:
             return [value]
-        values: list[Any] = [None] * dist.get_world_size(self.group)
+        values: list[Any] = [None] * (len(self.some) or self.world_size)
         dist.all_gather_object(values, value, group=self.group)
         return values
 
     @property
     def leads(self) -> bool:
         """Whether this rank does what one of the group does for all."""
-        return self.group is None or dist.get_rank(self.group) == 0
+        return self.rank == (self.some or (0,))[0]
 
-    def on(self, group: Any) -> "Ranks":
+    def on(self, group: Any, some: Sequence[int]) -> "Ranks":
         """Return the same place, with a group of some of the ranks."""
-        return replace(self, group=group)
+        return replace(self, group=group, some=tuple(some))
 
 
 @dataclass(frozen=True, slots=True)
