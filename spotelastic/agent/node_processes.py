@@ -27,6 +27,7 @@ from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
+from spotelastic.agent.state.round_line import describe_round
 from spotelastic.agent.state.values import (
     NodeState,
     RestingWorkers,
@@ -57,7 +58,6 @@ from spotelastic.linux import (
     interface_of,
     mark,
 )
-from spotelastic.model.counting import counted
 from spotelastic.model.in_place import Enter, Rest
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round, RoundEnd
@@ -311,7 +311,7 @@ class NodeProcesses:
             self._logs.has_become(local_rank, first + local_rank)
         if not all_told:  # the others would wait for it
             return self._end_rest(resting)
-        logger.info(_describe(round_, member))
+        logger.info(describe_round(round_, member))
         told = (round_.incarnation, round_.number, first, round_.epoch, step)
         return [events.WorkersEntered(*told)]
 
@@ -393,7 +393,7 @@ class NodeProcesses:
         self._kills = memory.kills()
         folder = self.config.round_logs(round_.number)
         alive = self._fork(round_.incarnation, round_, member, settings, folder)
-        logger.info(_describe(round_, member))
+        logger.info(describe_round(round_, member))
         first, step = round_.first_rank(member.slot), round_.resume.step
         return [
             events.WorkersStarted(
@@ -493,20 +493,3 @@ def stacks(folder: Path, rank: int | str) -> Path:
     request.
     """
     return folder / f"rank-{rank}.stack"
-
-
-def _describe(round_: Round, member: Member) -> str:
-    source = {
-        "fresh": "no saved step to go on from",
-        "memory": f"from step {round_.resume.step} in memory",
-        "store": f"from step {round_.resume.step} in the object store",
-    }[round_.resume.kind]
-    if round_.in_place == "keep":
-        source = f"on from step {round_.resume.step} in place"
-    workers = counted(round_.world_size, "worker")
-    if any(other.workers != member.workers for other in round_.members):
-        workers = f"{workers} ({member.workers} of them here)"
-    return (
-        f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
-        f"{len(round_.members)}, {workers}, {source}"
-    )

@@ -98,6 +98,19 @@ def test_a_worker_that_fails_is_replaced_alone(word: str) -> None:
     assert kept == ["n0", "n2"], "the same processes from beginning to end"
 
 
+def test_one_of_two_workers_of_a_node_fails_and_both_are_replaced() -> None:
+    """The node's part of the state is not whole any more; the other nodes lose nothing."""
+    world = cluster(3, replace(SETTINGS, workers=2))
+    ranks = {name: [*node.processes.ranks] for name, node in world.nodes.items()}
+    until(world, "voting", "n1").exits(1)
+    second = started(world, 2)
+    assert (second.in_place, second.world_size, len(second.charged)) == ("keep", 4, 1)
+    finish(world)
+    assert lost(world) == 0
+    kept = [name for name, node in world.nodes.items() if node.processes.ranks == ranks[name]]
+    assert kept == ["n0", "n2"]
+
+
 @pytest.mark.parametrize("word", STEP_WORDS)
 def test_a_worker_that_fails_where_the_others_are_too_few_costs_a_snapshot_interval(
     word: str,
