@@ -64,7 +64,7 @@ class VirtualProcesses:
         member = round_.member(self._node.name)
         assert member is not None
         snapshot = Snapshot(
-            round_.incarnation, step, "layout", (member.slot,), round_.world_size,
+            round_.incarnation, step, "layout", round_.ranks(member), round_.world_size,
             whole=not self._world.sharded,
         )  # fmt: skip
         return self.daemon.seal(snapshot, due=due, urgent=urgent)

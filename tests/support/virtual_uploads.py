@@ -181,12 +181,13 @@ class VirtualUploads:
                 return
 
     def _send(self, save: VirtualSave) -> Iterator[float]:
-        (rank,), ranks = save.snapshot.ranks, save.snapshot.world_size
-        if not self.commits.has_manifest(save.commit, rank):
+        ranks, size = save.snapshot.ranks, save.snapshot.world_size
+        if not all(self.commits.has_manifest(save.commit, rank) for rank in ranks):
             yield self._upload
             if not self._holds(save.snapshot):
                 raise _Overwritten
-            put_part(self.commits, save.commit, rank, ranks, save.snapshot.incarnation)
+            for rank in ranks:
+                put_part(self.commits, save.commit, rank, size, save.snapshot.incarnation)
         self._sent, self._away = True, False
 
     def _record(self, save: VirtualSave) -> Iterator[float]:
