@@ -23,8 +23,8 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve
 
-.PHONY: help install linux demo docs test test-fast test-examples test-programs test-conformance test-aws soak \
-  bench dist smoke clean lock
+.PHONY: help install linux demo docs test test-fast lint types types-on-macos test-examples test-programs \
+  test-conformance test-aws soak bench dist smoke clean lock
 
 help:
 	@echo "make install   build .venv with everything"
@@ -80,19 +80,24 @@ docs: install
 	@echo "build/site is ready: $(PYTHON) -m http.server -d build/site"
 
 test: linux install
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy $(ON_MACOS)
-	$(VENV)/bin/lint-imports
+	@# Each of these takes one core.
+	$(MAKE) --no-print-directory --output-sync -j 2 types lint types-on-macos
 	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
-test-fast: linux install
+test-fast: linux install lint
+	$(VENV)/bin/pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder tests/unit \
+	  --ignore tests/unit/aws  # which wait for an emulated account
+
+lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder tests/unit \
-	  --ignore tests/unit/aws  # which wait for an emulated account
+
+types: install
+	$(VENV)/bin/mypy
+
+types-on-macos: install
+	$(VENV)/bin/mypy $(ON_MACOS)
 
 test-examples: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'

@@ -7,6 +7,7 @@ the connection of the first command that uses the cloud, which then ends with it
 """
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -75,8 +76,12 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
         conditions=Conditions(**settings["conditions"]),
     )
+    # What moto brings stays. Half of the start would go into looking for garbage among it.
+    gc.disable()
     server = Server(config, lost=over.set)
     server.start()
+    gc.freeze()
+    gc.enable()
     try:
         info = CloudInfo(
             endpoint=server.endpoint,

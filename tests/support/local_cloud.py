@@ -55,7 +55,7 @@ def until(probe: Callable[[], T], timeout: float = PATIENT) -> T:
     deadline = time.monotonic() + timeout
     while not (answer := probe()):
         assert time.monotonic() < deadline, f"still {answer!r} after {timeout:.0f} s"
-        time.sleep(0.02)
+        time.sleep(0.05)
     return answer
 
 

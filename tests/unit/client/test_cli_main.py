@@ -1,6 +1,7 @@
 """The command line as a whole: its help, its speed of import, its one-line errors."""
 
 import errno
+import json
 import re
 import subprocess
 import sys
@@ -17,25 +18,54 @@ COMMANDS = (
 )
 
 
+ENVIRONMENT = {
+    "PATH": str(Path(sys.executable).parent),
+    "SPOTELASTIC_HOME": "/nonexistent",
+    "HOME": "/nonexistent",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "COLUMNS": "200",
+}
+
+
 def spotelastic(
     *args: str, cwd: Path | None = None, home: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {
-        "PATH": str(Path(sys.executable).parent),
-        "SPOTELASTIC_HOME": str(home or "/nonexistent"),
-        "HOME": "/nonexistent",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "COLUMNS": "200",
-    }
     return subprocess.run(
         [sys.executable, "-m", "spotelastic", *args],
         cwd=cwd,
-        env=environment,
+        env=ENVIRONMENT | ({"SPOTELASTIC_HOME": str(home)} if home else {}),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from spotelastic.cli.main import main
+told = []
+for line in json.loads(sys.argv[1]):
+    sys.argv = ["spotelastic", *line]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    told.append((line, code, out.getvalue(), err.getvalue()))
+json.dump(told, sys.stdout)
+"""
+
+
+def in_one_process(*lines: tuple[str, ...]) -> list[subprocess.CompletedProcess[str]]:
+    """Each process spends half a second before it does anything."""
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps(lines)]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [subprocess.CompletedProcess(*told) for told in json.loads(done.stdout)]
 
 
 @pytest.mark.parametrize(
@@ -82,42 +112,39 @@ def test_the_version_is_told() -> None:
     assert spotelastic("--version").stdout.startswith("spotelastic 0.")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_an_example(command: str) -> None:
-    told = spotelastic(command, "--help")
-    assert told.returncode == 0
-    assert "Example" in told.stdout
-    assert f"spotelastic {command}" in told.stdout.split("Example")[1]
+def test_every_command_explains_itself_with_an_example() -> None:
+    helps = in_one_process(*((command, "--help") for command in COMMANDS))
+    for command, told in zip(COMMANDS, helps, strict=True):
+        assert told.returncode == 0, command
+        assert "Example" in told.stdout, command
+        assert f"spotelastic {command}" in told.stdout.split("Example")[1]
 
 
-@pytest.mark.parametrize(
-    "command", ["status", "logs", "events", "report", "stop", "restart", "scale", "down", "ls"]
-)
-def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) -> None:
-    told = spotelastic(command, "--local")
-    assert told.returncode == 2
-    assert told.stdout == ""
-    assert told.stderr.count("\n") == 1
-    assert "no local cloud is running" in told.stderr
+def test_without_a_local_cloud_each_command_says_so_in_one_line() -> None:
+    asking = ("status", "logs", "events", "report", "stop", "restart", "scale", "down", "ls")
+    for told in in_one_process(*((command, "--local") for command in asking)):
+        assert (told.returncode, told.stdout) == (2, ""), told
+        assert told.stderr.count("\n") == 1, told
+        assert "no local cloud is running" in told.stderr, told
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("frobnicate", "no such command: frobnicate"),
-        ("up --local --frobnicate x.py", "no such option: --frobnicate"),
-        ("up --local --min two x.py", "--min: needs a whole number"),
-        ("interrupt i-1 --in soon", "--in: "),
-        ("interrupt i-1 --in inf", "--in: "),
-        ("logs --rank -1", "--rank: "),
-    ],
-)
-def test_a_mistyped_line_is_told_in_one(line: str, words: str) -> None:
-    told = spotelastic(*line.split())
-    assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr.count("\n") == 1
-    assert words in told.stderr
-    assert "--help" in told.stderr
+MISTYPED = {
+    "frobnicate": "no such command: frobnicate",
+    "up --local --frobnicate x.py": "no such option: --frobnicate",
+    "up --local --min two x.py": "--min: needs a whole number",
+    "interrupt i-1 --in soon": "--in: ",
+    "interrupt i-1 --in inf": "--in: ",
+    "logs --rank -1": "--rank: ",
+}
+
+
+def test_a_mistyped_line_is_told_in_one() -> None:
+    lines = (tuple(line.split()) for line in MISTYPED)
+    for words, told in zip(MISTYPED.values(), in_one_process(*lines), strict=True):
+        assert (told.returncode, told.stdout) == (2, ""), told
+        assert told.stderr.count("\n") == 1, told
+        assert words in told.stderr
+        assert "--help" in told.stderr
 
 
 @pytest.mark.parametrize(

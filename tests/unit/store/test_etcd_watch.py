@@ -68,7 +68,7 @@ def created() -> Any:
 
 
 def changed(revision: int) -> Any:
-    event = {"kv": {"key": b"/a", "mod_revision": revision}}
+    event = {"kv": {"key": b"/a", "value": b"%d" % revision, "mod_revision": revision}}
     header = rpc.ResponseHeader(cluster_id=1, raft_term=1, revision=revision + 100)
     return rpc.WatchResponse(header=header, events=[event])
 
