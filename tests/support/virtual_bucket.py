@@ -4,6 +4,7 @@ What is committed in it, and who is fenced, is decided by the real commit protoc
 """
 
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,18 @@ from support.committing import Auditor, put_part
 from support.stores import Interposed, MemoryStorage
 
 OWNER = "sim"
+
+
+class AtOnce(Executor):
+    """Does what it is given in the thread that asks."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +44,12 @@ class VirtualBucket:
         self.claims: dict[int, StoredSaves] = {}
         """By epoch: what was there when it was claimed."""
         self._storage = MemoryStorage(self.auditor)
-        self._outside = Commits(self._storage, OWNER)
+        self._outside = Commits(self._storage, OWNER, AtOnce())
         """Of somebody who is no node of the cluster, and is always answered."""
 
     def commits(self) -> Commits:
         """Returns the commit protocol as one daemon carries it out."""
-        return Commits(Interposed(self._storage, self._carried_out), OWNER)
+        return Commits(Interposed(self._storage, self._carried_out), OWNER, AtOnce())
 
     @property
     def latest(self) -> Commit | None:

@@ -19,7 +19,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -121,10 +121,11 @@ def step_folders(keys: Iterable[str]) -> Mapping[Commit, StepFolder]:
 class Commits:
     """The checkpoints of one storage, as the run `owner` reads and writes them."""
 
-    def __init__(self, storage: Storage, owner: str) -> None:
+    def __init__(self, storage: Storage, owner: str, readers: Executor | None = None) -> None:
+        """`readers` read manifests; by default, threads of its own."""
         self.storage = storage
         self.owner = owner
-        self._readers = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="manifests")
+        self._readers = readers or ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="manifests")
         self._one_claim = threading.Lock()
         self._claiming: tuple[str, int] | None = None
         """Nonce of a claim whose outcome is not known yet, and the epoch before it."""
