@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which each rank would import with its first optimizer
 import torch.distributed as dist
 
 
