@@ -30,7 +30,7 @@ from spotelastic.agent.state import events, failures
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.progress import newest, newest_commit, progress
 from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
-from spotelastic.agent.workers.trouble import WorkerTrouble
+from spotelastic.agent.workers.trouble import WorkerTrouble, without_advice
 from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
@@ -307,7 +307,8 @@ class AgentExecutor:
             trouble = self._processes.failure(workers, first)
         else:
             _, message, trace = broken
-            trouble = WorkerTrouble(message, trace, self._processes.log(workers, first.local_rank))
+            log = self._processes.log(workers, first.local_rank)
+            trouble = WorkerTrouble(without_advice(message), trace, log)
         found = failures.of_worker(self._blank(workers.round), workers, first, trouble)
         found = replace(found, broken=broken is not None)
         return self._report(found, f"rank {found.rank}: {found.message}")

@@ -7,7 +7,6 @@ with it (parent-death signal, and a sweep for detached ones), which is reported 
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -21,14 +20,10 @@ from typing import Any
 from spotelastic_checkpoints.isolated import command
 
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
+from spotelastic.agent.workers.trouble import without_advice
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked
 from spotelastic.signals import send
-
-_GLOO = re.compile(
-    r"\[[^\]\s]*/gloo/[^\]\s]*:\d+\] (.*?)\.?\s+This is typically caused by .*?GLHF!( \S*)?",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +179,6 @@ def _has_input() -> bool:
         return os.get_inheritable(0)
     except OSError:
         return False
-
-
-def without_advice(message: str) -> str:
-    """What failed in a collective, without gloo's place in its source and its advice.
-
-    The advice is to look at the worker that failed first, which is reported anyway.
-    """
-    return _GLOO.sub(r"\1", message)
 
 
 def read_error_file(path: Path) -> tuple[str, str]:

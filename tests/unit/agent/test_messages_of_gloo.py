@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.agent.workers.pool import read_error_file, without_advice
+from spotelastic.agent.workers.pool import read_error_file
+from spotelastic.agent.workers.trouble import without_advice
 
 PEER_GOES = """
 import os, sys
