@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "3a647bea419e1a42bf778e8271b3fef1f10fb5d03eb2eb41a96278e40e2961fe",
+    "v1.1": "5d778c1575220d63d73cb923d2aa9231596787583fa0dbe34769ed49ca8e19f0",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -55,6 +55,7 @@ class Worker:
 class Plan:
     """What the agent does on its own account."""
 
+    within: float = WITHIN
     asks: bool = True
     """Whether workers are asked to rest when one of them has gone. Otherwise they see it alone."""
     restores_from: Callable[[], Resume] | None = None
@@ -138,7 +139,7 @@ class Agent:
             worker.control.send(msgspec.json.encode(order))
 
     def serve(self) -> None:
-        deadline = time.monotonic() + WITHIN
+        deadline = time.monotonic() + self.plan.within
         while self.living:
             if self.plan.looks is not None:
                 self.plan.looks(self)

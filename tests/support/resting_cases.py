@@ -14,6 +14,10 @@ import torch._dynamo  # noqa: F401  # which optimizers import: once for all work
 from support import losing_ranks, resting_often, resting_restored
 from support.resting_agent import Case
 
+TRIES = 5
+"""Of cases that close many groups: gloo wakes about one in a hundred waiting ranks not at all. An
+agent kills these.
+"""
 CASES = losing_ranks.CASES | resting_often.CASES | resting_restored.CASES
 
 
@@ -31,18 +35,24 @@ def written(folder: Path, name: str, case: Case) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     for name in sys.argv[2:] or CASES:
-        if os.fork():
-            _, status = os.wait()
-            if status:
-                sys.exit(f"{name}: failed")
-            continue
-        code = 1
-        try:
-            written(folder, name, CASES[name])
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
+        tries = TRIES if name in resting_often.CASES else 1
+        if all(in_a_child(folder / str(turn), folder, name) for turn in range(tries)):
+            sys.exit(f"{name}: failed")
+
+
+def in_a_child(own: Path, folder: Path, name: str) -> int:
+    """Return the exit status of one try: 0 for a success, which is written down."""
+    own.mkdir(exist_ok=True)
+    if os.fork():
+        return os.wait()[1]
+    code = 1
+    try:
+        written(own, name, CASES[name])
+        (own / f"{name}.json").rename(folder / f"{name}.json")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
 
 
 if __name__ == "__main__":

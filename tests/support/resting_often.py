@@ -135,7 +135,7 @@ def end() -> None:
 
 
 CASES: dict[str, Case] = {
-    "within": lambda folder: run(2, often("within"), folder / "within", Plan(on_told=ask)),
-    "around": lambda folder: run(2, often("around"), folder / "around", Plan(on_told=ask)),
+    "within": lambda folder: run(2, often("within"), folder / "within", Plan(25.0, on_told=ask)),
+    "around": lambda folder: run(2, often("around"), folder / "around", Plan(25.0, on_told=ask)),
     "idioms": lambda folder: run(3, idioms, folder / "idioms", Plan()),
 }

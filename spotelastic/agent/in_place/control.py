@@ -21,6 +21,7 @@ PACKET = 1 << 20
 """Most bytes of a message. The variables of a worker's environment are most of the largest."""
 _PEER = struct.Struct("3i")
 """Process, user and group of the other side of a Unix socket."""
+_DECODER: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _JOIN = 5.0
 
 ControlEvent = WorkerListens | WorkerRests | WorkerDeaf
@@ -88,7 +89,7 @@ class WorkerControl:
         assert isinstance(channel, socket.socket)
         try:
             data = channel.recv(PACKET, socket.MSG_DONTWAIT)
-            message = msgspec.json.decode(data, type=FromWorker) if data else None
+            message = _DECODER.decode(data) if data else None
         except BlockingIOError:
             return
         except (OSError, msgspec.MsgspecError):

@@ -27,6 +27,7 @@ PACKET = 1 << 20
 """Bytes of the longest message: it has all variables of a worker's environment."""
 CONNECT_WITHIN = 5.0
 """Seconds within which the agent has to accept the connection."""
+_DECODER: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)
 AGAIN = 0.05
 """Seconds after which the main thread is woken again, until it rests: it may just be making a
 group.
@@ -88,7 +89,7 @@ class Control:
     def _read(self) -> None:
         with self._socket:
             while data := self._received():
-                message = msgspec.json.decode(data, type=ToWorker)
+                message = _DECODER.decode(data)
                 with self._changed:
                     match message:
                         case Enter(round=round_):

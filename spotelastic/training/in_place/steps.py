@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import torch
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.types import Resume
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -152,7 +152,7 @@ class Steps:
             self._meeting = Meeting.of_prepared(self._training, variables)
             self._meeting.enter(self._meeting.rest(nothing), nothing)
             return True
-        resume = msgspec.json.decode(variables["SPOTELASTIC_RESUME"], type=Resume)
+        resume = from_json(variables["SPOTELASTIC_RESUME"], Resume)
         join(self._training, variables, resume.step, restores=True)
         return True
 

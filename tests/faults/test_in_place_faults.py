@@ -1,0 +1,151 @@
+"""Real nodes whose workers outlive their round: no step is lost, and no process of the others."""
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.launcher import Run, descendants, running, vanish
+
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
+
+pytestmark = pytest.mark.faults
+
+SCRIPT = Path(__file__).parent.parent / "support" / "train_in_place.py"
+ALL = ("a", "b", "c")
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdMember]:
+    with standalone(tmp_path / "etcd") as member:
+        yield member
+
+
+@pytest.fixture
+def three(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
+    """Three nodes that train, of which all but one may be lost."""
+    script = (str(SCRIPT), str(tmp_path), "100000", "0.02")
+    name = uuid.uuid4().hex
+    with running(etcd.endpoint, name, tmp_path, nnodes="1:4", script=script) as run:
+        for node in ALL:
+            run.add(node)
+        # Some may have come a moment later, and entered in place already.
+        begun = run.trains(*ALL)
+        run.trains(*ALL, beyond=begun.resume.step + 20)
+        yield run
+
+
+def made(run: Run, node: str) -> list[tuple[int, int, str]]:
+    """(step, pid, sum of the parameters) of each step that counts on the node."""
+    rows = (run.folder / f"{node}.steps").read_text().splitlines(keepends=True)
+    words = [row.split() for row in rows if row.endswith("\n")]
+    return [(int(step), int(pid), total) for _, step, _, pid, total in words]
+
+
+def none_was_lost(run: Run) -> None:
+    """No node has made a step twice or left one out, and all had the same parameters at each."""
+    sums: dict[int, set[str]] = {}
+    for node in run.nodes:
+        steps = made(run, node)
+        for (before, *_), (after, *_) in pairwise(steps):
+            assert after > before, f"{node} has made step {after} after step {before}"
+        for step, _, total in steps:
+            sums.setdefault(step, set()).add(f"{float(total):.9g}")
+    assert sorted(sums) == list(range(min(sums), max(sums) + 1))
+    assert not {step: found for step, found in sums.items() if len(found) > 1}
+
+
+def kept_its_process(run: Run, node: str, pid: int) -> None:
+    assert run.nodes[node].workers() == [pid]
+    steps = [step for step, *_ in made(run, node)]
+    assert steps == list(range(steps[0], steps[0] + len(steps)))
+
+
+def test_a_worker_that_is_killed_costs_no_step_and_no_process_of_its_peers(three: Run) -> None:
+    pids = {node: three.nodes[node].workers()[0] for node in ALL}
+    os.kill(pids["c"], signal.SIGKILL)
+    two = three.trains("a", "b")
+    assert (two.cause, two.in_place) == ("worker", "keep")
+    again = three.trains(*ALL)
+    assert again.in_place == "keep", "it restores alone"
+    three.trains(*ALL, beyond=again.resume.step + 20)
+    for node in "a", "b":
+        kept_its_process(three, node, pids[node])
+    none_was_lost(three)
+
+
+def _vanish(run: Run) -> None:
+    vanish(run.nodes.pop("c"))
+
+
+def _freeze(run: Run) -> None:
+    agent = run.nodes["c"].process.pid
+    for pid in (agent, *descendants(agent)):
+        os.kill(pid, signal.SIGSTOP)
+
+
+def _freeze_worker(run: Run) -> None:
+    os.kill(run.nodes["c"].workers()[0], signal.SIGSTOP)
+    os.kill(run.nodes["c"].process.pid, signal.SIGSTOP)
+
+
+def _kill_agent(run: Run) -> None:
+    run.nodes["c"].kill()
+
+
+def _leave(run: Run) -> None:
+    run.nodes["c"].signal(signal.SIGTERM)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("strike", [_vanish, _freeze, _freeze_worker, _kill_agent, _leave])
+def test_a_node_that_goes_costs_no_step_and_no_process(
+    three: Run, strike: Callable[[Run], None]
+) -> None:
+    pids = {node: three.nodes[node].workers()[0] for node in ("a", "b")}
+    strike(three)
+    two = three.trains("a", "b")
+    assert two.in_place == "keep"
+    three.trains("a", "b", beyond=two.resume.step + 20)
+    for node, pid in pids.items():
+        kept_its_process(three, node, pid)
+    if "c" in three.nodes:
+        _end(three, "c")
+    none_was_lost(three)
+
+
+def _end(run: Run, node: str) -> None:
+    """Ends what a test has left frozen."""
+    pid = run.nodes[node].process.pid
+    for each in (*descendants(pid), pid):
+        os.kill(each, signal.SIGCONT)
+    run.nodes[node].process.kill()
+    run.nodes[node].process.wait()
+
+
+@pytest.mark.soak
+def test_a_run_shrinks_and_grows_in_the_same_processes(three: Run) -> None:
+    """4, 2, 3, 1, 4 nodes; node a lives through all of it."""
+    pid = three.nodes["a"].workers()[0]
+
+    def settle(*names: str) -> None:
+        begun = three.trains(*names)
+        assert begun.in_place == "keep", begun.reason
+        three.trains(*names, beyond=begun.resume.step + 10)
+
+    three.add("d")
+    settle("a", "b", "c", "d")
+    vanish(three.nodes.pop("c"), three.nodes.pop("d"))
+    settle("a", "b")
+    three.add("e")
+    settle("a", "b", "e")
+    vanish(three.nodes.pop("b"), three.nodes.pop("e"))
+    settle("a")
+    for name in ("f", "g", "h"):
+        three.add(name)
+    settle("a", "f", "g", "h")
+    kept_its_process(three, "a", pid)
+    none_was_lost(three)
