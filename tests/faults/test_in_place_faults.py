@@ -1,5 +1,6 @@
 """Real nodes whose workers outlive their round: no step is lost, and no process of the others."""
 
+import contextlib
 import os
 import signal
 import uuid
@@ -121,7 +122,8 @@ def _end(run: Run, node: str) -> None:
     """Ends what a test has left frozen."""
     pid = run.nodes[node].process.pid
     for each in (*descendants(pid), pid):
-        os.kill(each, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGCONT)
     run.nodes[node].process.kill()
     run.nodes[node].process.wait()
 
