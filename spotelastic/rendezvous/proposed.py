@@ -5,11 +5,12 @@ a new proposal. At the start one source is chosen that all ranks resume from. A 
 than min nodes stays as it is and waits.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from spotelastic_checkpoints.types import Commit, Resume
 
+from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Round, Streak
 from spotelastic.rendezvous import intervals, restarts
@@ -162,20 +163,9 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     held += [Held(name, offer.daemon, offer.snapshots) for name, offer in offers.items()]
     resume = choose(round_.parent, round_.lineage, held, _commits(acks), round_.known)
     kept = in_place.keepers(round_, acks)
-    standings = [standing for each in kept.values() for standing in each]
-    step = in_place.agreed_step(standings)
-    if step is not None and not is_newest(round_.parent, step, _commits(acks), round_.known):
-        step = None  # the storage has a later one
-    whole = len(kept) == len(round_.members)
-    own = in_place.source(round_, step, resume, all_keep=whole)
-    planned = round_.cause not in (*restarts.FAILURES, "loss")
-    others_wait = step is not None and not whole and not (own and planned)
-    if others_wait and _can_do_without(at, kept):
-        # They lose nothing, and wait for nobody. The others come when all have agreed on a step.
-        eligible = eligible_nodes(at, round_)
-        return _repropose(at, round_, {node: eligible[node] for node in kept})
-    if own is not None:
-        return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
+    going_on = _keep(at, round_, acks, kept, resume)
+    if going_on is not None:
+        return going_on
     offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
     offers_until = at.seen.round_at + OFFER_WITHIN
     more = at.now < offers_until and not offered >= set(others)
@@ -184,6 +174,31 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     # What nobody has saved cannot be put back: a fresh start takes fresh processes.
     how: InPlace = "restore" if kept and resume.kind != "fresh" else ""
     return _hold_back(at, round_, resume) or _start(at, round_, resume, acks, how)
+
+
+def _keep(
+    at: Moment,
+    round_: Round,
+    acks: list[Acknowledgement],
+    kept: Mapping[str, tuple[Standing, ...]],
+    chosen: Resume,
+) -> RoundDecision | None:
+    """Goes on from the state that the workers of the `kept` members have, if they agree on a step
+    and the storage has no later one. `chosen` is what all members could restore.
+    """
+    step = in_place.agreed_step([standing for each in kept.values() for standing in each])
+    if step is None or not is_newest(round_.parent, step, _commits(acks), round_.known):
+        return None
+    whole = len(kept) == len(round_.members)
+    own = in_place.source(round_, step, chosen, all_keep=whole)
+    planned = round_.cause not in (*restarts.FAILURES, "loss")
+    if not whole and not (own and planned) and _can_do_without(at, kept):
+        # They lose nothing, and wait for nobody. The others come when all have agreed on a step.
+        eligible = eligible_nodes(at, round_)
+        return _repropose(at, round_, {node: eligible[node] for node in kept})
+    if own is None:
+        return None
+    return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
 
 
 def _can_do_without(at: Moment, kept: Collection[str]) -> bool:

@@ -110,7 +110,7 @@ class Checkpointer:
         self._last_committing = 0
         """The last step that was sealed to be committed."""
         self._own = OwnValues()
-        training = LoopParts(
+        loop = LoopParts(
             state=self._state,
             groups=groups,
             last_step=lambda: self._last_step,
@@ -123,7 +123,7 @@ class Checkpointer:
             resumed=self._resumed,
             complain=self._complain,
         )
-        self._steps = Steps(training)
+        self._steps = Steps(loop)
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:

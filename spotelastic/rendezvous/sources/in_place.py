@@ -52,14 +52,12 @@ def keepers(round_: Round, acks: Iterable[Acknowledgement]) -> dict[str, tuple[S
     }
 
 
-def source(round_: Round, step: int | None, chosen: Resume, *, all_keep: bool) -> Resume | None:
-    """Returns what a round resumes from whose workers go on from `step`; None if they cannot.
+def source(round_: Round, step: int, chosen: Resume, *, all_keep: bool) -> Resume | None:
+    """Returns what a round resumes from whose workers go on from `step`; None if some could not.
 
     `chosen` is what all members could restore. Members without a state of their own need it, and
     it has to be the very step at which the others are.
     """
-    if step is None:
-        return None
     if all_keep:
         return Resume("memory", step, round_.parent)
     same = chosen.kind == "memory" and chosen.incarnation == round_.parent

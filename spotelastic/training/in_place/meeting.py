@@ -52,12 +52,12 @@ class LoopParts:
 class Meeting:
     """A worker's connection to the agent, and the way from one round into the next."""
 
-    def __init__(self, training: LoopParts, connection: Control) -> None:
-        self._training = training
+    def __init__(self, loop: LoopParts, connection: Control) -> None:
+        self._loop = loop
         self._control = connection
 
     @classmethod
-    def of(cls, training: LoopParts, environ: Mapping[str, str] = os.environ) -> "Meeting | None":
+    def of(cls, loop: LoopParts, environ: Mapping[str, str] = os.environ) -> "Meeting | None":
         """Return one where this worker can rest, and tell the agent so; None where it cannot.
 
         What stands in the way is told once, by the first rank.
@@ -65,26 +65,26 @@ class Meeting:
         path = environ.get(control.VARIABLE)
         if not path:
             return None
-        ranks = training.ranks()
-        problem = training.groups.problem(ranks.group) or models.problem(training.state)
+        ranks = loop.ranks()
+        problem = loop.groups.problem(ranks.group) or models.problem(loop.state)
         if problem:
             if ranks.rank == 0:
-                training.complain(
+                loop.complain(
                     f"steps go on in new processes when the nodes change, not in place: {problem}"
                 )
             return None
         round_, local_rank = environ["SPOTELASTIC_ROUND"], ranks.local_rank
         try:
-            found = Control(path, round_, local_rank, training.groups.wake)
+            found = Control(path, round_, local_rank, loop.groups.wake)
         except OSError:
             return None  # the agent is gone, which ends this process
-        return cls(training, found)
+        return cls(loop, found)
 
     @classmethod
-    def of_prepared(cls, training: LoopParts, environ: Mapping[str, str]) -> "Meeting":
+    def of_prepared(cls, loop: LoopParts, environ: Mapping[str, str]) -> "Meeting":
         """Return that of a worker that is in no round yet. Raises `OSError` without an agent."""
         path, local_rank = environ[control.VARIABLE], int(environ["SPOTELASTIC_LOCAL_RANK"])
-        return cls(training, Control(path, "", local_rank, training.groups.wake))
+        return cls(loop, Control(path, "", local_rank, loop.groups.wake))
 
     @property
     def asked(self) -> bool:
@@ -96,12 +96,12 @@ class Meeting:
 
         With a group that the script has made since, this worker cannot go on.
         """
-        others = self._training.groups.others(self._training.ranks().group)
+        others = self._loop.groups.others(self._loop.ranks().group)
         return not others and self._is_of_groups(error)
 
     def _is_of_groups(self, error: BaseException) -> bool:
         return failures.is_of_collective(error) or (
-            self._training.groups.is_closed and failures.is_of_closed_group(error)
+            self._loop.groups.is_closed and failures.is_of_closed_group(error)
         )
 
     def has_gradients(self) -> None:
@@ -111,7 +111,7 @@ class Meeting:
         """
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.current_stream().synchronize()
-            if self._training.groups.is_closed:
+            if self._loop.groups.is_closed:
                 raise dist.DistError("the process group was closed during the step")
 
     def vote(self) -> None:
@@ -119,7 +119,7 @@ class Meeting:
 
         Where this worker was asked to rest, that is raised: it enters no collective any more.
         """
-        ranks = self._training.ranks()
+        ranks = self._loop.ranks()
         if self.asked:
             raise dist.DistError("the agent wants this worker to leave the round")
         if ranks.world_size == 1:
@@ -128,7 +128,7 @@ class Meeting:
 
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
         """Leave the groups, which wakes the neighbours as well, and wait for another round."""
-        self._training.groups.close()
+        self._loop.groups.close()
         if error is None or self.asked:
             return self._control.rest(standing)
         trace = "".join(traceback.format_exception(error))[-TRACE:]
@@ -145,7 +145,7 @@ class Meeting:
                     f"from step {order.step} in place"
                 )
             try:
-                join(self._training, order.variables, order.step, restores=order.restores)
+                join(self._loop, order.variables, order.step, restores=order.restores)
             except Exception as error:
                 if not (self.asked or self._is_of_groups(error)):
                     raise
@@ -153,7 +153,7 @@ class Meeting:
                 continue
             if not self.asked:
                 return
-            standing = Standing(self._training.last_step())
+            standing = Standing(self._loop.last_step())
             order = self.rest(standing)
 
     def close(self) -> None:
@@ -161,18 +161,18 @@ class Meeting:
         self._control.close()
 
 
-def join(training: LoopParts, variables: Mapping[str, str], step: int, *, restores: bool) -> None:
+def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: bool) -> None:
     """Meet the other ranks of a round, and restore its step where the state does not count.
 
     Some of the ranks may restore while the others keep what they have.
     """
-    groups = training.groups
-    training.leave()
+    groups = loop.groups
+    loop.leave()
     groups.make(variables)
-    models.point_to_group(training.state, groups.former)
+    models.point_to_group(loop.state, groups.former)
     groups.former = None
-    training.enter()
-    ranks = training.ranks()
+    loop.enter()
+    ranks = loop.ranks()
     found = ranks.gather((variables["SPOTELASTIC_ROUND"], step, restores))
     if others := [rank for rank, theirs in enumerate(found) if theirs[:2] != found[ranks.rank][:2]]:
         theirs = found[others[0]]
@@ -181,18 +181,18 @@ def join(training: LoopParts, variables: Mapping[str, str], step: int, *, restor
         )
     restoring = [rank for rank, (*_, theirs) in enumerate(found) if theirs]
     if len(restoring) == ranks.world_size:
-        step = training.restore(ranks)
+        step = loop.restore(ranks)
     elif restoring:
-        _restore_on(restoring, training, ranks, step)
-    training.resumed(step)
+        _restore_on(restoring, loop, ranks, step)
+    loop.resumed(step)
 
 
-def _restore_on(restoring: list[int], training: LoopParts, ranks: Ranks, step: int) -> None:
+def _restore_on(restoring: list[int], loop: LoopParts, ranks: Ranks, step: int) -> None:
     """Have some ranks restore the step at which the others are. All call it, to make a group."""
     group = dist.new_group(restoring, backend="gloo")
     if ranks.rank not in restoring:
         return
-    found = training.restore(ranks.on(group, restoring))
+    found = loop.restore(ranks.on(group, restoring))
     dist.destroy_process_group(group)
     if found != step:
         raise SpotelasticError(f"step {step} cannot be restored on the ranks that lack it")

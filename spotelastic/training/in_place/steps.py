@@ -88,10 +88,10 @@ class _Attempt:
 class Steps:
     """The steps of one Checkpointer's loop."""
 
-    def __init__(self, training: LoopParts) -> None:
-        self._training = training
+    def __init__(self, loop: LoopParts) -> None:
+        self._loop = loop
         self._meeting: Meeting | None = None
-        self._undo = Undo(training.state)
+        self._undo = Undo(loop.state)
         self._attempt: _Attempt | None = None
         self._hook: RemovableHandle | None = None
         self._process = 0
@@ -110,7 +110,7 @@ class Steps:
         if not self._process:
             self._begin()
         while not self._are_done(total):
-            step = Step(self._training.last_step() + 1, self)
+            step = Step(self._loop.last_step() + 1, self)
             yield step
             if self._attempt is not None:
                 raise UsageError("checkpoint.steps(): the step before is still being made")
@@ -128,7 +128,7 @@ class Steps:
         """
         meeting = self._meeting
         while meeting is not None:
-            last = self._training.last_step()
+            last = self._loop.last_step()
             try:
                 if last >= total or meeting.asked:
                     meeting.vote()
@@ -138,22 +138,22 @@ class Steps:
                     raise
                 standing = Standing(last)
                 self._enter(meeting, meeting.rest(standing, error), standing)
-        return self._training.last_step() >= total
+        return self._loop.last_step() >= total
 
     def enter_prepared(self) -> bool:
         """Enter the round, where this process has only prepared until now. Returns whether it was
         so.
         """
-        variables = self._training.groups.prepares
+        variables = self._loop.groups.prepares
         if variables is None:
             return False
         if variables[IN_PLACE] == "prepare":  # beside a round: the agent tells which one to enter
             nothing = Standing(-1, "dirty")
-            self._meeting = Meeting.of_prepared(self._training, variables)
+            self._meeting = Meeting.of_prepared(self._loop, variables)
             self._meeting.enter(self._meeting.rest(nothing), nothing)
             return True
         resume = from_json(variables["SPOTELASTIC_RESUME"], Resume)
-        join(self._training, variables, resume.step, restores=True)
+        join(self._loop, variables, resume.step, restores=True)
         return True
 
     def close(self) -> None:
@@ -197,19 +197,19 @@ class Steps:
             if error is not None and not failures.is_unwinding(error):
                 return False
             self._begin_again(attempt)
-            self._enter(meeting, attempt.order, Standing(self._training.last_step()))
+            self._enter(meeting, attempt.order, Standing(self._loop.last_step()))
             return True
         if error is not None:
             if not meeting.is_lost(error):
                 return False
             self._begin_again(attempt)
-            standing = Standing(self._training.last_step(), attempt.change)
+            standing = Standing(self._loop.last_step(), attempt.change)
             self._enter(meeting, meeting.rest(standing, error), standing)
             return True
         self._undo.finished(stepped=stepped)
         if attempt.is_behind:
             assert attempt.order is not None
-            self._training.count_quietly(attempt.step.number)
+            self._loop.count_quietly(attempt.step.number)
             attempt.step.finished = True
             self._tell(self.counted)
             self._enter(meeting, attempt.order, Standing(attempt.step.number))
@@ -217,7 +217,7 @@ class Steps:
         try:
             self._count(attempt)
         except RuntimeError as failure:
-            if self._training.last_step() != attempt.step.number or not meeting.is_lost(failure):
+            if self._loop.last_step() != attempt.step.number or not meeting.is_lost(failure):
                 raise
             standing = Standing(attempt.step.number)
             self._enter(meeting, meeting.rest(standing, failure), standing)
@@ -231,7 +231,7 @@ class Steps:
         self._attempt = None
         attempt.step.finished = True
         self._tell(self.counted)
-        self._training.count(attempt.step.number, attempt.step.loss)
+        self._loop.count(attempt.step.number, attempt.step.loss)
 
     def _begin_again(self, attempt: _Attempt) -> None:
         """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
@@ -255,7 +255,7 @@ class Steps:
 
     def _vote(self, attempt: _Attempt, meeting: Meeting) -> None:
         """Wait until all ranks have all gradients of the step, or rest with these gradients."""
-        for value in self._training.state.values.values():
+        for value in self._loop.state.values.values():
             if isinstance(value, ElasticSampler):
                 value.refuse_ended()
         meeting.has_gradients()
@@ -267,7 +267,7 @@ class Steps:
                 raise
             # Whoever is asked to begin the step again has to be able to.
             attempt.change = "pending" if self._undo.is_exact else "dirty"
-            standing = Standing(self._training.last_step(), attempt.change)
+            standing = Standing(self._loop.last_step(), attempt.change)
             attempt.order = meeting.rest(standing, error)
             if not attempt.is_behind:
                 raise failures.Unwound from None
@@ -284,7 +284,7 @@ class Steps:
     def _begin(self) -> None:
         """See whether this worker can rest, before its first step."""
         self._process = os.getpid()
-        self._meeting = self._meeting or Meeting.of(self._training)
+        self._meeting = self._meeting or Meeting.of(self._loop)
         if self._meeting is not None:
             # The hook is called, not traced, where a step is compiled.
             hook = torch.compiler.disable(self._before_optimizer)  # type: ignore[no-untyped-call]

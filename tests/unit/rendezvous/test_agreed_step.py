@@ -112,7 +112,6 @@ def test_nobody_keeps_where_processes_are_to_be_new(round_: Round) -> None:
 
 def test_a_source_is_what_all_have_or_a_save_at_the_very_step() -> None:
     saved = Resume("memory", 7, "r1", "layout", (Holder("a", "a:1", (0, 1), whole=True),))
-    assert source(ROUND, None, saved, all_keep=True) is None
     assert source(ROUND, 7, Resume(), all_keep=True) == Resume("memory", 7, "r1")
     assert source(ROUND, 7, saved, all_keep=False) == saved
     assert source(ROUND, 8, saved, all_keep=False) is None
