@@ -114,6 +114,8 @@ class LightProcesses:
             case actions.OpenStore(round_):
                 address = f"{self._node.address}:29500"
                 return [events.StoreOpened(RoundStore(round_.incarnation, "store", address))]
+            case actions.StartSpareStore():
+                return [events.SpareStoreStarted("", never=True)]
             case actions.ServeStore():
                 return [events.StoreServes()]
             case actions.CloseStore():

@@ -131,6 +131,11 @@ class OpenStore:
 
 
 @dataclass(frozen=True, slots=True)
+class StartSpareStore:
+    """Start a store for a round to come, so that the round need not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServeStore:
     """Open the round store's port. All members are ready, so that no worker of an old round
     lives.
@@ -333,6 +338,7 @@ Action = (
     | EndRound
     | Acknowledge
     | OpenStore
+    | StartSpareStore
     | ServeStore
     | CloseStore
     | ClaimStorage

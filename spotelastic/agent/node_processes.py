@@ -203,6 +203,7 @@ class NodeProcesses:
         self._checkpoints.close()
         self._gpus.close()
         self._control.close()
+        self._stores.close()
         self._logs.close()
 
     @singledispatchmethod
@@ -289,12 +290,8 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.EnterRound, local: NodeState, seen: RunState) -> Events:
-        round_, member, settings, resting = (
-            action.round,
-            action.member,
-            seen.settings,
-            local.resting,
-        )
+        round_, member = action.round, action.member
+        settings, resting = seen.settings, local.resting
         if settings is None or resting is None:
             return []
         self._checkpoints.begin(round_, member)
@@ -368,7 +365,12 @@ class NodeProcesses:
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
-        return self._stores.open(self.zygote, action.round, local.reports.said)
+        spare = local.store.spare
+        return self._stores.open(self.zygote, action.round, spare, local.reports.said)
+
+    @do.register
+    def _(self, action: actions.StartSpareStore, local: NodeState, seen: RunState) -> Events:
+        return self._stores.start_spare(self._zygote)
 
     @do.register
     def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> Events:

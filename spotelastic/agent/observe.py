@@ -35,6 +35,8 @@ from spotelastic.model.notice import Notice
 from spotelastic.rendezvous import agreement
 
 POINTS_KEPT = 512
+SPARE_AGAIN = 10.0
+"""Seconds after which another spare store is started where one could not be, or has ended."""
 LEAVE_WITHIN = 10.0
 """Seconds that a node which was asked to end gives the others to agree on a save. Long steps add to
 it.
@@ -260,6 +262,8 @@ def _(event: events.Exited, local: NodeState, now: float) -> NodeState:
     opened, resting = local.store.round_store, local.resting
     if opened is not None and opened.id == event.id:
         return _store(local, round_store=replace(opened, dead=True))
+    if event.id == local.store.spare:
+        return _store(local, spare="", spare_at=now + SPARE_AGAIN)
     if resting is not None and event.id in resting.workers.alive:
         # The others are of no use without it.
         local = replace(local, workers=resting.workers, resting=None)
@@ -308,7 +312,13 @@ def _(event: events.DaemonRefused, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.StoreOpened, local: NodeState, now: float) -> NodeState:
-    return _store(local, round_store=event.store)
+    used = event.store.id == local.store.spare
+    return _store(local, round_store=event.store, spare="" if used else local.store.spare)
+
+
+@after.register
+def _(event: events.SpareStoreStarted, local: NodeState, now: float) -> NodeState:
+    return _store(local, spare=event.id, spare_at=math.inf if event.never else now + SPARE_AGAIN)
 
 
 @after.register

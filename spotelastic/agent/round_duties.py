@@ -40,6 +40,7 @@ from spotelastic.agent.actions import (
     Say,
     ServeStore,
     SetSaveTarget,
+    StartSpareStore,
     TellProgress,
     TellSilence,
     UploadByDeadline,
@@ -70,6 +71,12 @@ STALL_LOOKS = 4
 """Number of looks within the stall time. All of them must find the same steps."""
 DUMP_WITHIN = 1.0
 """Seconds that stalled workers have to write their stacks before they are killed."""
+HEIRS = 2
+"""Members that keep a spare store: the first one, whose node runs the round's store, and the one
+that most likely takes its place.
+"""
+SETTLED = 1.0
+"""Seconds after the beginning of a round in which its nodes have other things to do."""
 _PLAIN = (
     "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
     " saved itself"
@@ -160,8 +167,10 @@ def get_ready(
     if not at_once and answers.phase_due(told, round_, can_start=False):
         due = seen.round_at + answers.seen_after(seen.settings, round_, member)
         yield Acknowledge(round_, ready=False) if now >= due else Wake(due)
-    if store is not None and store.round != incarnation:
+    died = store is not None and store.dead and told != (incarnation, "ready")
+    if store is not None and (died or store.round != incarnation):
         yield CloseStore()
+        store = None
     if member.slot == 0:
         if claim is None or claim.round != incarnation:
             yield ClaimStorage(round_)
@@ -215,6 +224,8 @@ def train(
         yield AdoptEpoch(round_, member)
     if member.slot == 0:
         yield from _keep_first(local, round_, workers, now)
+    if member.slot < HEIRS:
+        yield from _keep_spare(local, workers, now)
     yield from _exits(local, round_, workers)
     yield from _stall(local, seen, round_, workers, now)
     yield from _silence(round_, workers, now)
@@ -246,6 +257,17 @@ def _keep_first(
             yield ClaimStorage(round_)
         else:
             yield Wake(claim.asked_at + CLAIM_RETRY)
+
+
+def _keep_spare(local: NodeState, workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """Keeps a store ready for the next round, which would wait for the start of one."""
+    if local.store.spare or workers.exits or workers.failed or workers.killed or local.departs:
+        return
+    due = max(workers.started_at + SETTLED, local.store.spare_at)
+    if now >= due:
+        yield StartSpareStore()
+    elif due < math.inf:
+        yield Wake(due)
 
 
 def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action | Wake]:

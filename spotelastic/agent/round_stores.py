@@ -1,10 +1,17 @@
-"""Starts the store of a round: the process that the ranks of the round meet at."""
+"""Starts the store of a round: the process that the ranks of the round meet at.
+
+To fork one takes up to a tenth of a second, for which a round would wait. So a node that may need
+one keeps a spare: a store that listens at a port which nobody has been told of.
+
+Must never happen: two rounds meet at one store. A spare is taken once, and ends with its round.
+"""
 
 import contextlib
 import logging
 import os
 import select
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from spotelastic_checkpoints import addresses
 
@@ -19,8 +26,20 @@ from spotelastic.model.round import Round
 logger = logging.getLogger(__name__)
 
 STORE_TIMEOUT = 10.0
+SPARE_TIMEOUT = 1.0
+"""Seconds that a round waits for the port of a spare store, which may just have been started."""
 STORE_TRIES = 5
 """Number of times that a round's store may fail to start before this node gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """A store that was started for a round to come, and the pipe through which it tells its
+    port.
+    """
+
+    name: str
+    read: int
 
 
 class RoundStores:
@@ -30,23 +49,18 @@ class RoundStores:
         self._config = config
         self._failed = 0
         self._may_serve = -1
+        self._spare: _Spare | None = None
+        self._spares = 0
 
-    def open(self, zygote: Zygote, round_: Round, said: Collection[str]) -> Events:
-        """Fork a store. It reports a new port through a pipe, or has the given one."""
-        name, config = f"store/{round_.incarnation}", self._config
-        read, write = os.pipe2(os.O_CLOEXEC)
-        wait, self._may_serve = self._renewed_leave()
-        try:
-            order = StartOrder(name, "store", host=config.address, port=config.master_port)
-            zygote.start(order, write, wait)
-            os.close(write)
-            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
-            told = os.read(read, 256).decode().strip() if ready else ""
-        except OSError:
-            told = ""
-        finally:
-            os.close(read)
-            os.close(wait)
+    def open(self, zygote: Zygote, round_: Round, spare: str, said: Collection[str]) -> Events:
+        """Take the spare store of that name, if there is one, or fork another. A store reports a
+        new port through a pipe, or has the given one.
+        """
+        name, told = self._take(zygote, spare) if spare else ("", "")
+        if not told.isdecimal():
+            name = f"store/{round_.incarnation}"
+            told = self._fork(zygote, name)
+        config = self._config
         if not told.isdecimal():
             zygote.end([name])
             return self._without(told, said)
@@ -55,10 +69,68 @@ class RoundStores:
         store = RoundStore(round_.incarnation, name, address, serves=not config.master_port)
         return [events.StoreOpened(store)]
 
+    def start_spare(self, zygote: Zygote | None) -> Events:
+        """Start a store for a round to come, and do not wait for it. With a given port there is
+        none: the present round's store has it.
+        """
+        self._forget_spare()
+        if self._config.master_port:
+            return [events.SpareStoreStarted("", never=True)]
+        if zygote is None:
+            return [events.SpareStoreStarted("")]
+        self._spares += 1
+        name = f"store/spare-{self._spares}"
+        read, write = os.pipe2(os.O_CLOEXEC)
+        self._spare = _Spare(name, read)
+        try:
+            zygote.start(StartOrder(name, "store", host=self._config.address), write)
+        except OSError:  # the zygote is gone
+            name = ""
+        finally:
+            os.close(write)
+        return [events.SpareStoreStarted(name)]
+
     def serve(self) -> None:
         """Let the store that was opened last listen at its port."""
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
             os.write(self._may_serve, b".")
+
+    def close(self) -> None:
+        """Forget the spare store. It ends with the zygote, as all stores do."""
+        self._forget_spare()
+
+    def _take(self, zygote: Zygote, name: str) -> tuple[str, str]:
+        """Return the spare's name and port. It is ended if it does not tell its port."""
+        spare, told = self._spare, ""
+        if spare is not None and spare.name == name:
+            told = _told(spare.read, SPARE_TIMEOUT)
+        if not told.isdecimal():
+            zygote.end([name])
+        self._forget_spare()
+        return name, told
+
+    def _forget_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare.read)
+        self._spare = None
+
+    def _fork(self, zygote: Zygote, name: str) -> str:
+        """Return the port that the store has, or why it has none."""
+        config = self._config
+        read, write = os.pipe2(os.O_CLOEXEC)
+        wait, self._may_serve = self._renewed_leave()
+        try:
+            order = StartOrder(name, "store", host=config.address, port=config.master_port)
+            try:
+                zygote.start(order, write, wait)
+            finally:
+                os.close(write)
+            return _told(read, STORE_TIMEOUT)
+        except OSError:
+            return ""
+        finally:
+            os.close(read)
+            os.close(wait)
 
     def _renewed_leave(self) -> tuple[int, int]:
         """Return a pipe on which a store that has its port is told to listen there."""
@@ -78,3 +150,9 @@ class RoundStores:
                 "listen there"
             )
         return [events.Said(topic)]
+
+
+def _told(read: int, within: float) -> str:
+    """Return what a store tells within so many seconds; empty if nothing."""
+    ready, _, _ = select.select([read], [], [], within)
+    return os.read(read, 256).decode().strip() if ready else ""

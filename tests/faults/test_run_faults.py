@@ -31,10 +31,14 @@ def pair(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
         yield run
 
 
-def process(run: Run, node: str, name: str) -> int:
+def processes(run: Run, node: str, name: str) -> list[int]:
     pids = [p for p in descendants(run.nodes[node].process.pid) if comm(p).startswith(name)]
     assert pids, f"{node} has no {name}"
-    return pids[0]
+    return pids
+
+
+def process(run: Run, node: str, name: str) -> int:
+    return processes(run, node, name)[0]
 
 
 def lost(run: Run, number: int) -> int:
@@ -76,7 +80,8 @@ def test_a_zygote_that_freezes_is_waited_for_and_one_that_dies_costs_one_round(p
 def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
     before = pair.trains("a", "b")
     first = before.members[0].node
-    os.kill(process(pair, first, "se-store"), signal.SIGKILL)
+    for pid in processes(pair, first, "se-store"):  # also the one that waits for the next round
+        os.kill(pid, signal.SIGKILL)
     pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
     after = pair.trains("a", "b")
     assert (after.cause, after.charged) == ("store", ())

@@ -45,6 +45,8 @@ class VirtualProcesses:
         """The workers, if they can rest."""
         self._store = ""
         """Name of the round store that runs here."""
+        self._spare = ""
+        """Name of the store that waits for a round to come."""
 
     def close(self) -> None:
         self.daemon.end()
@@ -78,9 +80,10 @@ class VirtualProcesses:
             self._node.post(events.DaemonGone())
 
     def store_dies(self) -> None:
-        if self._store:
-            self._node.post(events.Exited(self._store, 1))
-            self._store = ""
+        """So does the one that waits for a round."""
+        for store in filter(None, (self._store, self._spare)):
+            self._node.post(events.Exited(store, 1))
+        self._store = self._spare = ""
 
     def zygote_dies(self) -> None:
         """All that it has started dies with it."""
@@ -215,8 +218,12 @@ class VirtualProcesses:
                 self.daemon.claim(round_)
                 return [events.ClaimStarted(round_.incarnation)]
             case actions.OpenStore(round_):
-                self._store = f"store/{round_.incarnation}"
+                self._store = local.store.spare or f"store/{round_.incarnation}"
+                self._spare = "" if local.store.spare else self._spare
                 return [events.StoreOpened(RoundStore(round_.incarnation, self._store, "s:1"))]
+            case actions.StartSpareStore():
+                self._spare = f"store/spare-{self._world.new_id()}"
+                return [events.SpareStoreStarted(self._spare)]
             case actions.ServeStore():
                 return [events.StoreServes()]
             case actions.CloseStore():

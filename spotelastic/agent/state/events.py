@@ -206,6 +206,14 @@ class StoreOpened(AgentEvent, frozen=True):
     store: RoundStore
 
 
+class SpareStoreStarted(AgentEvent, frozen=True):
+    """A store was started for a round to come. `id` empty: it was not."""
+
+    id: str
+    never: bool = False
+    """Whether none ever is."""
+
+
 class StoreServes(AgentEvent, frozen=True):
     pass
 
@@ -422,6 +430,7 @@ LocalEvent = (
     | ZygoteStarted
     | DaemonStarted
     | StoreOpened
+    | SpareStoreStarted
     | StoreServes
     | StoreClosed
     | WorkersStarted

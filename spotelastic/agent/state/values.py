@@ -238,6 +238,10 @@ class NodeStores:
     daemon: str = ""
     """host:port of the running daemon; empty while there is none."""
     round_store: RoundStore | None = None
+    spare: str = ""
+    """Name of the store process that waits for a round to come; empty: there is none."""
+    spare_at: float = 0.0
+    """No other one is started before this time."""
     claim: StorageClaim | None = None
     outrun: int = 0
     """The newest storage epoch of this node that a later claim has fenced."""

@@ -54,6 +54,7 @@ def local(**workers: object) -> NodeState:
         fingerprint=NODE.fingerprint,
         zygote=True,
         daemon=NODE.daemon,
+        spare="store/spare-1",
         registered=True,
         told_at=math.inf,
         workers=replace(WORKERS, **workers),  # type: ignore[arg-type]

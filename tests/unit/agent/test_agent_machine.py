@@ -19,9 +19,9 @@ from spotelastic.agent.decide import decide
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.observe import observe
-from spotelastic.agent.round_stores import STORE_TRIES
-from spotelastic.agent.state.events import Exited, LocalEvent
-from spotelastic.agent.state.values import NEW, NodeState, Workers
+from spotelastic.agent.round_stores import STORE_TRIES, RoundStores
+from spotelastic.agent.state.events import Exited, LocalEvent, SpareStoreStarted, StoreOpened
+from spotelastic.agent.state.values import NEW, NodeState, RoundStore, Workers
 from spotelastic.agent.workers.pool import StartOrder, Warm, Zygote
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -166,6 +166,44 @@ def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path
             machine.do(opens, local, RunState(settings=config.settings))
     finally:
         machine.close()
+
+
+class Silent(Refusing):
+    """A zygote whose first store never tells its port; the next one does."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.held: list[int] = []
+        self.ended: list[str] = []
+
+    def start(self, order: StartOrder, *output: int) -> None:
+        if self.held:
+            os.write(output[0], b"4711\n")
+        else:
+            self.held.append(os.dup(output[0]))
+
+    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
+        self.ended += ids
+
+
+def test_a_spare_store_that_tells_no_port_is_ended_and_another_one_is_taken(tmp_path: Path) -> None:
+    config, zygote = replace(CONFIG, state=tmp_path), Silent()
+    stores = RoundStores(config)
+    (spare,) = stores.start_spare(zygote)
+    assert isinstance(spare, SpareStoreStarted)
+    (told,) = stores.open(zygote, ROUND, spare.id, ())
+    assert told == StoreOpened(RoundStore(ROUND.incarnation, "store/r3", "10.0.0.2:4711"))
+    assert zygote.ended == [spare.id]
+    os.close(*zygote.held)
+    stores.close()
+
+
+def test_a_spare_store_on_a_node_without_a_zygote_is_tried_again_later(tmp_path: Path) -> None:
+    stores = RoundStores(replace(CONFIG, state=tmp_path))
+    assert list(stores.start_spare(None)) == [SpareStoreStarted("")]
+    assert list(stores.start_spare(Gone())) == [SpareStoreStarted("")]
+    stores.close()
+    given = RoundStores(replace(CONFIG, state=tmp_path, master_port=4711))
+    assert list(given.start_spare(Silent())) == [SpareStoreStarted("", never=True)]
 
 
 def test_the_first_node_tells_of_a_round_that_cannot_use_efa(
