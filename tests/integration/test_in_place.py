@@ -146,3 +146,102 @@ def counted(told: list[Any]) -> dict[int, str]:
         else:
             assert parameters == found[step - 1]
     return found
+
+
+def test_what_scripts_make_of_ddp_goes_on_exactly(cases: dict[str, Told]) -> None:
+    """On three ranks, once more on three, and on two: the weights of one process alone.
+
+    Compiled code that has taken in the number of ranks is compiled again where that changes.
+    """
+    [expected] = cases["alone"]["told"]["0"]
+    assert cases["variants"]["rounds"] == 3
+    for number in "0", "1":
+        told = cases["variants"]["told"][number]
+        assert [step for step, *_ in told[:-1]] == list(range(1, 8))
+        assert [compiled for _, _, compiled in told[:-1]] == [1, 1, 1, 1, 2, 2, 2]
+        for name, weights in told[-1].items():
+            assert weights == expected, name
+
+
+def test_a_group_that_the_script_makes_later_takes_new_processes(cases: dict[str, Told]) -> None:
+    """The worker says that it can rest no more, and the agent ends it."""
+    found = cases["late"]
+    assert found["rested"] == []
+    for told in found["told"].values():
+        assert steps_of([*told, None]) == ON[: len(told)]
+    assert set(found["heard"]) == {TOLD + OTHERS}
+
+
+TOLD = "steps go on in new processes when the nodes change, not in place: "
+OTHERS = (
+    "the script has made a process group of its own, which is bound to these ranks: use the "
+    "default group"
+)
+LEAVE_OUT = "with a group or a mesh of its own: leave it out, so that the default group is used"
+SHARED_OUT = (
+    "optimizer shares its work out among these ranks: give DistributedDataParallel an optimizer "
+    "that holds everything"
+)
+DEALT_OUT = "deals out samples to the ranks that there are when it is made: use se.ElasticSampler"
+LINES = {
+    "no group": "there is no process group: call init_process_group() with one rank, too",
+    "fake": "ranks that wait in a group of fake cannot be woken: use nccl or gloo",
+    "per rank": "seen is kept per rank: keep what is the same on all ranks",
+    "named ranks": "data was given a rank or a number of ranks: leave both out",
+    "shared out": SHARED_OUT,
+    "local steps": SHARED_OUT,
+    "layer's group": f"model has a Layer {LEAVE_OUT}",
+    "helper's group": f"model has a Helper {LEAVE_OUT}",
+    "batch norm's group": f"model has a SyncBatchNorm {LEAVE_OUT}",
+    "wrapper's group": f"a DistributedDataParallel has {LEAVE_OUT[5:]}",
+    "wrapper's mesh": f"a DistributedDataParallel has {LEAVE_OUT[5:]}",
+    "mixed precision": (
+        "DistributedDataParallel(mixed_precision=...) cannot be given other ranks: use "
+        "torch.autocast"
+    ),
+    "delayed": (
+        "a DistributedDataParallel without torch's own reducer cannot be given other ranks: "
+        "leave out delay_all_reduce_named_params and torch._dynamo.config.optimize_ddp"
+    ),
+    "power": (
+        "a communication hook of DistributedDataParallel has state of its own: use one whose "
+        "state is None, as those of torch's default_hooks"
+    ),
+    "in backward": "an optimizer steps during backward: let it step after it",
+    "join": (
+        "a join() context waits for the ranks that there are when it begins: use "
+        "se.ElasticSampler, which gives all ranks as many batches"
+    ),
+    "distributed sampler": f"a DistributedSampler {DEALT_OUT}",
+    "split data": f"a Split {DEALT_OUT}",
+    "kept elsewhere": (
+        "a Helper keeps the process group: ask for torch.distributed.group.WORLD where it is used"
+    ),
+    "another group": OTHERS,
+    "late gloo": "gloo connects late: unset TORCH_GLOO_LAZY_INIT",
+    "unknown group": (
+        "the process group was made before spotelastic was imported: import "
+        "spotelastic.training.checkpointer first"
+    ),
+    "address": "init_process_group() was given an address: leave out store and init_method",
+}
+
+
+def test_what_stands_in_the_way_is_told_with_what_to_do(cases: dict[str, Told]) -> None:
+    [found] = cases["lines"]["told"]["0"]
+    told = {name: line.removeprefix(TOLD) for name, line in found.items() if line}
+    sharded = told.pop("sharded")
+    assert "sharded" in sharded
+    assert told == LINES
+    assert all(line.startswith(TOLD) for line in found.values() if line)
+    works = {name for name, line in found.items() if not line}
+    assert works == {
+        "ddp",
+        "options",
+        "hook of the group",
+        "hook without state",
+        "batch norm",
+        "layer of the group",
+        "layer with a helper",
+        "elastic sampler",
+    }

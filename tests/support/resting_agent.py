@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import torch
+from spotelastic_checkpoints.messages import Complain, Request
 from spotelastic_checkpoints.types import Resume
 from support.stand_in_daemon import StandInDaemon
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -68,6 +69,8 @@ class Plan:
     """Called now and then."""
     later: Collection[int] = ()
     """Workers that do not take part in the first round."""
+    ends_deaf: bool = False
+    """Whether workers are killed that end their connection: they cannot rest any more."""
     node: str = ""
     """The node of all workers; otherwise each has its own."""
 
@@ -80,6 +83,8 @@ class Agent:
         self.rounds = 0
         self.rested: list[list[Resting]] = []
         """By round that was left, what the workers said."""
+        self.heard: list[str] = []
+        """What workers complained of."""
         self._daemon = daemon
         self._stores: list[Any] = []
         self._selector = selectors.DefaultSelector()
@@ -202,6 +207,7 @@ class Agent:
             data = b""
         if not data:
             self._selector.unregister(channel)
+            self._deaf(channel)
         elif worker is not None and channel is worker.start:
             told = json.loads(data)
             worker.told.append(told)
@@ -219,6 +225,12 @@ class Agent:
         if not worker.gone:
             worker.resting = message
             self.meet_again()
+
+    def _deaf(self, channel: socket.socket) -> None:
+        for worker in self.workers:
+            if worker.control is channel and self.plan.ends_deaf and not worker.gone:
+                worker.gone = True
+                os.kill(worker.pid, signal.SIGKILL)
 
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.pidfd)
@@ -242,9 +254,16 @@ def run(count: int, script: Script, folder: Path, plan: Plan, daemon: str = "") 
     """Returns when all workers have ended. Call it in a process without threads."""
     folder.mkdir()
     workers = [_fork(number, script) for number in range(count)]
-    stand_in = None if daemon else StandInDaemon(folder, lambda _: None)
+    heard: list[str] = []
+
+    def hears(request: Request) -> None:
+        if isinstance(request, Complain):
+            heard.append(request.message)
+
+    stand_in = None if daemon else StandInDaemon(folder, hears)
     try:
         agent = Agent(folder, workers, plan, daemon or str(folder / "daemon.sock"))
+        agent.heard = heard
         agent.start()
         agent.serve()
         return agent

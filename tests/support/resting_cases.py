@@ -11,14 +11,20 @@ import traceback
 from pathlib import Path
 
 import torch._dynamo  # noqa: F401  # which optimizers import: once for all workers
-from support import losing_ranks, resting_often, resting_restored
+from support import losing_ranks, resting_lines, resting_often, resting_restored, resting_variants
 from support.resting_agent import Case
 
 TRIES = 5
 """Of cases that close many groups: gloo wakes about one in a hundred waiting ranks not at all. An
 agent kills these.
 """
-CASES = losing_ranks.CASES | resting_often.CASES | resting_restored.CASES
+CASES = (
+    losing_ranks.CASES
+    | resting_often.CASES
+    | resting_restored.CASES
+    | resting_lines.CASES
+    | resting_variants.CASES
+)
 
 
 def written(folder: Path, name: str, case: Case) -> None:
@@ -28,7 +34,7 @@ def written(folder: Path, name: str, case: Case) -> None:
         for round_ in agent.rested
     ]
     told = {worker.number: worker.told for worker in agent.workers}
-    found = {"told": told, "rested": rested, "rounds": agent.rounds}
+    found = {"told": told, "rested": rested, "rounds": agent.rounds, "heard": agent.heard}
     (folder / f"{name}.json").write_text(json.dumps(found))
 
 

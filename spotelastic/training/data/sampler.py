@@ -147,6 +147,11 @@ class ElasticSampler(Sampler[list[int]]):
             )
 
     @property
+    def names_ranks(self) -> bool:
+        """Whether it was given a rank or a number of ranks, which it keeps."""
+        return self._place != (None, None)
+
+    @property
     def batch(self) -> int:
         """Number of samples in the current step, over all ranks."""
         return min(self.global_batch, self._usable - self.consumed)

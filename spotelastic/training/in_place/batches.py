@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from torch.utils.data.distributed import DistributedSampler
-
 from spotelastic.errors import UsageError
 from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.in_place import loaders
 from spotelastic.training.in_place.steps import Steps
 
 T = TypeVar("T")
@@ -59,14 +58,11 @@ class Batches(Generic[T]):
 
 def _sampler_of(loader: Any) -> ElasticSampler | None:
     """Return the loader's elastic sampler. Raises `UsageError` for one bound to its ranks."""
+    if found := loaders.bound(loader):
+        raise UsageError(f"checkpoint.batches(loader): {found}")
     for name in ("batch_sampler", "sampler"):
         sampler = getattr(loader, name, None)
         for each in (sampler, getattr(sampler, "sampler", None)):
             if isinstance(each, ElasticSampler):
                 return each
-            if isinstance(each, DistributedSampler):
-                raise UsageError(
-                    "checkpoint.batches(loader): a DistributedSampler deals out samples to the "
-                    "ranks that there are when it is made: use se.ElasticSampler"
-                )
     return None

@@ -8,9 +8,11 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 
+from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import (
     Enter,
     FromWorker,
@@ -27,6 +29,8 @@ PACKET = 1 << 20
 """Bytes of the longest message: it has all variables of a worker's environment."""
 CONNECT_WITHIN = 5.0
 """Seconds within which the agent has to accept the connection."""
+REPLACED_WITHIN = 30.0
+"""Seconds within which the agent ends a worker that it cannot tell to rest: by far enough."""
 _DECODER: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)
 AGAIN = 0.05
 """Seconds after which the main thread is woken again, until it rests: it may just be making a
@@ -52,7 +56,11 @@ class Control:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
         self._socket.settimeout(CONNECT_WITHIN)
-        self._socket.connect(path)
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.settimeout(None)
         self._tell(Listening(round_, local_rank))
         threading.Thread(target=self._read, name="rounds", daemon=True).start()
@@ -80,6 +88,12 @@ class Control:
                     order, self._order, self._resting = self._order, None, False
                     return order
                 broken = traceback = ""
+
+    def give_up(self) -> NoReturn:
+        """Say that this worker cannot rest any more, and wait until the agent replaces it."""
+        self.close()
+        threading.Event().wait(REPLACED_WITHIN)
+        raise SpotelasticError("the agent has not replaced this worker, which cannot rest any more")
 
     def close(self) -> None:
         """End the connection."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import Enter, Standing
-from spotelastic.training.in_place import control, failures, models
+from spotelastic.training.in_place import control, failures, loaders, models
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.runtime.session import Ranks
@@ -66,12 +66,14 @@ class Meeting:
         if not path:
             return None
         ranks = loop.ranks()
-        problem = loop.groups.problem(ranks.group) or models.problem(loop.state)
+        problem = (
+            loop.groups.problem(ranks.group)
+            or models.problem(loop.state)
+            or loaders.problem()
+            or models.keeper_problem(loop.state)
+        )
         if problem:
-            if ranks.rank == 0:
-                loop.complain(
-                    f"steps go on in new processes when the nodes change, not in place: {problem}"
-                )
+            _complain(loop, problem)
             return None
         round_, local_rank = environ["SPOTELASTIC_ROUND"], ranks.local_rank
         try:
@@ -94,10 +96,25 @@ class Meeting:
     def is_lost(self, error: BaseException) -> bool:
         """Return whether an exception says no more than that ranks of this round are lost.
 
-        With a group that the script has made since, this worker cannot go on.
+        With a group or a loader that the script has made since, this worker cannot go on: the
+        script sees the exception, unless the agent wants the worker to rest, and so ends it.
         """
-        others = self._loop.groups.others(self._loop.ranks().group)
-        return not others and self._is_of_groups(error)
+        if not self._is_of_groups(error):
+            return False
+        if self.asked:
+            self._see_whether_it_can_rest()
+        return not self._late_problem()
+
+    def _late_problem(self) -> str:
+        """Return what stands in the way by now; empty if nothing does."""
+        own = self._loop.ranks().group
+        return self._loop.groups.problem(own) or loaders.problem()
+
+    def _see_whether_it_can_rest(self) -> None:
+        """Have this process replaced where something stands in the way by now."""
+        if problem := self._late_problem():
+            _complain(self._loop, problem)
+            self._control.give_up()
 
     def _is_of_groups(self, error: BaseException) -> bool:
         return failures.is_of_collective(error) or (
@@ -127,7 +144,12 @@ class Meeting:
         dist.all_reduce(torch.ones(1), group=ranks.group)
 
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
-        """Leave the groups, which wakes the neighbours as well, and wait for another round."""
+        """Leave the groups, which wakes the neighbours as well, and wait for another round.
+
+        Where it cannot go on in place by now, the agent ends this process.
+        """
+        if error is None:
+            self._see_whether_it_can_rest()
         self._loop.groups.close()
         if error is None or self.asked:
             return self._control.rest(standing)
@@ -159,6 +181,13 @@ class Meeting:
     def close(self) -> None:
         """End the connection to the agent."""
         self._control.close()
+
+
+def _complain(loop: LoopParts, problem: str) -> None:
+    if loop.ranks().rank == 0:
+        loop.complain(
+            f"steps go on in new processes when the nodes change, not in place: {problem}"
+        )
 
 
 def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: bool) -> None:

@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.in_place.held import Kept, held, keeper
 from spotelastic.training.in_place.watching import wrapped
 from spotelastic.training.state.per_rank import PerRank
 from spotelastic.training.state.state import State
 
 _SHARDED = "FullyShardedDataParallel"
 """Name of the class, which need not be imported."""
+_LEAVE_OUT = "leave it out, so that the default group is used"
 _LOADERS = ("StatefulDataLoader", "BaseNode")
 """Loaders that save their own position, of torchdata."""
 
@@ -27,17 +29,35 @@ def problem(state: State) -> str:
     """Return why the state cannot be kept with other ranks; empty if it can."""
     for name, value in state.values.items():
         if isinstance(value, PerRank):
-            return f"{name} is kept per rank"
+            return f"{name} is kept per rank: keep what is the same on all ranks"
         if any(base.__name__ in _LOADERS for base in type(value).__mro__):
             return (
                 f"{name} reads this rank's share of the data: use a DataLoader with an "
                 "se.ElasticSampler"
             )
-        if isinstance(value, torch.optim.Optimizer) and _is_of_group(value):
-            return f"{name} shares its work out among these ranks"
-        if isinstance(value, torch.nn.Module) and (found := _module_problem(value)):
-            return f"{name} {found}"
+        if isinstance(value, torch.optim.Optimizer) and any(held(value)):
+            return (
+                f"{name} shares its work out among these ranks: give DistributedDataParallel an "
+                "optimizer that holds everything"
+            )
+        if isinstance(value, ElasticSampler) and value.names_ranks:
+            return f"{name} was given a rank or a number of ranks: leave both out"
+        if isinstance(value, torch.nn.Module):
+            if found := _module_problem(value):
+                return f"{name} {found}"
+        elif found := _is_of_another(value):
+            return f"{name} has a {found} with a group or a mesh of its own: {_LEAVE_OUT}"
     return next((found for ddp in wrappers(state) if (found := _wrapper_problem(ddp))), "")
+
+
+def keeper_problem(state: State) -> str:
+    """Return who keeps the group of this round where no other can be put in its place; empty if
+    nobody does.
+    """
+    found = keeper(dist.group.WORLD, [place.holder for place in _places(state)])
+    return found and (
+        f"{found} keeps the process group: ask for torch.distributed.group.WORLD where it is used"
+    )
 
 
 def wrappers(state: State) -> list[DistributedDataParallel]:
@@ -55,10 +75,9 @@ def wrappers(state: State) -> list[DistributedDataParallel]:
 def point_to_group(state: State, former: object) -> None:
     """Have all models use the default group there is now, in place of the `former` one."""
     group = dist.group.WORLD
-    for module in _parts(state):
-        for name, value in vars(module).items():
-            if value is former and not isinstance(module, DistributedDataParallel):
-                vars(module)[name] = group
+    for holder, name, what in [*_places(state)]:
+        if what is former:
+            vars(holder)[name] = group
     for ddp in wrappers(state):
         _point(ddp, former)
 
@@ -66,7 +85,7 @@ def point_to_group(state: State, former: object) -> None:
 def _point(ddp: Any, former: object) -> None:
     """Do what torch does when a wrapper is unpickled, which keeps all that the script has set."""
     ddp.reducer._remove_autograd_hooks()
-    hooks = [(hook, dist.group.WORLD if held is former else held) for hook, held in ddp._comm_hooks]
+    hooks = [(hook, dist.group.WORLD if kept is former else kept) for hook, kept in ddp._comm_hooks]
     ddp.process_group = dist.group.WORLD
     parameters, sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
@@ -77,22 +96,36 @@ def _point(ddp: Any, former: object) -> None:
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
     ddp._comm_hooks = []
-    for hook, held in hooks:
-        ddp.register_comm_hook(held, hook)
+    for hook, kept in hooks:
+        ddp.register_comm_hook(kept, hook)
     ddp.require_forward_param_sync = True
 
 
 def _wrapper_problem(ddp: Any) -> str:
     if ddp.process_group is not dist.group.WORLD or getattr(ddp, "device_mesh", None) is not None:
-        return "a DistributedDataParallel has a group or a mesh of its own"
+        return f"a DistributedDataParallel has a group or a mesh of its own: {_LEAVE_OUT}"
     if ddp.mixed_precision is not None:
-        return "DistributedDataParallel(mixed_precision=...) cannot be given other ranks"
+        return (
+            "DistributedDataParallel(mixed_precision=...) cannot be given other ranks: use "
+            "torch.autocast"
+        )
     if ddp._delay_all_reduce_params or getattr(ddp, "_use_python_reducer", False):
-        return "a DistributedDataParallel without torch's reducer cannot be given other ranks"
+        return (
+            "a DistributedDataParallel without torch's own reducer cannot be given other ranks: "
+            "leave out delay_all_reduce_named_params and torch._dynamo.config.optimize_ddp"
+        )
+    if ddp._join_config.enable:
+        return (
+            "a join() context waits for the ranks that there are when it begins: use "
+            "se.ElasticSampler, which gives all ranks as many batches"
+        )
     if any(hasattr(each, "_in_backward_optimizers") for each in ddp._module_parameters):
-        return "an optimizer steps during backward"
-    if any(held not in (None, dist.group.WORLD) for _, held in ddp._comm_hooks):
-        return "a communication hook of DistributedDataParallel has state of its own"
+        return "an optimizer steps during backward: let it step after it"
+    if any(kept not in (None, dist.group.WORLD) for _, kept in ddp._comm_hooks):
+        return (
+            "a communication hook of DistributedDataParallel has state of its own: use one whose "
+            "state is None, as those of torch's default_hooks"
+        )
     return ""
 
 
@@ -102,22 +135,25 @@ def _module_problem(module: torch.nn.Module) -> str:
             return "is sharded over these ranks"
         if any(isinstance(parameter, DTensor) for parameter in part._parameters.values()):
             return "is sharded over these ranks"
-        if not isinstance(part, DistributedDataParallel) and _is_of_group(part):
-            return f"has a {type(part).__name__} with a group or a mesh of its own"
+        if not isinstance(part, DistributedDataParallel) and (found := _is_of_another(part)):
+            return f"has a {found} with a group or a mesh of its own: {_LEAVE_OUT}"
     return ""
 
 
-def _is_of_group(value: object) -> bool:
-    """Return whether an object holds a process group other than the default one, or a mesh.
-
-    An optimizer that holds any shares something out.
+def _is_of_another(value: object) -> str:
+    """Return the name of the class that holds a process group other than the default one, or a
+    mesh; empty if none does.
     """
-    default = None if isinstance(value, torch.optim.Optimizer) else dist.group.WORLD
-    return any(
-        isinstance(held, DeviceMesh)
-        or (isinstance(held, dist.ProcessGroup) and held is not default)
-        for held in vars(value).values()
-    )
+    found = (holder for holder, _, what in held(value) if what is not dist.group.WORLD)
+    return next((type(holder).__name__ for holder in found), "")
+
+
+def _places(state: State) -> Iterator[Kept]:
+    """Yield where groups and meshes are kept, but for the wrappers' own."""
+    others = (value for value in state.values.values() if not isinstance(value, torch.nn.Module))
+    for part in (*_parts(state), *others):
+        if not isinstance(part, DistributedDataParallel):
+            yield from held(part)
 
 
 def _parts(state: State) -> Iterator[torch.nn.Module]:

@@ -10,6 +10,7 @@ that alone, and enters the round where the others do, before its first step.
 """
 
 import functools
+import importlib
 import inspect
 import os
 import sys
@@ -21,12 +22,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from spotelastic.training.in_place import loaders
 from spotelastic.training.in_place.groups import Options, groups
 
 IN_PLACE = "SPOTELASTIC_IN_PLACE"
 """Variable that says what ranks of the round do that have kept their processes; empty: there are
 none.
 """
+_CONSTANTS = "torch._dynamo.variables.torch"
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
 
 wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -42,6 +45,7 @@ def watch() -> None:
         groups.prepares = groups.prepares or dict(os.environ)
         os.environ.update(_ALONE)
     _note_wrappers()
+    loaders.watch()
     if hasattr(c10d.init_process_group, "_spotelastic"):
         return
     helper: Any = getattr(c10d, "_new_process_group_helper", None)
@@ -59,6 +63,8 @@ def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def noted(*args: Any, **more: Any) -> None:
         hook, again = sys.excepthook, groups.hook is not None
+        if os.environ.get("SPOTELASTIC_CONTROL"):
+            _guard_ranks()
         groups.sockets = {}
         given = names.bind(*args, **more).arguments
         store = dist.HashStore()  # type: ignore[attr-defined]
@@ -79,6 +85,18 @@ def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
             groups.hook = hook
 
     return noted
+
+
+def _guard_ranks() -> None:
+    """Have code compiled again that has taken in a rank or a number of ranks which has changed.
+
+    torch takes `get_rank()` and `get_world_size()` for constants of the code that it compiles. It
+    has a list of such functions whose value is looked at each time.
+    """
+    # The first optimizer imports it in any case.
+    compiler = importlib.import_module(_CONSTANTS)
+    looked_at: dict[Any, Any] = getattr(compiler, "constant_fold_functions_need_guards", {})
+    looked_at.update(dict.fromkeys((dist.get_rank, dist.get_world_size)))
 
 
 def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:
