@@ -7,7 +7,7 @@ and workers, which start at once and are always at step `STEP`.
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +18,10 @@ from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 from spotelastic.agent import actions
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
-from spotelastic.agent.executor import AgentExecutor, Events
+from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.ports import Events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.trouble import WorkerTrouble
@@ -94,6 +95,9 @@ class LightProcesses:
 
     def standing(self, workers: Workers) -> tuple[str, str]:
         return "nowhere", ""
+
+    def refusing(self, addresses: Collection[str]) -> frozenset[str]:
+        raise AssertionError("collectives of light agents do not fail")
 
     def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
         match action:

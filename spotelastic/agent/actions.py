@@ -35,6 +35,26 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbePeers:
+    """See whether the daemons of these members of the round are gone."""
+
+    round: Round
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Depose:
+    """Take the place of the holder, a node that is gone."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Decide for the others no more: another node does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lead:
     """Write what this node decided as the holder."""
 
@@ -322,6 +342,9 @@ Action = (
     | StartDaemon
     | Register
     | Campaign
+    | ProbePeers
+    | Depose
+    | StepDown
     | Lead
     | KillWorkers
     | RestWorkers

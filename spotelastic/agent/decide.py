@@ -54,6 +54,7 @@ from spotelastic.agent.actions import (
 )
 from spotelastic.agent.health import illness
 from spotelastic.agent.in_place import duties as in_place_duties
+from spotelastic.agent.in_place import peers
 from spotelastic.agent.state.values import BLIND, NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL
@@ -262,6 +263,10 @@ def _hold(
     if not mine.registered or mine.node is None:
         return
     leads = mine.leadership is not None
+    if (sooner := peers.due(local, seen)) is not None:
+        yield sooner
+        return
+    seen = replace(seen, refusing=peers.refusing(local, seen))
     status = holding.HolderStatus(
         mine.node.id, leads, mine.nodes_seen, retries.lead_after, retries.lead_at
     )

@@ -13,13 +13,12 @@ etcd comes before the event that says so, and is safe to be written twice.
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
-from typing import Protocol
 
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.types import Commit, DaemonStatus, Schedule, WorkerStep
+from spotelastic_checkpoints.types import Commit
 
 from spotelastic.agent import actions, environment
 from spotelastic.agent.config import AgentConfig
@@ -28,8 +27,9 @@ from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.in_place.duties import not_kept
 from spotelastic.agent.state import events, failures
 from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.ports import Events, LeaseSession, Processes
 from spotelastic.agent.state.progress import newest, newest_commit, progress
-from spotelastic.agent.state.values import NodeState, WorkerExit, Workers
+from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.workers.trouble import WorkerTrouble, without_advice
 from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
@@ -40,14 +40,14 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.model.round import Round, RoundEnd
+from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
 from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode, readable
-from spotelastic.store.election import campaign
+from spotelastic.store.election import campaign, depose
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 
@@ -56,58 +56,6 @@ logger = logging.getLogger(__name__)
 WRITE_RETRY = 0.2
 ASK_RETRY = 0.5
 CAMPAIGN_RETRY = 0.05
-
-Events = Sequence[LocalEvent]
-"""What an action did, in order."""
-
-
-class Processes(Protocol):
-    """The processes of a node, as the executor needs them. Simulations have simulated ones.
-
-    Calls raise `DaemonUnavailable` while there is no daemon, and another `CheckpointsError` where
-    it refuses.
-    """
-
-    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> Events:
-        """Performs an action that needs no etcd."""
-        ...
-
-    def status(self) -> DaemonStatus: ...
-
-    def set_target(
-        self, round_: str, proposal: str, target: int, schedule: Schedule | None = None
-    ) -> Sequence[WorkerStep]:
-        """Writes a target into the workers' pages, then reads their steps; 0 withdraws it."""
-        ...
-
-    def round_end(self, workers: Workers) -> RoundEnd: ...
-
-    def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble: ...
-
-    def log(self, workers: Workers, local_rank: int) -> str:
-        """Returns the path of a worker's log."""
-        ...
-
-    def stall(self, workers: Workers, timeout: float) -> WorkerTrouble: ...
-
-    def standing(self, workers: Workers) -> tuple[str, str]:
-        """Returns where silent workers stand, as they have written it, and where more of it is."""
-        ...
-
-    def close(self) -> None:
-        """Ends everything that was started."""
-
-
-class LeaseSession(Protocol):
-    """The lease of a node, which somebody else refreshes."""
-
-    @property
-    def lease(self) -> int: ...
-
-    @property
-    def alive(self) -> bool: ...
-
-    def renew(self) -> int: ...
 
 
 class AgentExecutor:
@@ -202,6 +150,32 @@ class AgentExecutor:
         if leadership is None:
             return [events.WriteFailed(self._clock() + CAMPAIGN_RETRY)]
         return [events.BecameHolder(leadership.compare)]
+
+    @_do.register
+    def _(self, action: actions.ProbePeers, local: NodeState, seen: RunState) -> Events:
+        found = {self._daemon_of(node, seen): node for node in action.nodes}
+        refusing = self._processes.refusing([address for address in found if address])
+        gone = frozenset(found[address] for address in refusing)
+        return [events.PeersProbed(action.round.incarnation, frozenset(action.nodes), gone)]
+
+    def _daemon_of(self, name: str, seen: RunState) -> str:
+        """Returns the address of a node's daemon; empty if it is not known."""
+        if name in seen.nodes:
+            return seen.nodes[name].node.daemon
+        told = self._store.get(self.keys.live(name))
+        node = readable(told.data, Node) if told is not None else None
+        return node.daemon if node is not None else ""
+
+    @_do.register
+    def _(self, action: actions.Depose, local: NodeState, seen: RunState) -> Events:
+        """Deletes the key of a holder that is gone, and takes its place."""
+        if depose(self._store, self.keys.holder, action.node.encode()):
+            logger.warning(f"{action.node} decided for all, and is gone: this node decides now")
+        return self._do(actions.Campaign(), local, seen)
+
+    @_do.register
+    def _(self, action: actions.StepDown, local: NodeState, seen: RunState) -> Events:
+        return [events.HolderDeposed()]
 
     @_do.register
     def _(self, action: actions.Lead, local: NodeState, seen: RunState) -> Events:

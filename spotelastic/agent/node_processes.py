@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
@@ -20,13 +20,14 @@ from spotelastic_checkpoints.types import DaemonStatus, Schedule, WorkerStep
 from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.executor import Events
 from spotelastic.agent.health.examiner import GpuExaminer
+from spotelastic.agent.in_place import probing
 from spotelastic.agent.in_place.control import WorkerControl
 from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
+from spotelastic.agent.state.ports import Events
 from spotelastic.agent.state.round_line import describe_round
 from spotelastic.agent.state.values import (
     NodeState,
@@ -36,7 +37,7 @@ from spotelastic.agent.state.values import (
     local_rank_of,
 )
 from spotelastic.agent.workers import memory
-from spotelastic.agent.workers.logs import Logs
+from spotelastic.agent.workers.logs import Logs, stacks
 from spotelastic.agent.workers.pool import (
     StartOrder,
     Warm,
@@ -194,6 +195,9 @@ class NodeProcesses:
     def round_end(self, workers: Workers) -> RoundEnd:
         """Returns what the node's pages say of the round that these workers were in."""
         return self._checkpoints.round_end(workers)
+
+    def refusing(self, addresses: Collection[str]) -> frozenset[str]:
+        return probing.refusing(addresses)
 
     def close(self) -> None:
         """Ends everything that was started, and waits until nothing of it is left."""
@@ -358,15 +362,16 @@ class NodeProcesses:
             return []
         if not workers.round:  # they have only prepared, and are in no round
             return [events.RoundEnded(None, action.rests)]
+        end = None
         with contextlib.suppress(DaemonUnavailable):
             self.daemon.end()
-            return [events.RoundEnded(self._checkpoints.round_end(workers), action.rests)]
-        return [events.RoundEnded(None, action.rests)]
+            end = self._checkpoints.round_end(workers)
+        return [events.RoundEnded(end, action.rests)]
 
     @do.register
     def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> Events:
-        spare = local.store.spare
-        return self._stores.open(self.zygote, action.round, spare, local.reports.said)
+        store, said = local.store, local.reports.said
+        return self._stores.open(self.zygote, action.round, store.spare, said)
 
     @do.register
     def _(self, action: actions.StartSpareStore, local: NodeState, seen: RunState) -> Events:
@@ -410,8 +415,8 @@ class NodeProcesses:
             return []
         alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
         beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
-        name = f"beside-{round_.incarnation}"
-        alive = self._fork(name, beside, alone, settings, self.config.round_logs(0))
+        group, logs = f"beside-{round_.incarnation}", self.config.round_logs(0)
+        alive = self._fork(group, beside, alone, settings, logs)
         logger.info(f"this node's workers prepare beside round {round_.number}")
         return [events.WorkersStarted("", 0, 0, 0, alive, 0), events.Said(prepared(round_))]
 
@@ -488,10 +493,3 @@ class NodeProcesses:
             within = min(within, max(notice.deadline - unbroken(), 1.0))
         self._checkpoints.flush(action.round, within)
         return [events.FlushStarted(action.round)]
-
-
-def stacks(folder: Path, rank: int | str) -> Path:
-    """Returns the file to which the worker of that rank writes the stacks of its threads on
-    request.
-    """
-    return folder / f"rank-{rank}.stack"

@@ -25,6 +25,7 @@ from spotelastic.agent.state.health import HealthEvent, following
 from spotelastic.agent.state.values import (
     BLIND,
     NodeState,
+    ProbedPeers,
     RestingWorkers,
     StorageClaim,
     Workers,
@@ -121,6 +122,20 @@ def _(event: events.RegistrationRefused, local: NodeState, now: float) -> NodeSt
 def _(event: events.BecameHolder, local: NodeState, now: float) -> NodeState:
     local = _membership(local, leadership=event.leadership, nodes_seen=False)
     return _retries(local, lead_after=0)
+
+
+@after.register
+def _(event: events.HolderDeposed, local: NodeState, now: float) -> NodeState:
+    return _membership(local, leadership=None, nodes_seen=False)
+
+
+@after.register
+def _(event: events.PeersProbed, local: NodeState, now: float) -> NodeState:
+    before = local.membership.probed
+    if before.round != event.round:
+        before = ProbedPeers(event.round)
+    nodes, refusing = before.nodes | event.nodes, before.refusing | event.refusing
+    return _membership(local, probed=ProbedPeers(event.round, nodes, refusing))
 
 
 @after.register
@@ -318,7 +333,8 @@ def _(event: events.StoreOpened, local: NodeState, now: float) -> NodeState:
 
 @after.register
 def _(event: events.SpareStoreStarted, local: NodeState, now: float) -> NodeState:
-    return _store(local, spare=event.id, spare_at=math.inf if event.never else now + SPARE_AGAIN)
+    again = math.inf if event.never else 0.0 if event.id else now + SPARE_AGAIN
+    return _store(local, spare=event.id, spare_at=again)
 
 
 @after.register

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from spotelastic_checkpoints import addresses
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.executor import Events
 from spotelastic.agent.state import events
+from spotelastic.agent.state.ports import Events
 from spotelastic.agent.state.values import RoundStore
 from spotelastic.agent.workers.pool import StartOrder, Zygote
 from spotelastic.errors import EnvironmentFailure

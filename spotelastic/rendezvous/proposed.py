@@ -51,7 +51,7 @@ LONGEST_SEEN = 5.0
 """Most seconds that members are given to answer after some were late again and again."""
 SURELY_LOST = 1 / 3
 """Part of that time after which a member is left out if its peers have lost their connections, and
-all others have answered.
+all others have answered. None is left where nobody listens at its daemon's port.
 """
 OFFER_WITHIN = 5.0
 """Seconds that a round with missing slots waits for offers from nodes outside it."""
@@ -150,8 +150,8 @@ def _seen_within(at: Moment, round_: Round) -> float:
     be left out again for ever.
     """
     once = at.settings.seen_within * max(1.0, len(round_.members) / LARGE)
-    if in_place.peer_is_lost(at.seen, round_):
-        once *= SURELY_LOST
+    if lost := in_place.lost_peer(at.seen, round_):
+        once *= 0.0 if lost in at.seen.refusing else SURELY_LOST
     return max(once, min(once * 2.0**round_.late, LONGEST_SEEN))
 
 

@@ -46,6 +46,7 @@ from spotelastic.rendezvous.rules import (
     must_leave_at,
     recharge,
     step_time,
+    suspect,
     trusts_at,
     uncharge,
     wake,
@@ -142,6 +143,8 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
     ):
         return RoundDecision(reason="the store was away", wake_at=wake(trusts_at(at)))
     failures = [f for f in at.seen.failures.values() if f.round == round_.incarnation]
+    if not lost and (gone := _vanished(at, round_, done)):
+        return _change(at, _given_up(at, round_, gone), "loss", gone)
     left = sorted(done & set(absent))
     if left and (lost or failures) and len(eligible_nodes(at, round_)) < at.settings.min_nodes:
         return _fail_behind(at, lost or sorted({f.node for f in failures}), left, failures)
@@ -172,6 +175,20 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
         cause = "stall" if first.stalled else "worker"
         return _change(at, ended, cause, (first.node,))
     return None
+
+
+def _vanished(at: Moment, round_: Round, done: set[str]) -> tuple[str, ...]:
+    """Returns members that are gone although their leases are not, if the others are enough."""
+    gone = tuple(name for name in in_place.vanished(at.seen, round_) if name not in done)
+    rest = eligible_nodes(at, round_).keys() - set(gone) if gone else set()
+    return gone if len(rest) >= at.settings.min_nodes and not at.settings.gang else ()
+
+
+def _given_up(at: Moment, round_: Round, gone: Iterable[str]) -> Round:
+    """Returns the round without these members, which have to register anew if they live."""
+    missed = {m.incarnation for m in round_.members if m.node in gone}
+    without = replace(round_, missed=(*round_.missed, *sorted(missed))[-256:])
+    return suspect(at, without, gone, uncharge(at, without))
 
 
 def _has_stepped(at: Moment, round_: Round) -> bool:

@@ -79,6 +79,10 @@ class RunState:
     healthy: bool = True
     revision: int = 0
     """Store revision of the newest change under `all/` that has been folded in."""
+    refusing: frozenset[str] = frozenset()
+    """Members of the current round whose daemons refuse connections. The one thing here that is not
+    in etcd: this observer has tried.
+    """
     unreadable: Mapping[str, str] = field(default_factory=_empty)
     """Why a value cannot be read by this version, by its key below the run's. What was read from
     the key before still counts."""

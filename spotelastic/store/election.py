@@ -33,6 +33,17 @@ class Leadership:
         return self.store.commit((self.compare,), (Delete(self.key),)).succeeded
 
 
+def depose(store: Store, key: str, value: bytes) -> bool:
+    """Delete the key if the process of that value leads. Returns False if it does not.
+
+    It may live, and lead no more: what it would write compares the key that is gone.
+    """
+    held = store.get(key)
+    if held is None or held.data != value:
+        return False
+    return store.commit((Compare(key, "created", held.created),), (Delete(key),)).succeeded
+
+
 def campaign(store: Store, key: str, value: bytes, lease: int) -> Leadership | None:
     """Try once to lead, without waiting. Returns None while another process leads.
 

@@ -8,7 +8,7 @@ from support.patience import PATIENT
 from support.sinks import Recorder
 
 from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.store.election import campaign
+from spotelastic.store.election import campaign, depose
 from spotelastic.store.port import Compare, Delete, Put, Store
 
 pytestmark = pytest.mark.usefixtures("no_leftover_threads")
@@ -250,6 +250,20 @@ def test_one_of_many_campaigners_leads(store: Store, prefix: str) -> None:
         thread.join(PATIENT)
     assert len(won) == len(leases)
     assert sum(leadership is not None for leadership in won) == 1
+
+
+def test_who_deposes_a_leader_that_lives_leads_alone(store: Store, prefix: str) -> None:
+    key, target = prefix + "leader", prefix + "round"
+    lease = store.grant(30)
+    old = campaign(store, key, b"old", lease)
+    assert old is not None
+    assert not depose(store, key, b"another"), "only the one that is meant"
+    assert depose(store, key, b"old")
+    new = campaign(store, key, b"new", store.grant(30))
+    assert new is not None
+    assert not store.commit((old.compare,), (Put(target, b"old"),)).succeeded
+    assert store.commit((new.compare,), (Put(target, b"new"),)).succeeded
+    assert not depose(store, key, b"old") and campaign(store, key, b"old", lease) is None
 
 
 def test_a_deposed_leader_cannot_write(store: Store, prefix: str) -> None:

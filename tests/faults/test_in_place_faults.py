@@ -118,6 +118,29 @@ def test_a_node_that_goes_costs_no_step_and_no_process(
     none_was_lost(three)
 
 
+@pytest.mark.soak
+def test_a_holder_that_goes_is_replaced_before_its_lease_ends(three: Run) -> None:
+    holder = three.wait(lambda seen: seen.holder, "a holder").holder
+    left = [node for node in ALL if node != holder]
+    pids = {node: three.nodes[node].workers()[0] for node in left}
+    vanish(three.nodes.pop(holder))
+    two = three.trains(*left)
+    assert (two.cause, two.nodes, two.in_place) == ("loss", (holder,), "keep")
+    three.trains(*left, beyond=two.resume.step + 20)
+    three.wait(lambda seen: holder not in seen.nodes, "its lease ends")
+    for node, pid in pids.items():
+        kept_its_process(three, node, pid)
+    none_was_lost(three)
+    live, formed = three.keys.live(holder), f'"number":{two.number}'.encode()
+    changes = [
+        (entry.key, entry.data is None)
+        for entry in three.history.entries
+        if entry.key == live or (entry.key == three.keys.round and formed in (entry.data or b""))
+    ]
+    begun = changes.index((three.keys.round, False))
+    assert (live, True) in changes[begun:] and (live, True) not in changes[:begun]
+
+
 def _end(run: Run, node: str) -> None:
     """Ends what a test has left frozen."""
     pid = run.nodes[node].process.pid

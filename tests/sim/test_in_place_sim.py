@@ -11,6 +11,7 @@ import pytest
 from spotelastic_checkpoints.types import Commit
 from support.virtual import World
 from support.virtual_ranks import MEETING, Rank, State
+from support.virtual_training import NETWORK
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
@@ -144,6 +145,41 @@ def test_a_frozen_worker_is_found_by_the_stall_and_ended_and_its_peers_keep_thei
     assert (second.cause, second.in_place, len(second.charged)) == ("stall", "keep", 1)
     assert [member.node for member in second.members] == ["n0", "n2"]
     finish(world)
+    assert lost(world) == 0
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+@pytest.mark.parametrize("holds", [True, False], ids=["holder", "member"])
+def test_a_node_whose_machine_refuses_connections_is_left_out_before_its_lease_ends(
+    word: str, holds: bool
+) -> None:
+    world = cluster(3, seed=len(word))
+    world.refuses = True
+    victim = next(name for name in sorted(world.nodes) if (name == world.holder) == holds)
+    until(world, word, victim).node.kill()
+    second = started(world, 2)
+    assert world.store.get(world.keys.live(victim)) is not None, "its lease has not run out"
+    assert (second.cause, second.nodes, second.in_place) == ("loss", (victim,), "keep")
+    proposed = {round_.incarnation for round_ in world.rounds if round_.number == 2}
+    assert len(proposed) == 1, "the first proposal is the round"
+    assert second.charged == () and world.holder != victim
+    finish(world)
+    assert lost(world) == 0
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+def test_a_holder_that_was_taken_for_gone_goes_on_as_a_member(word: str) -> None:
+    """Its daemon has ended, and a worker of another node; the holder itself lives."""
+    world = cluster(4, seed=len(word))
+    holder = world.nodes[world.holder]
+    victim = until(world, word, next(name for name in sorted(world.nodes) if name != world.holder))
+    holder.lag = 1.0  # it takes part in nothing for a while
+    holder.processes.daemon_dies()
+    victim.exits(1)
+    world.run(lambda: world.holder not in ("", holder.name), 10)
+    holder.lag = NETWORK
+    finish(world)
+    assert holder.name in world.nodes and holder.local.membership.leadership is None
     assert lost(world) == 0
 
 

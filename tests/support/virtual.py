@@ -77,6 +77,8 @@ class World:
         have GPUs, which they look at."""
         self.in_place = in_place
         """Workers have states of their own (`virtual_ranks`), and can rest."""
+        self.refuses = bool(seed % 2)
+        """Whether machines refuse connections to nodes that are gone, in place of no answer."""
         self.saves = Saves(self)
         self.at_word: Callable[[Rank], None] | None = None
         """Told whenever a worker that can rest comes to another point."""

@@ -16,7 +16,7 @@ from support.virtual_training import NETWORK
 from spotelastic.agent import actions as do
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
-from spotelastic.agent.executor import AgentExecutor, Events
+from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.state.events import (
     Exited,
     LocalEvent,
@@ -27,6 +27,7 @@ from spotelastic.agent.state.events import (
     WorkerFailing,
     XidSeen,
 )
+from spotelastic.agent.state.ports import Events
 from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.errors import Unavailable

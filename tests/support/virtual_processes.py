@@ -15,10 +15,10 @@ from support.virtual_training import Training
 from spotelastic.agent import actions
 from spotelastic.agent.checkpoints import round_info
 from spotelastic.agent.environment import MEASUREMENTS
-from spotelastic.agent.executor import Events
 from spotelastic.agent.in_place.duties import prepared
 from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
+from spotelastic.agent.state.ports import Events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
 from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.model.node import Fingerprint
@@ -185,6 +185,16 @@ class VirtualProcesses:
 
     def standing(self, workers: Workers) -> tuple[str, str]:
         return "somewhere", ""
+
+    def refusing(self, addresses: Collection[str]) -> frozenset[str]:
+        """A machine that is gone answers nothing, but its processes alone may be."""
+        return frozenset(each for each in addresses if self._refuses(each.removesuffix(":1")))
+
+    def _refuses(self, name: str) -> bool:
+        node = self._world.nodes.get(name)
+        if node is None:
+            return self._world.refuses
+        return not node.frozen and not node.processes.daemon.serves
 
     # -- actions ----------------------------------------------------------------------------------
 

@@ -336,6 +336,19 @@ class BecameHolder(AgentEvent, frozen=True):
     leadership: Compare
 
 
+class HolderDeposed(AgentEvent, frozen=True):
+    """This node was the holder, and another one is."""
+
+
+class PeersProbed(AgentEvent, frozen=True):
+    """It was looked whether the daemons of these members of a round answer."""
+
+    round: str
+    nodes: frozenset[str]
+    refusing: frozenset[str]
+    """Those whose machines live, and at whose ports nobody listens."""
+
+
 class DecisionWritten(AgentEvent, frozen=True):
     """The holder has written a decision, or has found that its premises had changed."""
 
@@ -451,6 +464,8 @@ LocalEvent = (
     | Registered
     | RegistrationRefused
     | BecameHolder
+    | HolderDeposed
+    | PeersProbed
     | DecisionWritten
     | WriteFailed
     | DrainWritten

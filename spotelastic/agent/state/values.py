@@ -193,6 +193,16 @@ class StorageClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbedPeers:
+    """Members of a round whose daemons this node has tried to reach."""
+
+    round: str = ""
+    nodes: frozenset[str] = frozenset()
+    refusing: frozenset[str] = frozenset()
+    """Those of them that are gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeMembership:
     """Whether this node can belong to the run, does, and decides for it."""
 
@@ -206,6 +216,7 @@ class NodeMembership:
     """The precondition of all that the holder writes; None: this node is not the holder."""
     nodes_seen: bool = False
     """Whether the holder's own branch of etcd has been read."""
+    probed: ProbedPeers = ProbedPeers()
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,3 +281,10 @@ class Logs:
                         pass
                 except BlockingIOError:
                     self._drop(key.fd, key.data)
+
+
+def stacks(folder: Path, rank: int | str) -> Path:
+    """Returns the file to which the worker of that rank writes the stacks of its threads on
+    request.
+    """
+    return folder / f"rank-{rank}.stack"

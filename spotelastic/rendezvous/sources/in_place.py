@@ -14,7 +14,7 @@ from spotelastic_checkpoints.types import Resume
 
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Failure
-from spotelastic.model.round import Acknowledgement, Round
+from spotelastic.model.round import LARGE, Acknowledgement, Round
 from spotelastic.rendezvous.view import RunState
 
 FRUITLESS = 3
@@ -64,14 +64,39 @@ def source(round_: Round, step: int, chosen: Resume, *, all_keep: bool) -> Resum
     return chosen if same and chosen.step == step else None
 
 
-def peer_is_lost(seen: RunState, round_: Round) -> bool:
-    """Whether a member of a proposed round is almost certainly gone: the collectives of others have
-    failed, none of their workers has, and only that member has not answered.
+def lost_peer(seen: RunState, round_: Round) -> str:
+    """Returns the member of a proposed round that is almost certainly gone: the collectives of
+    others have failed, none of their workers has, and only that member has not answered. Empty if
+    there is none.
     """
-    told = [failure for failure in seen.failures.values() if failure.round == round_.parent]
     answered = {ack.node for ack in seen.acks.values() if ack.round == round_.incarnation}
-    silent = [member for member in round_.members if member.node not in answered]
-    return bool(told) and all(failure.broken for failure in told) and len(silent) == 1
+    silent = [member.node for member in round_.members if member.node not in answered]
+    return silent[0] if len(silent) == 1 and _broke(seen, round_.parent) else ""
+
+
+def unheard(seen: RunState, round_: Round) -> tuple[str, ...]:
+    """Returns the members that may be why the collectives of the others have failed: they have
+    told nothing. Empty where a worker has failed by itself, and in a large round.
+    """
+    if round_.phase == "proposed":
+        return tuple(filter(None, (lost_peer(seen, round_),)))
+    if not _broke(seen, round_.incarnation) or len(round_.members) > LARGE:
+        return ()
+    told = {node for node, failure in seen.failures.items() if failure.round == round_.incarnation}
+    return tuple(member.node for member in round_.members if member.node not in told)
+
+
+def vanished(seen: RunState, round_: Round) -> tuple[str, ...]:
+    """Returns the members of a started round that are gone although their leases are not: the
+    collectives of others have failed, and nobody listens where their daemons did.
+    """
+    return tuple(sorted(seen.refusing.intersection(unheard(seen, round_))))
+
+
+def _broke(seen: RunState, round_: str) -> bool:
+    """Whether workers of a round have told of failed collectives, and of nothing else."""
+    told = [failure for failure in seen.failures.values() if failure.round == round_]
+    return bool(told) and all(failure.broken for failure in told)
 
 
 def fallen(round_: Round, failures: Collection[Failure]) -> set[str]:
