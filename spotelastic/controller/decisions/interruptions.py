@@ -198,7 +198,10 @@ def losses(seen: Observation, now: float) -> Iterator[Tell]:
 def _tell_loss(
     seen: Observation, node: str, at: float, why: str, now: float, cause: str
 ) -> Iterator[Tell]:
-    """Reports a loss once per registration, and only for a node that left without a notice."""
+    """Reports a loss once per registration, and only for a node that left without a notice.
+
+    The cloud's word on who has ended it may come later than the loss. It is told then, once.
+    """
     known = seen.nodes.get(node) or seen.left.get(node)
     if known is None or seen.ended or node in seen.drains:
         return
@@ -208,11 +211,13 @@ def _tell_loss(
     by_hand = machine is not None and machine.state in GONE and machine.reason in BY_HAND
     source = "ec2" if cause else "lease"  # EC2's word alone comes as a message
     data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
-    if by_hand:
-        data["kind"] = InterruptionKind.BY_HAND.value
-        why = f"somebody has stopped or terminated it ({why})"
-    event = Event(now, "loss", f"{node} is gone: {why}", node, data)
-    if account(event) in seen.told:  # of most that ever left: before what takes longer
+    lost = Event(now, "loss", f"{node} is gone: {why}", node, data)
+    why = f"somebody has stopped or terminated it ({why})"
+    data = {**data, "kind": InterruptionKind.BY_HAND.value}
+    ended = Event(now, "loss", f"{node} is gone: {why}", node, data)
+    event = ended if by_hand else lost
+    # Of most that ever left something is told: this comes before what takes longer.
+    if account(event) in seen.told or account(ended) in seen.told:
         return
     if member is None or not member.leaving:
         yield Tell(event, cause)

@@ -445,10 +445,11 @@ def account(event: Event) -> tuple[str, str, str]:
     """Returns what identifies the occurrence that an event reports: the id of the cloud's event, if
     there is one.
 
-    A node is lost once, whichever source reports it first.
+    A node is lost once, whichever source reports it first. That somebody has ended it by hand
+    may be known only later, and is then told as well.
     """
     if id := str(event.data.get("id", "")):
         return event.kind, event.node, id
-    told = {**event.data, "source": "", "kind": ""} if event.kind == "loss" else event.data
+    told = {**event.data, "source": ""} if event.kind == "loss" else event.data
     which = (str(told.get(name, "")) for name in ("kind", "source", "incarnation"))
     return event.kind, event.node, ":".join(which)

@@ -232,3 +232,22 @@ def test_a_node_that_somebody_ends_by_hand_is_told_apart_from_a_lost_one(
     lease = replace(seen, messages=(), told=frozenset({account(event)}))
     left = {"i-1": DepartedNode("i-1-1", NOW)}
     assert events(replace(lease, nodes={"i-2": seen.nodes["i-2"]}, left=left)) == [], "once"
+
+
+def test_who_has_ended_a_node_is_told_when_it_is_known() -> None:
+    """EC2's answers may be older than the end of a lease."""
+    seen = healthy("i-1", "i-2")
+    left = {"i-1": DepartedNode("i-1-1", NOW)}
+    seen = replace(seen, nodes={"i-2": seen.nodes["i-2"]}, left=left)
+    (lost,) = events(seen)
+    assert "kind" not in lost.data
+    seen = replace(seen, told=frozenset({account(lost)}))
+    assert events(seen) == []
+    gone = replace(machine("i-1", "shutting-down"), reason="Client.UserInitiatedShutdown")
+    seen = replace(seen, machines={**seen.machines, "i-1": gone})
+    (event,) = events(seen)
+    assert event.data["kind"] == "by_hand"
+    seen = replace(seen, told=seen.told | {account(event)})
+    assert events(seen) == [], "once"
+    of_later = {name: each for name, each in seen.machines.items() if name != "i-1"}
+    assert events(replace(seen, machines=of_later)) == [], "EC2 forgets what has ended"
