@@ -53,6 +53,7 @@ SURELY_LOST = 1 / 3
 """Part of that time after which a member is left out if its peers have lost their connections, and
 all others have answered. None is left where nobody listens at its daemon's port.
 """
+NONE = Streak()
 OFFER_WITHIN = 5.0
 """Seconds that a round with missing slots waits for offers from nodes outside it."""
 
@@ -86,7 +87,7 @@ def gather(at: Moment, round_: Round) -> RoundDecision:
     if (waiting or round_.pause) and len(members_of(at, round_.members, eligible)) > len(
         round_.members
     ):
-        return _repropose(at, round_, eligible)
+        return _repropose(at, round_, eligible, restarts.unpaused(round_.streak))
     if not all(_is_ready(ack) for ack in acks.values()):
         unseen = any(ack is None for ack in acks.values())
         return RoundDecision(reason="members get ready", wake_at=seen_by if unseen else ready_by)
@@ -126,9 +127,11 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Round
     return _repropose(at, without, eligible)
 
 
-def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> RoundDecision:
+def _repropose(
+    at: Moment, round_: Round, eligible: dict[str, LiveNode], streak: Streak = NONE
+) -> RoundDecision:
     """Proposes the round with other members, and without a pause: the change may help a failing
-    script.
+    script. `streak`: of the failures that a loss does not explain.
     """
     members = members_of(at, round_.members, eligible)
     again = replace(
@@ -137,7 +140,7 @@ def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Roun
         members=members,
         reason=describe(round_.cause, round_.nodes, len(members)),
         proposed_at=at.now,
-        streak=Streak(),
+        streak=streak,
         pause=0.0,
     )
     return RoundDecision((WriteRound(again),), again.reason)

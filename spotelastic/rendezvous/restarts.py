@@ -11,6 +11,8 @@ the job at once. A failed import may be a file system's hiccup on one of several
 once more there.
 """
 
+from dataclasses import replace
+
 from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.model.job import Failure
@@ -44,6 +46,13 @@ def after(streak: Streak, failure: Failure, lived: float) -> Streak:
     what = f"{failure.exit_code} {failure.message[:_KEPT]}" if failure.exit_code else ""
     alike = streak.alike if what == streak.failure else 0
     return Streak(streak.failures + 1, alike + 1 if what else 0, what)
+
+
+def unpaused(streak: Streak) -> Streak:
+    """Returns the streak where other nodes are there now, which may help: the next start is at
+    once. How often the same failure came is still known, because only a new step ends that.
+    """
+    return replace(streak, failures=min(1, streak.failures))
 
 
 def pause(streak: Streak) -> float:

@@ -299,7 +299,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         past=past,
         code=at.settings.code,
         charged=round_.charged,
-        streak=round_.streak if cause in restarts.FAILURES else Streak(),
+        streak=round_.streak if cause in (*restarts.FAILURES, "arrival") else Streak(),
         missed=round_.missed,
         late=round_.late,
         suspects=round_.suspects,

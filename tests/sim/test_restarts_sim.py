@@ -111,6 +111,22 @@ def test_the_same_failure_without_end_ends_the_job_before_its_budget() -> None:
     assert world.violations() == []
 
 
+def test_a_node_that_comes_in_a_pause_does_not_hide_that_the_same_failure_comes_again() -> None:
+    """It ends the pause, and may help. But only a new step ends the count."""
+    world, message = crashing(max_restarts=100), "No module named colum"
+    for _ in range(5):
+        restart(world, message)
+    crash(world, lambda: world.round is not None and world.round.pause > 0, message)
+    world.add("n2")
+    world.run(lambda: len(world.started) > 6, 6)
+    assert [member.node for member in world.started[-1].members] == ["n0", "n1", "n2"]
+    waits = [round(restart(world, message)) for _ in range(restarts.CRASH_LOOP - 7)]
+    assert waits == [1]
+    crash(world, lambda: world.done, message)
+    assert world.job.state == "failed" and "8 times in a row in the same way" in world.job.reason
+    assert world.violations() == []
+
+
 @pytest.mark.parametrize("kind", restarts.MISTAKES)
 def test_a_mistake_in_the_script_ends_the_job_at_its_first_start(kind: str) -> None:
     world = crashing(max_restarts=100)
