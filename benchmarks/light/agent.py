@@ -157,6 +157,8 @@ class LightProcesses:
         match action:
             case actions.RestWorkers():
                 return [events.RestRequested()]
+            case actions.AskWorkers():
+                return [events.WorkersAsked()]
             case actions.PrepareWorkers():
                 return []
             case actions.EnterRound(round_, member):

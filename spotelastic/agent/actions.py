@@ -89,6 +89,11 @@ class EnterRound:
 
 
 @dataclass(frozen=True, slots=True)
+class AskWorkers:
+    """Ask workers that are entering a round whether they run."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndRest:
     """Kill workers that rest: they are not to enter another round."""
 
@@ -98,6 +103,7 @@ class ReportNotKept:
     """Report that this node's workers cannot keep the state that the round counts on."""
 
     round: Round
+    why: str = "a worker ended while it waited for the round"
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +356,7 @@ Action = (
     | RestWorkers
     | PrepareWorkers
     | EnterRound
+    | AskWorkers
     | EndRest
     | ReportNotKept
     | DumpStacks

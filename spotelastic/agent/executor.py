@@ -318,7 +318,7 @@ class AgentExecutor:
     @_do.register
     def _(self, action: actions.ReportNotKept, local: NodeState, seen: RunState) -> Events:
         blank = self._blank(action.round.incarnation)
-        failure = replace(blank, message="a worker ended while it waited for the round")
+        failure = replace(blank, message=action.why)
         self._report(failure, failure.message)
         return [events.Said(not_kept(action.round))]
 

@@ -59,7 +59,7 @@ from spotelastic.linux import (
     interface_of,
     mark,
 )
-from spotelastic.model.in_place import Enter, Rest
+from spotelastic.model.in_place import Ask, Enter, Rest
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
@@ -158,8 +158,7 @@ class NodeProcesses:
         killed = exit_.code == -signal.SIGKILL or "killed by signal" in message
         if lack := memory.explanation(self._kills, killed=killed):
             message = f"{message} ({lack})"
-        log = self._logs.path(folder, rank, exit_.local_rank)
-        return WorkerTrouble(message, trace, str(log))
+        return WorkerTrouble(message, trace, self.log(workers, exit_.local_rank))
 
     def log(self, workers: Workers, local_rank: int) -> str:
         """Returns the path of a worker's log."""
@@ -179,8 +178,8 @@ class NodeProcesses:
             f"has executed no step after step {pace.step} for {timeout:g} s; "
             f"the stacks of this node's ranks are in {stacks(folder, '*')}"
         )
-        log = self._logs.path(folder, rank, pace.behind)
-        return WorkerTrouble(message, read_stack(stacks(folder, rank)), str(log))
+        stack = read_stack(stacks(folder, rank))
+        return WorkerTrouble(message, stack, self.log(workers, pace.behind))
 
     @property
     def _finalize(self) -> float:
@@ -315,6 +314,12 @@ class NodeProcesses:
         logger.info(describe_round(round_, member))
         told = (round_.incarnation, round_.number, first, round_.epoch, step)
         return [events.WorkersEntered(*told)]
+
+    @do.register
+    def _(self, action: actions.AskWorkers, local: NodeState, seen: RunState) -> Events:
+        for name in local.workers.alive if local.workers is not None else ():
+            self._control.send(local_rank_of(name), Ask())
+        return [events.WorkersAsked()]
 
     @do.register
     def _(self, action: actions.EndRest, local: NodeState, seen: RunState) -> Events:

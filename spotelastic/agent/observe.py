@@ -30,7 +30,13 @@ from spotelastic.agent.state.values import (
     StorageClaim,
     Workers,
 )
-from spotelastic.agent.state.worker_changes import GONE_WITHIN, WorkersEvent, changed
+from spotelastic.agent.state.worker_changes import (
+    GONE_WITHIN,
+    PRESENT_WITHIN,
+    WorkersEvent,
+    changed,
+    locals_of,
+)
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.rendezvous import agreement
@@ -255,6 +261,8 @@ def _(event: events.WorkersEntered, local: NodeState, now: float) -> NodeState:
         home=before.names_after,
         can_rest=True,
         listening=before.listening,
+        awaited=locals_of(before),
+        answer_by=now + PRESENT_WITHIN,
     )
     return _in_round(replace(local, resting=None), workers)
 

@@ -227,6 +227,7 @@ def train(
     if member.slot < HEIRS:
         yield from _keep_spare(local, workers, now)
     yield from _exits(local, round_, workers)
+    yield from duties.await_entry(local, round_, workers, now)
     yield from _stall(local, seen, round_, workers, now)
     yield from _silence(round_, workers, now)
     finished = local.reports.finished == round_.incarnation

@@ -4,8 +4,8 @@ In-place recovery: when the members of a round change, workers that can do so le
 group, *rest*, and enter the next round in the same process. Each worker that can is connected to
 its agent by a Unix socket of packets (SOCK_SEQPACKET), one JSON message each:
 
-    worker → agent: Listening | Resting
-    agent → worker: Rest | Enter
+    worker → agent: Listening | Resting | Present
+    agent → worker: Rest | Enter | Ask
 """
 
 from collections.abc import Mapping
@@ -49,6 +49,17 @@ class Resting(msgspec.Struct, frozen=True, tag=True):
     traceback: str = ""
 
 
+class Present(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Enter` and `Ask`: the process runs."""
+
+    round: str
+    """The round that it was told of last."""
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Answer, if you run: the others cannot begin without you."""
+
+
 class Rest(msgspec.Struct, frozen=True, tag=True):
     """Leave the group, which wakes what waits in its collectives, and rest."""
 
@@ -67,5 +78,5 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
     """All variables of the environment that a new worker of that round would have."""
 
 
-FromWorker = Listening | Resting
-ToWorker = Rest | Enter
+FromWorker = Listening | Resting | Present
+ToWorker = Rest | Enter | Ask

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.launcher import Run, descendants, running, vanish
 
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
@@ -47,7 +48,9 @@ def made(run: Run, node: str) -> list[tuple[int, int, str]]:
 
 
 def none_was_lost(run: Run) -> None:
-    """No node has made a step twice or left one out, and all had the same parameters at each."""
+    """No node has made a step twice or left one out, and all had the same parameters at each. Those
+    that came have prepared beside the others.
+    """
     sums: dict[int, set[str]] = {}
     for node in run.nodes:
         steps = made(run, node)
@@ -57,6 +60,7 @@ def none_was_lost(run: Run) -> None:
             sums.setdefault(step, set()).add(f"{float(total):.9g}")
     assert sorted(sums) == list(range(min(sums), max(sums) + 1))
     assert not {step: found for step, found in sums.items() if len(found) > 1}
+    assert not [file.read_text() for file in run.folder.glob("logs/*/logs/0000/error-*.json")]
 
 
 def kept_its_process(run: Run, node: str, pid: int) -> None:
@@ -141,6 +145,10 @@ def test_a_holder_that_goes_is_replaced_before_its_lease_ends(three: Run) -> Non
     assert (live, True) in changes[begun:] and (live, True) not in changes[:begun]
 
 
+def _prepares(seen: RunState, node: str) -> bool | None:
+    return seen.nodes[node].node.prepares if node in seen.nodes else None
+
+
 def _end(run: Run, node: str) -> None:
     """Ends what a test has left frozen."""
     pid = run.nodes[node].process.pid
@@ -149,6 +157,26 @@ def _end(run: Run, node: str) -> None:
             os.kill(each, signal.SIGCONT)
     run.nodes[node].process.kill()
     run.nodes[node].process.wait()
+
+
+@pytest.mark.soak
+def test_a_worker_that_freezes_while_it_rests_is_replaced_and_holds_up_nobody(three: Run) -> None:
+    """It rests before it counts as arrived, and does not hear of its round."""
+    pids = {node: three.nodes[node].workers()[0] for node in ALL}
+    three.add("d")
+    three.wait(lambda seen: _prepares(seen, "d"), "d prepares")
+    three.wait(lambda seen: _prepares(seen, "d") is False, "d has prepared")
+    frozen = three.nodes["d"].workers()[0]
+    os.kill(frozen, signal.SIGSTOP)
+    four = three.trains(*ALL, "d")
+    assert (four.in_place, four.charged) == ("keep", ())
+    three.trains(*ALL, "d", beyond=four.resume.step + 20)
+    for node, pid in pids.items():
+        kept_its_process(three, node, pid)
+    assert frozen not in three.nodes["d"].workers()
+    told = three.history.entries
+    assert any(b"did not answer" in (entry.data or b"") for entry in told)
+    none_was_lost(three)
 
 
 @pytest.mark.soak

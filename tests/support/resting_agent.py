@@ -222,7 +222,7 @@ class Agent:
             worker.control = channel
             return
         worker = next(each for each in self.workers if each.control is channel)
-        if not worker.gone:
+        if isinstance(message, Resting) and not worker.gone:
             worker.resting = message
             self.meet_again()
 

@@ -254,6 +254,10 @@ class VirtualProcesses:
                 self.daemon.begin(round_info(round_, member))
                 alone = resting is not None and not resting.workers.round
                 return self._enter(round_, round_.first_rank(member.slot), alone=alone)
+            case actions.AskWorkers():
+                for rank in self.ranks:
+                    rank.answers()
+                return [events.WorkersAsked()]
             case actions.PrepareWorkers(round_):
                 return self._prepare(round_)
             case actions.EndRest():

@@ -270,6 +270,7 @@ class Rank:
         self.first_at = self.last_at = 0.0
         self.begun, self._lacks = False, restores
         self.comes_to("entering")
+        self.answers()
         self.soon(ENTER * self.world.random.uniform(0.2, 1.8), self._enters)
 
     def _enters(self) -> None:
@@ -376,6 +377,14 @@ class Rank:
             return
         if group.target.get(self.node.name) != self.state.step:
             self.soon(NETWORK, self._computes)
+
+    def answers(self) -> None:
+        """Its agent asks whether it runs."""
+        if self.frozen:
+            self._held.append(self.answers)
+        elif self.alive:
+            told = events.WorkerPresent(self.round, self.local)
+            self.world.after(NETWORK, lambda: self.node.post(told))
 
     # -- rest -------------------------------------------------------------------------------------
 

@@ -14,8 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from spotelastic.agent.state.events import WorkerDeaf, WorkerListens, WorkerRests
-from spotelastic.model.in_place import FromWorker, Listening, ToWorker
+from spotelastic.agent.state.events import (
+    WorkerDeaf,
+    WorkerListens,
+    WorkerPresent,
+    WorkerRests,
+)
+from spotelastic.model.in_place import FromWorker, Listening, Present, ToWorker
 
 PACKET = 1 << 20
 """Most bytes of a message. The variables of a worker's environment are most of the largest."""
@@ -24,7 +29,7 @@ _PEER = struct.Struct("3i")
 _DECODER: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 _JOIN = 5.0
 
-ControlEvent = WorkerListens | WorkerRests | WorkerDeaf
+ControlEvent = WorkerListens | WorkerRests | WorkerPresent | WorkerDeaf
 
 
 class WorkerControl:
@@ -102,7 +107,11 @@ class WorkerControl:
             with self._lock:
                 self._workers[message.local_rank] = channel
             self._post(WorkerListens(message.round, message.local_rank))
-        elif worker.local_rank is not None:
+        elif worker.local_rank is None:
+            return  # it has not said who it is
+        elif isinstance(message, Present):
+            self._post(WorkerPresent(message.round, worker.local_rank))
+        else:
             rest = (message.standing, message.broken, message.traceback)
             self._post(WorkerRests(message.round, worker.local_rank, *rest))
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from spotelastic.agent.actions import (
     Action,
+    AskWorkers,
     EndRest,
     EndRound,
     EnterRound,
@@ -149,6 +150,30 @@ def take_up(local: NodeState, round_: Round, member: Member) -> Iterator[Action]
             yield ReportNotKept(round_)
     elif local.membership.zygote and not local.departure.leaving:
         yield StartWorkers(round_, member)
+
+
+def await_entry(
+    local: NodeState, round_: Round, workers: Workers, now: float
+) -> Iterator[Action | Wake]:
+    """Replaces workers that were told of the round and do not run, which torch would find after
+    minutes. They are asked until they have made a step: the others wait for them until then.
+    """
+    if workers.awaited and now >= workers.answer_by:
+        if not workers.killed:
+            yield KillWorkers()
+        if not_kept(round_) not in local.reports.said:
+            ranks = ", ".join(str(workers.first_rank + each) for each in sorted(workers.awaited))
+            yield ReportNotKept(round_, f"rank {ranks} did not answer when the round began")
+    elif workers.killed or workers.exits or workers.failed or not workers.home:
+        return
+    elif workers.awaited:
+        yield Wake(workers.answer_by)
+    elif local.reports.step > workers.resumed or workers.left or not workers.listening:
+        return
+    elif now >= workers.ask_at:
+        yield AskWorkers()
+    else:
+        yield Wake(workers.ask_at)
 
 
 def prepared(round_: Round) -> str:

@@ -99,6 +99,17 @@ class WorkerRests(AgentEvent, frozen=True):
     traceback: str = ""
 
 
+class WorkerPresent(AgentEvent, frozen=True):
+    """A worker has answered: it runs, and knows of this round."""
+
+    round: str
+    local_rank: int
+
+
+class WorkersAsked(AgentEvent, frozen=True):
+    """Workers that are entering a round were asked whether they run."""
+
+
 class WorkerDeaf(AgentEvent, frozen=True):
     """A worker has closed its connection: it can rest no more."""
 
@@ -424,6 +435,8 @@ LocalEvent = (
     | WorkerListens
     | WorkerRests
     | WorkerDeaf
+    | WorkerPresent
+    | WorkersAsked
     | SaveSealed
     | LeftCheckpointer
     | Stepped

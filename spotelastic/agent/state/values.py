@@ -117,6 +117,12 @@ class Workers:
     """When workers that were asked to rest, and do not, are killed."""
     rested: Mapping[int, Standing] = field(default_factory=dict)
     """Where those that rest do so, by local rank."""
+    awaited: frozenset[int] = frozenset()
+    """Local ranks of those that were told of the round, or asked, and have not answered."""
+    answer_by: float = math.inf
+    """When those that have not answered are killed."""
+    ask_at: float = math.inf
+    """When they are asked again, until they have made a step."""
     broken: tuple[int, str, str] | None = None
     """Local rank, message and traceback of the first one that rests because a collective failed."""
 

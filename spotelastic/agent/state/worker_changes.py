@@ -15,6 +15,11 @@ REST_WITHIN = 2.0
 """Seconds in which workers that were asked to rest do so, before they are killed. It is far less
 than the others wait for this node.
 """
+PRESENT_WITHIN = 2.0
+"""Seconds in which a worker that rests answers when it is told of a round."""
+ANSWER_WITHIN = 10.0
+"""Seconds in which a worker that is entering a round answers. It may be busy meanwhile."""
+ASK_EVERY = 2.0
 GONE_WITHIN = 30.0
 """Seconds after SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
 takes a few to free its memory.
@@ -37,6 +42,8 @@ WorkersEvent = (
     | events.WorkerDeaf
     | events.WorkerRests
     | events.RestRequested
+    | events.WorkerPresent
+    | events.WorkersAsked
 )
 
 
@@ -103,7 +110,8 @@ def _(event: events.WorkerListens, workers: Workers, now: float) -> Workers:
 
 @changed.register
 def _(event: events.WorkerDeaf, workers: Workers, now: float) -> Workers:
-    return replace(workers, listening=workers.listening - {event.local_rank})
+    gone = {event.local_rank}
+    return replace(workers, listening=workers.listening - gone, awaited=workers.awaited - gone)
 
 
 @changed.register
@@ -120,6 +128,27 @@ def _(event: events.WorkerRests, workers: Workers, now: float) -> Workers:
 @changed.register
 def _(event: events.RestRequested, workers: Workers, now: float) -> Workers:
     return replace(workers, rest_by=now + REST_WITHIN)
+
+
+@changed.register
+def _(event: events.WorkerPresent, workers: Workers, now: float) -> Workers:
+    if event.round != workers.round:
+        return workers
+    awaited = workers.awaited - {event.local_rank}
+    if awaited or not workers.awaited:
+        return replace(workers, awaited=awaited)
+    return replace(workers, awaited=awaited, answer_by=math.inf, ask_at=now + ASK_EVERY)
+
+
+@changed.register
+def _(event: events.WorkersAsked, workers: Workers, now: float) -> Workers:
+    asked = locals_of(workers) & workers.listening
+    return replace(workers, awaited=asked, answer_by=now + ANSWER_WITHIN)
+
+
+def locals_of(workers: Workers) -> frozenset[int]:
+    """Returns the local ranks of those that live."""
+    return frozenset(map(local_rank_of, workers.alive))
 
 
 # -- how far they are -----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from spotelastic.model.in_place import (
     Enter,
     FromWorker,
     Listening,
+    Present,
     Rest,
     Resting,
     Standing,
@@ -113,6 +114,8 @@ class Control:
                     self._changed.notify_all()
                 if isinstance(message, Rest):
                     self._wake()
+                else:
+                    self._tell(Present(self.round))
 
     def _wake(self) -> None:
         """Wake the main thread until it has noticed."""

@@ -107,7 +107,8 @@ class Meeting:
 
     def _late_problem(self) -> str:
         """Return what stands in the way by now; empty if nothing does."""
-        own = self._loop.ranks().group
+        prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
+        own = None if prepares else self._loop.ranks().group
         return self._loop.groups.problem(own) or loaders.problem()
 
     def _see_whether_it_can_rest(self) -> None:

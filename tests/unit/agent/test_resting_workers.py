@@ -12,12 +12,18 @@ from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state import events
 from spotelastic.agent.state.values import NodeState, RestingWorkers, WorkerExit, Workers
-from spotelastic.agent.state.worker_changes import REST_WITHIN
+from spotelastic.agent.state.worker_changes import (
+    ANSWER_WITHIN,
+    ASK_EVERY,
+    PRESENT_WITHIN,
+    REST_WITHIN,
+)
 from spotelastic.model.in_place import Standing
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
+from spotelastic.model.progress import Point
 from spotelastic.model.round import InPlace, Member, Round
 from spotelastic.rendezvous.view import RunState
 
@@ -203,3 +209,65 @@ def test_a_node_whose_workers_prepare_offers_its_slots() -> None:
     alone = Workers("", 0, 0, 0, NOW, frozenset({"beside-r1/0", "beside-r1/1"}))
     preparing = changed(local(workers=alone), node=replace(NODE, prepares=True))
     assert do.OfferSlots("r1") in decided(preparing, BESIDE).actions
+
+
+# -- workers that do not answer -------------------------------------------------------------------
+
+ENTERED = events.WorkersEntered("r2", 2, 2, 1, 7)
+STARTED = replace(NEXT, phase="started", in_place="keep", resume=Resume("memory", 7, "r1"))
+
+
+def entered() -> NodeState:
+    """Workers that have just been told of the round."""
+    return observe(local(resting=resting(), spare="store/spare-1"), ENTERED, NOW)
+
+
+def asked(state: NodeState) -> NodeState:
+    """Both have answered at once, and are asked again, because none has made a step."""
+    for rank in (0, 1):
+        state = observe(state, events.WorkerPresent("r2", rank), NOW)
+    assert do.AskWorkers() not in decided(state, STARTED, NOW + ASK_EVERY / 2).actions
+    assert do.AskWorkers() in decided(state, STARTED, NOW + ASK_EVERY).actions
+    return observe(state, events.WorkersAsked(), NOW + ASK_EVERY)
+
+
+def is_replaced(state: NodeState, rank: int, at: float) -> None:
+    assert do.KillWorkers() not in decided(state, STARTED, at - 0.1).actions
+    assert decided(state, STARTED, at - 0.1).wake_at <= at
+    told = do.ReportNotKept(STARTED, f"rank {rank} did not answer when the round began")
+    actions = decided(state, STARTED, at).actions
+    assert actions.index(do.KillWorkers()) < actions.index(told)
+    killed = observe(state, events.WorkersKilled(), at)
+    assert do.KillWorkers() not in decided(killed, STARTED, at).actions
+    assert told in decided(killed, STARTED, at).actions, "until it is written"
+    said = observe(killed, events.Said("not kept r2"), at)
+    assert told not in decided(said, STARTED, at + 100).actions
+
+
+def test_a_worker_that_is_frozen_while_it_rests_is_replaced() -> None:
+    state = observe(entered(), events.WorkerPresent("r2", 1), NOW)
+    is_replaced(state, 2, NOW + PRESENT_WITHIN)
+    late = observe(entered(), events.WorkerPresent("r1", 0), NOW)
+    assert late.workers is not None and late.workers.awaited == {0, 1}, "of another round"
+
+
+def test_a_worker_that_is_frozen_while_it_enters_is_replaced() -> None:
+    state = observe(asked(entered()), events.WorkerPresent("r2", 0), NOW + ASK_EVERY)
+    is_replaced(state, 3, NOW + ASK_EVERY + ANSWER_WITHIN)
+
+
+def test_workers_are_not_asked_once_they_have_made_a_step_or_have_left_their_loop() -> None:
+    state = entered()
+    for rank in (0, 1):
+        state = observe(state, events.WorkerPresent("r2", rank), NOW)
+    late = NOW + 100
+    assert do.AskWorkers() in decided(state, STARTED, late).actions
+    stepped = observe(state, events.Stepped((Point(8, 0.1, NOW),)), NOW)
+    assert do.AskWorkers() not in decided(stepped, STARTED, late).actions
+    left = observe(state, events.LeftCheckpointer(), NOW)
+    assert do.AskWorkers() not in decided(left, STARTED, late).actions
+    deaf = asked(state)
+    for rank in (0, 1):
+        deaf = observe(deaf, events.WorkerDeaf(rank), NOW)
+    later = decided(deaf, STARTED, late).actions
+    assert do.KillWorkers() not in later and do.AskWorkers() not in later

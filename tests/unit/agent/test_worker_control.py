@@ -2,6 +2,7 @@
 
 import queue
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,16 +10,24 @@ import msgspec
 import pytest
 
 from spotelastic.agent.in_place.control import ControlEvent, WorkerControl
-from spotelastic.agent.state.events import WorkerDeaf, WorkerListens, WorkerRests
+from spotelastic.agent.state.events import (
+    WorkerDeaf,
+    WorkerListens,
+    WorkerPresent,
+    WorkerRests,
+)
 from spotelastic.model.in_place import (
+    Ask,
     Enter,
     FromWorker,
     Listening,
+    Present,
     Rest,
     Resting,
     Standing,
     ToWorker,
 )
+from spotelastic.training.in_place.control import Control
 
 WITHIN = 20.0
 
@@ -69,6 +78,24 @@ def test_workers_are_heard_and_told_by_their_local_rank(agent: Agent) -> None:
     workers[0].socket.close()
     assert agent.next() == WorkerDeaf(0)
     assert not agent.control.send(0, Rest()), "it is not there any more"
+
+
+def test_a_worker_answers_for_the_round_that_it_was_told_of_last(agent: Agent) -> None:
+    """Its thread does, whatever its main thread waits for."""
+    woken = threading.Event()
+    worker = Control(str(agent.control.path), "r1", 1, woken.set)
+    assert agent.next() == WorkerListens("r1", 1)
+    assert agent.control.send(1, Ask())
+    assert agent.next() == WorkerPresent("r1", 1)
+    assert agent.control.send(1, Enter("r2", 8, False, {}))
+    assert agent.next() == WorkerPresent("r2", 1)
+    assert worker.rest(Standing(8)).round == "r2"
+    worker.close()
+    stranger = Worker(agent.control.path)
+    stranger.say(Present("r1"))
+    stranger.say(Listening("r3", 0))
+    heard = [agent.next(), agent.next(), agent.next()]
+    assert {type(each) for each in heard} == {WorkerRests, WorkerDeaf, WorkerListens}
 
 
 def test_a_worker_that_reads_nothing_does_not_hold_up_its_agent(agent: Agent) -> None:
