@@ -72,6 +72,7 @@ def worker(
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_PROTOCOL": PROTOCOL,
         "SPOTELASTIC_IN_PLACE": round_.in_place,
+        "SPOTELASTIC_SAVE_AT_REST": "1" if _is_tight(round_, settings) else "",
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
@@ -81,6 +82,13 @@ def worker(
     )
     asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
+
+
+def _is_tight(round_: Round, settings: Settings) -> bool:
+    """Whether the loss of a node leaves too few, so that the others wait for one that has to
+    restore the very step that they have.
+    """
+    return len(round_.members) <= settings.min_nodes and not settings.gang
 
 
 def timing(variables: Mapping[str, str], settings: Settings) -> dict[str, str]:

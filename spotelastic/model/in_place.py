@@ -4,7 +4,7 @@ In-place recovery: when the members of a round change, workers that can do so le
 group, *rest*, and enter the next round in the same process. Each worker that can is connected to
 its agent by a Unix socket of packets (SOCK_SEQPACKET), one JSON message each:
 
-    worker → agent: Listening | Resting | Present
+    worker → agent: Listening | SavesFirst | Resting | Present
     agent → worker: Rest | Enter | Ask
 """
 
@@ -36,6 +36,12 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
     round: str
     """The round's incarnation."""
     local_rank: int
+
+
+class SavesFirst(msgspec.Struct, frozen=True, tag=True):
+    """The worker saves the step that it has into memory, and rests then."""
+
+    round: str
 
 
 class Resting(msgspec.Struct, frozen=True, tag=True):
@@ -78,5 +84,5 @@ class Enter(msgspec.Struct, frozen=True, tag=True):
     """All variables of the environment that a new worker of that round would have."""
 
 
-FromWorker = Listening | Resting | Present
+FromWorker = Listening | SavesFirst | Resting | Present
 ToWorker = Rest | Enter | Ask

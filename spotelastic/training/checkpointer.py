@@ -35,6 +35,7 @@ from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
+from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
@@ -117,6 +118,7 @@ class Checkpointer:
             ranks=lambda: self._entered()[0].ranks,
             count=self.step,
             count_quietly=self._count,
+            save_alone=self._save_alone,
             leave=self._leave_round,
             enter=self._enter,
             restore=self._load,
@@ -319,8 +321,8 @@ class Checkpointer:
         """Save a step where the schedule, or an agreement of all ranks, says so."""
         schedule = client.page.schedule
         unsaved = step != self._saved_step
-        commit = at_target or (unsaved and _falls_on(step, schedule.checkpoint_every))
-        if commit or (unsaved and _falls_on(step, schedule.snapshot_every)):
+        commit = at_target or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
+        if commit or (unsaved and step_numbers.falls_on(step, schedule.snapshot_every)):
             # The first save of a fresh run is committed: nothing else would survive the loss of its
             # nodes.
             first = session.resume.kind == "fresh" and not self._last_committing
@@ -448,6 +450,12 @@ class Checkpointer:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
 
+    def _save_alone(self) -> None:
+        _, client, plan = self._entered()
+        self._settle(client)
+        if self._saved_step != self._last_step > 0 and save_alone(client, plan, self._last_step):
+            self._saved_step = self._last_step
+
     def _settle(self, client: WorkerClient) -> None:
         """Wait until the save that is being copied is sealed, or has failed."""
         if not self._beside.settle(client):
@@ -490,7 +498,3 @@ class Checkpointer:
                 "Checkpointer: only that one restores and saves"
             )
         return self._session, self._client, self._plan
-
-
-def _falls_on(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

@@ -180,6 +180,39 @@ def test_a_worker_that_freezes_while_it_rests_is_replaced_and_holds_up_nobody(th
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("event", ["node", "worker"])
+def test_a_run_of_fixed_size_loses_no_step_when_a_node_or_a_worker_is_replaced(
+    etcd: EtcdMember, tmp_path: Path, event: str
+) -> None:
+    """Who is left waits, and saves what it has. Who comes restores just that."""
+    script = (str(SCRIPT), str(tmp_path), "100000", "0.02")
+    name = uuid.uuid4().hex
+    with running(etcd.endpoint, name, tmp_path, nnodes="2:2", script=script) as run:
+        for node in "a", "b":
+            run.add(node)
+        begun = run.trains("a", "b")
+        # No step at which a snapshot is due anyway.
+        run.trains("a", "b", beyond=begun.resume.step + 25)
+        pid = run.nodes["a"].workers()[0]
+        if event == "node":
+            vanish(run.nodes.pop("b"))
+            run.add("c")
+        else:
+            os.kill(run.nodes["b"].workers()[0], signal.SIGKILL)
+        pair = ("a", "c") if event == "node" else ("a", "b")
+        second = run.wait(
+            lambda seen: (
+                seen.round and seen.round.number > begun.number and seen.round.phase == "started"
+            ),
+            "another round",
+        ).round
+        assert second is not None and second.in_place == "keep"
+        run.trains(*pair, beyond=second.resume.step + 20)
+        kept_its_process(run, "a", pid)
+        none_was_lost(run)
+
+
+@pytest.mark.soak
 def test_a_run_shrinks_and_grows_in_the_same_processes(three: Run) -> None:
     """4, 2, 3, 1, 4 nodes; node a lives through all of it."""
     pid = three.nodes["a"].workers()[0]

@@ -113,15 +113,37 @@ def test_one_of_two_workers_of_a_node_fails_and_both_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("word", STEP_WORDS)
-def test_a_worker_that_fails_where_the_others_are_too_few_costs_a_snapshot_interval(
-    word: str,
-) -> None:
+def test_a_worker_that_fails_where_the_others_are_too_few_costs_no_step(word: str) -> None:
+    """They save the step that they have before they rest. Who replaces it restores that."""
     world = cluster(2)
     until(world, word, "n1").exits(-9)
     second = started(world, 2)
-    assert second.in_place == "restore" and len(second.charged) == 1
-    assert 0 <= lost(world) <= EVERY
+    assert second.in_place == "keep" and len(second.charged) == 1
+    assert [holder.node for holder in second.resume.holders] == ["n0"]
     finish(world)
+    assert lost(world) == 0
+
+
+@pytest.mark.parametrize("word", STEP_WORDS)
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "is silent"])
+def test_a_run_of_fixed_size_loses_no_step_when_a_node_is_replaced(
+    word: str, nodes: int, refuses: bool
+) -> None:
+    """The others rest until another one comes."""
+    world = cluster(nodes, replace(SETTINGS, min_nodes=nodes, max_nodes=nodes), seed=len(word))
+    world.refuses = refuses
+    ranks = {name: node.processes.rank for name, node in world.nodes.items()}
+    until(world, word, "n1").node.kill()
+    world.run(lambda: world.round is not None and world.round.number == 2, 10)
+    world.add("late")
+    second = started(world, 2)
+    assert {member.node for member in second.members} == {"late", *ranks} - {"n1"}
+    assert second.in_place == "keep" and second.charged == ()
+    finish(world)
+    assert lost(world) == 0
+    kept = {name for name, node in world.nodes.items() if node.processes.rank is ranks.get(name)}
+    assert kept == {*ranks} - {"n1"}
 
 
 @pytest.mark.parametrize("word", STEP_WORDS)
@@ -307,7 +329,7 @@ def test_rounds_without_a_new_step_end_in_new_processes() -> None:
         world.run(lambda number=number: len(world.started) == number, 60)
         ways.append(world.started[-1].in_place)
         until(world, "meeting", "n1").breaks()
-    assert ways == ["restore"] * 4 + [""], "the first one came after new steps"
+    assert ways == ["keep", *["restore"] * 3, ""], "the first one came after new steps"
     finish(world)
 
 
@@ -315,7 +337,6 @@ def test_a_first_round_that_fails_before_a_save_begins_in_new_processes() -> Non
     world = World(SETTINGS, STEPS, in_place=True)
     for name in ("n0", "n1"):
         world.add(name)
-    world.run(lambda: world.step() > 3, 30)
     until(world, "computing", "n1").exits(1)
     second = started(world, 2)
     assert (second.resume.kind, second.in_place) == ("fresh", "")

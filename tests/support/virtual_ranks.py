@@ -146,6 +146,10 @@ class Group:
         if falls_on(step, self.schedule_of(name).snapshot_every) and step < self.world.steps:
             self.seal(rank, waiting=False)
 
+    def savers(self, step: int) -> set[Key]:
+        """Who has saved a step."""
+        return self._sealed.setdefault(step, set())
+
     def seal(self, rank: "Rank", *, waiting: bool) -> None:
         step, incarnation = rank.state.step, self.round.incarnation
         known = self.world.saves.sealed.setdefault((incarnation, step), rank.state)
@@ -403,6 +407,7 @@ class Rank:
             self.exits(1)
             return
         group = self._group()
+        self._saves_first(group)
         self.comes_to("resting")
         group.part(self)
         self.group = None
@@ -410,6 +415,16 @@ class Rank:
         standing = Standing(self.state.step, change)
         told = (self.round, self.local, standing, broken, broken and "a trace")
         self.node.post(events.WorkerRests(*told))
+
+    def _saves_first(self, group: Group) -> None:
+        """Where a node more would be too few for a round, it saves the step that it has."""
+        world = self.world
+        tight = len(group.round.members) <= world.settings.min_nodes and not world.settings.gang
+        if not tight or world.sharded or self.change == "dirty":
+            return
+        self.change, self.gradients = "clean", None
+        if self.begun and self.state.step and self.key not in group.savers(self.state.step):
+            group.seal(self, waiting=False)
 
     def _group(self) -> Group:
         assert self.group is not None

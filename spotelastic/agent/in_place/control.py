@@ -20,7 +20,7 @@ from spotelastic.agent.state.events import (
     WorkerPresent,
     WorkerRests,
 )
-from spotelastic.model.in_place import FromWorker, Listening, Present, ToWorker
+from spotelastic.model.in_place import FromWorker, Listening, Present, SavesFirst, ToWorker
 
 PACKET = 1 << 20
 """Most bytes of a message. The variables of a worker's environment are most of the largest."""
@@ -111,6 +111,8 @@ class WorkerControl:
             return  # it has not said who it is
         elif isinstance(message, Present):
             self._post(WorkerPresent(message.round, worker.local_rank))
+        elif isinstance(message, SavesFirst):
+            self._post(WorkerPresent(message.round, worker.local_rank, saves=True))
         else:
             rest = (message.standing, message.broken, message.traceback)
             self._post(WorkerRests(message.round, worker.local_rank, *rest))

@@ -100,10 +100,12 @@ class WorkerRests(AgentEvent, frozen=True):
 
 
 class WorkerPresent(AgentEvent, frozen=True):
-    """A worker has answered: it runs, and knows of this round."""
+    """A worker has told that it runs, and knows of this round."""
 
     round: str
     local_rank: int
+    saves: bool = False
+    """Whether it saves what it has before it rests, and has told that by itself."""
 
 
 class WorkersAsked(AgentEvent, frozen=True):

@@ -115,6 +115,8 @@ class Workers:
     """Whether the script is one whose workers can rest."""
     rest_by: float = math.inf
     """When workers that were asked to rest, and do not, are killed."""
+    save_first: bool = False
+    """Whether they save what they have before they rest, which takes longer."""
     rested: Mapping[int, Standing] = field(default_factory=dict)
     """Where those that rest do so, by local rank."""
     awaited: frozenset[int] = frozenset()

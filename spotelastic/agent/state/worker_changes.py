@@ -15,6 +15,10 @@ REST_WITHIN = 2.0
 """Seconds in which workers that were asked to rest do so, before they are killed. It is far less
 than the others wait for this node.
 """
+SAVED_WITHIN = 20.0
+"""The same for workers that save what they have before. It is less than the half minute within
+which a node has to be ready.
+"""
 PRESENT_WITHIN = 2.0
 """Seconds in which a worker that rests answers when it is told of a round."""
 ANSWER_WITHIN = 10.0
@@ -127,13 +131,18 @@ def _(event: events.WorkerRests, workers: Workers, now: float) -> Workers:
 
 @changed.register
 def _(event: events.RestRequested, workers: Workers, now: float) -> Workers:
-    return replace(workers, rest_by=now + REST_WITHIN)
+    within = SAVED_WITHIN if workers.save_first else REST_WITHIN
+    return replace(workers, rest_by=now + within)
 
 
 @changed.register
 def _(event: events.WorkerPresent, workers: Workers, now: float) -> Workers:
     if event.round != workers.round:
         return workers
+    if event.saves:
+        asked = workers.rest_by < math.inf
+        rest_by = max(workers.rest_by, now + SAVED_WITHIN) if asked else math.inf
+        return replace(workers, save_first=True, rest_by=rest_by)
     awaited = workers.awaited - {event.local_rank}
     if awaited or not workers.awaited:
         return replace(workers, awaited=awaited)

@@ -20,6 +20,7 @@ from spotelastic.model.in_place import (
     Present,
     Rest,
     Resting,
+    SavesFirst,
     Standing,
     ToWorker,
 )
@@ -89,6 +90,10 @@ class Control:
                     order, self._order, self._resting = self._order, None, False
                     return order
                 broken = traceback = ""
+
+    def saves_first(self) -> None:
+        """Say that this worker rests a little later."""
+        self._tell(SavesFirst(self.round))
 
     def give_up(self) -> NoReturn:
         """Say that this worker cannot rest any more, and wait until the agent replaces it."""

@@ -17,6 +17,10 @@ from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
+SAVES = "SPOTELASTIC_SAVE_AT_REST"
+"""Variable that says that without one of its nodes the round has too few. Whoever comes then has to
+restore the very step that the others have, so that they save it before they rest.
+"""
 TRACE = 20_000
 """Characters of a traceback that the agent is told."""
 
@@ -35,6 +39,8 @@ class LoopParts:
     """A step is finished, with this loss: publishes it, and saves it where a save is due."""
     count_quietly: Callable[[int], None]
     """The same, but nobody is told, and nothing is saved: the round is over."""
+    save_alone: Callable[[], None]
+    """Saves the last step into this node's memory, without the other ranks, if that is possible."""
     leave: Callable[[], None]
     """Ends what belongs to the present round. May be called twice."""
     enter: Callable[[], None]
@@ -92,6 +98,11 @@ class Meeting:
     def asked(self) -> bool:
         """Whether the agent wants this worker to rest."""
         return self._control.asked
+
+    @property
+    def saves_first(self) -> bool:
+        """Whether this worker saves what it has before it rests."""
+        return bool(os.environ.get(SAVES))
 
     def is_lost(self, error: BaseException) -> bool:
         """Return whether an exception says no more than that ranks of this round are lost.
@@ -152,6 +163,9 @@ class Meeting:
         if error is None:
             self._see_whether_it_can_rest()
         self._loop.groups.close()
+        if self.saves_first and standing.change == "clean":
+            self._control.saves_first()
+            self._loop.save_alone()
         if error is None or self.asked:
             return self._control.rest(standing)
         trace = "".join(traceback.format_exception(error))[-TRACE:]

@@ -265,8 +265,10 @@ class Steps:
         except Exception as error:
             if not meeting.is_lost(error):
                 raise
-            # Whoever is asked to begin the step again has to be able to.
-            attempt.change = "pending" if self._undo.is_exact else "dirty"
+            if meeting.saves_first:  # what can be saved is the step before: nobody follows then
+                self._begin_again(attempt)
+            else:  # whoever is asked to begin the step again has to be able to
+                attempt.change = "pending" if self._undo.is_exact else "dirty"
             standing = Standing(self._loop.last_step(), attempt.change)
             attempt.order = meeting.rest(standing, error)
             if not attempt.is_behind:

@@ -25,3 +25,8 @@ def checked(step: Any, last: int) -> int:
     if number < last:
         raise UsageError(f"step({number}) after step({last}): count steps over all epochs, upwards")
     return number
+
+
+def falls_on(step: int, every: int) -> bool:
+    """Return whether a schedule has this step; 0 steps: it has none."""
+    return every > 0 and step % every == 0

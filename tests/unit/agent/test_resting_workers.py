@@ -17,6 +17,7 @@ from spotelastic.agent.state.worker_changes import (
     ASK_EVERY,
     PRESENT_WITHIN,
     REST_WITHIN,
+    SAVED_WITHIN,
 )
 from spotelastic.model.in_place import Standing
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -209,6 +210,19 @@ def test_a_node_whose_workers_prepare_offers_its_slots() -> None:
     alone = Workers("", 0, 0, 0, NOW, frozenset({"beside-r1/0", "beside-r1/1"}))
     preparing = changed(local(workers=alone), node=replace(NODE, prepares=True))
     assert do.OfferSlots("r1") in decided(preparing, BESIDE).actions
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_workers_that_save_before_they_rest_have_more_time_for_it(asked_first: bool) -> None:
+    told = [events.RestRequested(), events.WorkerPresent("r1", 0, saves=True)]
+    state = local(workers=WORKERS)
+    for event in told if asked_first else reversed(told):
+        state = observe(state, event, NOW)
+    assert do.KillWorkers() not in decided(state, NEXT, NOW + SAVED_WITHIN - 0.1).actions
+    assert any(
+        isinstance(action, do.KillWorkers)
+        for action in decided(state, NEXT, NOW + SAVED_WITHIN).actions
+    )
 
 
 # -- workers that do not answer -------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a worker started by `spotelastic run` finds in its environment, and what it is run as."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,12 @@ def test_what_the_user_says_of_the_network_counts() -> None:
     assert env_of(config, round_=round_, NCCL_NET="IB")["NCCL_NET"] == "IB"
     assert not environment.sockets_instead({}, own, round_)
     assert not environment.sockets_instead({"NCCL_NET": "IB"}, config, round_)
+
+
+def test_ranks_save_before_they_rest_where_no_node_can_be_done_without() -> None:
+    name = "SPOTELASTIC_SAVE_AT_REST"
+    assert env_of(CONFIG)[name] == "1"
+    more = replace(CONFIG, settings=replace(CONFIG.settings, min_nodes=1))
+    assert env_of(more)[name] == ""
+    gang = replace(CONFIG, settings=replace(CONFIG.settings, gang=True))
+    assert env_of(gang)[name] == "", "it ends with a node"
