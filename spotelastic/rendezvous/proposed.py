@@ -176,6 +176,8 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
         return RoundDecision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
     # What nobody has saved cannot be put back: a fresh start takes fresh processes.
     how: InPlace = "restore" if kept and resume.kind != "fresh" else ""
+    if how and _is_unplanned(round_) and _goes_on_without_others(at, round_, kept):
+        return _with_keepers(at, round_, kept)  # new processes take as long as the script does
     return _hold_back(at, round_, resume) or _start(at, round_, resume, acks, how)
 
 
@@ -194,19 +196,28 @@ def _keep(
         return None
     whole = len(kept) == len(round_.members)
     own = in_place.source(round_, step, chosen, all_keep=whole)
-    planned = round_.cause not in (*restarts.FAILURES, "loss")
-    if not whole and not (own and planned) and _can_do_without(at, kept):
-        # They lose nothing, and wait for nobody. The others come when all have agreed on a step.
-        eligible = eligible_nodes(at, round_)
-        return _repropose(at, round_, {node: eligible[node] for node in kept})
+    if not (own and not _is_unplanned(round_)) and _goes_on_without_others(at, round_, kept):
+        # They lose nothing, and wait for nobody.
+        return _with_keepers(at, round_, kept)
     if own is None:
         return None
     return _hold_back(at, round_, own) or _start(at, round_, own, acks, "keep")
 
 
-def _can_do_without(at: Moment, kept: Collection[str]) -> bool:
-    """Whether the members whose workers keep their state can go on without the others."""
-    return len(kept) >= at.settings.min_nodes and not at.settings.gang
+def _is_unplanned(round_: Round) -> bool:
+    return round_.cause in (*restarts.FAILURES, "loss")
+
+
+def _goes_on_without_others(at: Moment, round_: Round, kept: Collection[str]) -> bool:
+    """Whether there are members without processes that live on, and enough with them."""
+    enough = at.settings.min_nodes <= len(kept) < len(round_.members)
+    return enough and not at.settings.gang
+
+
+def _with_keepers(at: Moment, round_: Round, kept: Collection[str]) -> RoundDecision:
+    """Proposes the round with these members. The others come when all have agreed on a step."""
+    eligible = eligible_nodes(at, round_)
+    return _repropose(at, round_, {node: eligible[node] for node in kept})
 
 
 def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:

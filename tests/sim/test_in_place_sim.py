@@ -365,6 +365,36 @@ def test_states_of_which_each_node_has_a_part_are_restored() -> None:
     finish(world)
 
 
+@pytest.mark.parametrize("freezes", [False, True], ids=["fails", "freezes"])
+def test_who_restores_waits_for_no_new_process_and_uses_what_its_node_has_saved(
+    freezes: bool,
+) -> None:
+    """The node has a part of the state: the others go on from that at once."""
+    settings = replace(SETTINGS, stall_timeout=4.0)
+    world = World(settings, STEPS, sharded=True, in_place=True)
+    for name in ("n0", "n1", "n2"):
+        world.add(name)
+    world.run(lambda: world.trains("n0", "n1", "n2"), 60)
+    begun = len(world.started)
+    world.run(lambda: world.step() > world.started[-1].resume.step + 2 * EVERY + 4, 60)
+    ranks = {name: node.processes.rank for name, node in world.nodes.items()}
+    victim = until(world, "reducing", "n1")
+    if freezes:
+        victim.freeze()
+    else:
+        victim.exits(-9)
+    second = started(world, begun + 1)
+    assert [member.node for member in second.members] == ["n0", "n2"]
+    assert (second.in_place, second.resume.kind) == ("restore", "memory")
+    assert {holder.node for holder in second.resume.holders} == {"n0", "n1", "n2"}
+    assert 0 <= lost(world) <= EVERY
+    third = started(world, begun + 2)
+    assert (third.cause, third.nodes, third.in_place) == ("arrival", ("n1",), "restore")
+    finish(world)
+    kept = [name for name, node in world.nodes.items() if node.processes.rank is ranks[name]]
+    assert kept == ["n0", "n2"], "the same processes from beginning to end"
+
+
 def test_a_later_commit_that_is_found_counts_more_than_what_workers_have() -> None:
     """The object store was away, and the job began anew because of that."""
     world, kept = World(SETTINGS, STEPS, in_place=True), Commit(1, 60)
