@@ -25,6 +25,7 @@ from spotelastic_checkpoints.types import Schedule
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.in_place import watching
 from spotelastic.training.in_place.batches import Batches
+from spotelastic.training.in_place.building import Build, Builder
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
@@ -37,7 +38,7 @@ from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
 from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
-from spotelastic.training.save.save_plan import SavePlan, has_left_group
+from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
 from spotelastic.training.state.state import State
 
@@ -47,11 +48,6 @@ byte.
 """
 PATIENCE = 0.01
 """Seconds that a periodic save waits for a free slot; otherwise training goes on without it."""
-AGREED_PATIENCE = 10.0
-"""Seconds that an agreed save waits for a slot, and one whose slots are still being made.
-
-Otherwise a state that grows from save to save would never be saved.
-"""
 
 T = TypeVar("T")
 
@@ -72,6 +68,9 @@ class Checkpointer:
     scripts that run without spotelastic. Under `spotelastic run` and `up` the job's settings apply.
     `take_over=True` claims a storage that another run has written to.
 
+    `build` returns, by name, what is bound to the ranks: a sharded model, and its optimizer.
+    `steps()` and `restore()` put that into `state`, and again when nodes have come or gone.
+
     Periodic saves copy parameters while forward and backward go on. Set `overlap=False` if the
     script changes a few elements of a parameter outside of the optimizer, through `.data`.
     """
@@ -88,9 +87,11 @@ class Checkpointer:
         checkpoint_every: int = 50,
         take_over: bool = False,
         overlap: bool = True,
+        build: Build | None = None,
     ) -> None:
         tell_mistakes_in_a_line()
         self._state = State(state)
+        self._builder = Builder(build, self._state, groups)
         self._storage = storage
         self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
@@ -114,6 +115,7 @@ class Checkpointer:
         loop = LoopParts(
             state=self._state,
             groups=groups,
+            builder=self._builder,
             last_step=lambda: self._last_step,
             ranks=lambda: self._entered()[0].ranks,
             count=self.step,
@@ -123,7 +125,7 @@ class Checkpointer:
             enter=self._enter,
             restore=self._load,
             resumed=self._resumed,
-            complain=self._complain,
+            complain=lambda message: self._entered()[1].complain(message),  # noqa: PLW0108
         )
         self._steps = Steps(loop)
 
@@ -168,17 +170,13 @@ class Checkpointer:
         self._plan.close()
         self._client.close()
 
-    def _complain(self, message: str) -> None:
-        self._entered()[1].complain(message)
-
     def _count(self, step: int) -> None:
         """Count a step that the other ranks have finished in a round that is over."""
         self._told_step = self._last_step = step
         self._state.stepped()
 
     def _resumed(self, step: int) -> None:
-        _, client, _ = self._entered()
-        client.page.enter(step)
+        self._entered()[1].page.enter(step)
         self._last_step = step
 
     def __exit__(
@@ -194,8 +192,7 @@ class Checkpointer:
         if self._session is None:  # it was never in its round
             return
         session, client, plan = self._entered()
-        losses = self._losses
-        assert losses is not None
+        assert self._losses is not None
         well = kind is None or (isinstance(error, SystemExit) and not error.code)
         finished = False
         try:
@@ -205,7 +202,7 @@ class Checkpointer:
                     self._finish(session, client, plan)
                     finished = True
                 finally:
-                    losses.finish()
+                    self._losses.finish()
         finally:
             self._beside.close()
             if self._measuring is not None:
@@ -240,6 +237,8 @@ class Checkpointer:
                 "restore() comes before the first step(): to go back, start the run again with "
                 "restore(step=...)"
             )
+        if self._builder.is_due:
+            self._builder.build()
         if self._load(session.ranks, step):
             client.page.enter(self._last_step)
         return self._last_step
@@ -257,6 +256,7 @@ class Checkpointer:
         self._own.restore(session.ranks, restored, step)
         client.restored(restored.ident)
         self._last_step = restored.step
+        self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
         return restored.step
 
@@ -296,7 +296,7 @@ class Checkpointer:
             )
         session, client, plan = self._entered()
         assert self._losses is not None
-        if not self._restored and session.resume.kind != "fresh":
+        if not self._restored and (session.resume.kind != "fresh" or self._builder.is_due):
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
         step = step_numbers.checked(step, self._last_step)
         is_new, self._told_step = step != self._told_step, step

@@ -175,7 +175,7 @@ def test_a_group_that_the_script_makes_later_takes_new_processes(cases: dict[str
 TOLD = "steps go on in new processes when the nodes change, not in place: "
 OTHERS = (
     "the script has made a process group of its own, which is bound to these ranks: use the "
-    "default group"
+    "default group, or make it in the function that is given as build="
 )
 LEAVE_OUT = "with a group or a mesh of its own: leave it out, so that the default group is used"
 SHARED_OUT = (
@@ -187,7 +187,9 @@ LINES = {
     "no group": "there is no process group: call init_process_group() with one rank, too",
     "fake": "ranks that wait in a group of fake cannot be woken: use nccl or gloo",
     "per rank": "seen is kept per rank: keep what is the same on all ranks",
-    "named ranks": "data was given a rank or a number of ranks: leave both out",
+    "named ranks": (
+        "data was given a rank or a number of ranks: leave both out, or give functions"
+    ),
     "shared out": SHARED_OUT,
     "local steps": SHARED_OUT,
     "layer's group": f"model has a Layer {LEAVE_OUT}",
@@ -231,7 +233,7 @@ def test_what_stands_in_the_way_is_told_with_what_to_do(cases: dict[str, Told]) 
     [found] = cases["lines"]["told"]["0"]
     told = {name: line.removeprefix(TOLD) for name, line in found.items() if line}
     sharded = told.pop("sharded")
-    assert "sharded" in sharded
+    assert "is sharded over these ranks: make it in a function that you give" in sharded
     assert told == LINES
     assert all(line.startswith(TOLD) for line in found.values() if line)
     works = {name for name, line in found.items() if not line}

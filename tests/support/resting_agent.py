@@ -10,6 +10,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -32,6 +33,8 @@ PACKET = 1 << 20
 WITHIN = 120.0
 """Seconds within which all has to be over."""
 LOOK_EVERY = 0.02
+_PEER = struct.Struct("3i")
+"""Process, user and group of the other side of a Unix socket."""
 
 
 @dataclass
@@ -63,8 +66,8 @@ class Plan:
     """Returns what workers restore that cannot keep their state."""
     on_told: Callable[["Agent", Worker, Any], None] | None = None
     """Called when a worker tells something."""
-    begins: Callable[[str, int], None] | None = None
-    """Called with a round and its number of ranks, before workers enter it."""
+    begins: Callable[[str, list[Worker], Resume], None] | None = None
+    """Called with a round, its workers by rank, and its source, before workers enter it."""
     looks: Callable[["Agent"], None] | None = None
     """Called now and then."""
     later: Collection[int] = ()
@@ -73,6 +76,8 @@ class Plan:
     """Whether workers are killed that end their connection: they cannot rest any more."""
     node: str = ""
     """The node of all workers; otherwise each has its own."""
+    daemons: Sequence[str] = ()
+    """The daemon of each worker, where they have not one in common."""
 
 
 class Agent:
@@ -164,7 +169,7 @@ class Agent:
     def _round(self, members: list[Worker], resume: Resume) -> list[tuple[Worker, dict[str, str]]]:
         self.rounds += 1
         if self.plan.begins is not None:
-            self.plan.begins(f"r{self.rounds}", len(members))
+            self.plan.begins(f"r{self.rounds}", members, resume)
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._stores.append(store)
         return [
@@ -182,16 +187,21 @@ class Agent:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "SPOTELASTIC_LOCAL_RANK": str(worker.number),
+            "SPOTELASTIC_LOCAL_RANK": str(worker.number) if self.plan.node else "0",
             "SPOTELASTIC_NODE": self.plan.node or f"n{worker.number}",
             "SPOTELASTIC_ROUND": f"r{self.rounds}",
             "SPOTELASTIC_RESUME": msgspec.json.encode(resume).decode(),
-            "SPOTELASTIC_DAEMON": self._daemon,
+            "SPOTELASTIC_DAEMON": (
+                self.plan.daemons[worker.number] if self.plan.daemons else self._daemon
+            ),
             "SPOTELASTIC_CONTROL": str(self.path),
         }
 
     def _accept(self) -> None:
         control, _ = self._listener.accept()
+        told = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        worker = next(each for each in self.workers if each.pid == _PEER.unpack(told)[0])
+        worker.control = control
         self._selector.register(control, selectors.EVENT_READ, None)
 
     def _hear(self, key: selectors.SelectorKey) -> None:
@@ -218,8 +228,6 @@ class Agent:
 
     def _understand(self, channel: socket.socket, message: FromWorker) -> None:
         if isinstance(message, Listening):
-            worker = self.workers[message.local_rank]
-            worker.control = channel
             return
         worker = next(each for each in self.workers if each.control is channel)
         if isinstance(message, Resting) and not worker.gone:

@@ -11,7 +11,14 @@ import traceback
 from pathlib import Path
 
 import torch._dynamo  # noqa: F401  # which optimizers import: once for all workers
-from support import losing_ranks, resting_lines, resting_often, resting_restored, resting_variants
+from support import (
+    losing_ranks,
+    resting_built,
+    resting_lines,
+    resting_often,
+    resting_restored,
+    resting_variants,
+)
 from support.resting_agent import Case
 
 TRIES = 5
@@ -25,6 +32,8 @@ CASES = (
     | resting_lines.CASES
     | resting_variants.CASES
 )
+
+OFTEN = resting_often.CASES | resting_built.CASES
 
 
 def written(folder: Path, name: str, case: Case) -> None:
@@ -41,7 +50,7 @@ def written(folder: Path, name: str, case: Case) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     for name in sys.argv[2:] or CASES:
-        tries = TRIES if name in resting_often.CASES else 1
+        tries = TRIES if name in OFTEN else 1
         if all(in_a_child(folder / str(turn), folder, name) for turn in range(tries)):
             sys.exit(f"{name}: failed")
 
@@ -53,7 +62,7 @@ def in_a_child(own: Path, folder: Path, name: str) -> int:
         return os.wait()[1]
     code = 1
     try:
-        written(own, name, CASES[name])
+        written(own, name, (CASES | OFTEN)[name])
         (own / f"{name}.json").rename(folder / f"{name}.json")
         code = 0
     except BaseException:

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import spotelastic as se
 from spotelastic.training.in_place import watching
+from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.groups import Groups, Options, groups
 from spotelastic.training.in_place.loaders import loaders
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
@@ -39,9 +40,11 @@ def told(state: Mapping[str, Any], own: Groups = groups) -> str:
     lines: list[str] = []
     ranks = Ranks(0, 1, 0, "n0", dist.group.WORLD)
     unused: Any = None
+    entries = State(dict(state))
     loop = LoopParts(
-        state=State(dict(state)),
+        state=entries,
         groups=own,
+        builder=Builder(None, entries, own),
         last_step=lambda: 0,
         ranks=lambda: ranks,
         count=unused,

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume, Schedule
 from support.checkpoints import Node, cluster, round_info
 from support.inside import wait_for_slots
-from support.resting_agent import Agent, Case, Plan, Script, run
+from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,13 +61,13 @@ class Daemon:
         self._epoch = node.agent.claim("test", timeout=20).epoch
         self._began = False
 
-    def begins(self, round_: str, ranks: int) -> None:
+    def begins(self, round_: str, members: list[Worker], _: Resume) -> None:
         if self._began:
             self._node.agent.end()
         self._began = True
         schedule = Schedule(1, SAVED)
         self._node.begin(
-            round_info(round_, 0, [self._node.name], ranks, self._epoch, schedule=schedule)
+            round_info(round_, 0, [self._node.name], len(members), self._epoch, schedule=schedule)
         )
         if self._target:
             self._node.agent.set_target(round_, "arrival", self._target)

@@ -18,7 +18,7 @@ only steps move the cursor.
 """
 
 import os
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,10 @@ class Microbatch:
     """Whether gradients are exchanged in its backward pass. Each rank has exactly one such
     piece.
     """
+
+
+Place = int | Callable[[], int] | None
+"""A rank or a number of ranks, or what returns the present one."""
 
 
 def microbatches(
@@ -112,14 +116,15 @@ class ElasticSampler(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
+        rank: Place = None,
+        world_size: Place = None,
         check: bool = True,
     ) -> None:
         """`data` is the data set, or its number of samples.
 
         `rank` and `world_size` are those of the data-parallel group, where that is not the whole
-        job. Raises `UsageError` where there are too few samples for a batch.
+        job; as functions, they are asked for each pass over the data. Raises `UsageError` where
+        there are too few samples for a batch.
         """
         self.size = data if isinstance(data, int) else len(data)
         self.global_batch = global_batch
@@ -149,7 +154,7 @@ class ElasticSampler(Sampler[list[int]]):
     @property
     def names_ranks(self) -> bool:
         """Whether it was given a rank or a number of ranks, which it keeps."""
-        return self._place != (None, None)
+        return any(isinstance(given, int) for given in self._place)
 
     @property
     def batch(self) -> int:
@@ -175,7 +180,7 @@ class ElasticSampler(Sampler[list[int]]):
         if self._before is not None:
             torch.set_rng_state(self._before)
         self._forget_resuming()
-        rank, world_size = _place(*self._place)
+        rank, world_size = _place(*(given() if callable(given) else given for given in self._place))
         order = Permutation(self.size, self.seed, self.epoch) if self._shuffle else None
         for start in range(self.consumed, self._usable, self.global_batch):
             if under_way.is_over:

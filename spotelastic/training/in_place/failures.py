@@ -1,6 +1,7 @@
 """Tells that a collective failed because a peer was lost, which is not the script's mistake."""
 
 import re
+import traceback
 from collections.abc import Iterator
 
 import torch.distributed as dist
@@ -46,6 +47,18 @@ def is_unwinding(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def clear_frames(error: BaseException | None) -> None:
+    """Drop the variables of functions that an exception has ended: they hold a step's tensors."""
+    seen: set[int] = set()
+    left = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            left += each.__cause__, each.__context__
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

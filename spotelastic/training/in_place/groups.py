@@ -66,6 +66,8 @@ class Groups:
     """`sys.excepthook` as it was before torch put a rank before what it says."""
     former: Any = None
     """The default group of the last round, to which models still belong; None if none do."""
+    built: list[Any] = field(default_factory=list)
+    """Groups that the script makes anew for each round."""
     is_closed: bool = False
     """Whether this process has closed its groups, and has made no others since."""
     sockets: Sockets = field(default_factory=dict)
@@ -95,15 +97,16 @@ class Groups:
         if self.others(own):
             return (
                 "the script has made a process group of its own, which is bound to these ranks: "
-                "use the default group"
+                "use the default group, or make it in the function that is given as build="
             )
         return ""
 
     def others(self, own: object) -> int:
-        """Return how many groups there are besides the default one and `own`."""
-        return sum(
-            group is not dist.group.WORLD and group is not own for group in [*c10d._world.pg_map]
-        )
+        """Return how many groups there are besides the default one, `own` and those that are made
+        for each round.
+        """
+        known = (dist.group.WORLD, own, *self.built)
+        return sum(all(group is not each for each in known) for group in [*c10d._world.pg_map])
 
     def wake(self) -> None:
         """Wake the main thread if it waits in a group, or for one that is being made.
@@ -139,6 +142,7 @@ class Groups:
                     leave()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # raises where the device is lost with what was aborted
+        self.built.clear()
         self.sockets, self.prepares, self.is_closed = {}, None, False
         set_variables(variables)
         if self.hook is not None and sys.excepthook.__name__ == _HOOK:
@@ -147,6 +151,17 @@ class Groups:
         if options.pg_options is not None:
             given["pg_options"] = options.pg_options
         dist.init_process_group(options.backend, **given)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Knows the groups that are made in the block as ones that are made for each round."""
+        before = [*c10d._world.pg_map]
+        try:
+            yield
+        finally:
+            self.built += [
+                group for group in c10d._world.pg_map if all(group is not each for each in before)
+            ]
 
     @contextlib.contextmanager
     def making(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import Enter, Standing
 from spotelastic.training.in_place import control, failures, loaders, models
+from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.runtime.session import Ranks
@@ -31,6 +32,8 @@ class LoopParts:
 
     state: State
     groups: Groups
+    builder: Builder
+    """Makes what of the state is made for each round."""
     last_step: Callable[[], int]
     """Returns the last finished step."""
     ranks: Callable[[], Ranks]
@@ -74,7 +77,7 @@ class Meeting:
         ranks = loop.ranks()
         problem = (
             loop.groups.problem(ranks.group)
-            or models.problem(loop.state)
+            or models.problem(loop.state, loop.builder.names)
             or loaders.problem()
             or models.keeper_problem(loop.state)
         )
@@ -163,6 +166,9 @@ class Meeting:
         if error is None:
             self._see_whether_it_can_rest()
         self._loop.groups.close()
+        if self._loop.builder.is_wanted:
+            # What is sharded is of no use to other ranks: all restore.
+            standing = Standing(standing.step, "dirty")
         if self.saves_first and standing.change == "clean":
             self._control.saves_first()
             self._loop.save_alone()
@@ -186,6 +192,7 @@ class Meeting:
             except Exception as error:
                 if not (self.asked or self._is_of_groups(error)):
                     raise
+                failures.clear_frames(error)
                 order = self.rest(standing, error)
                 continue
             if not self.asked:
@@ -210,8 +217,9 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
 
     Some of the ranks may restore while the others keep what they have.
     """
-    groups = loop.groups
+    groups, builder = loop.groups, loop.builder
     loop.leave()
+    builder.let_go()
     groups.make(variables)
     models.point_to_group(loop.state, groups.former)
     groups.former = None
@@ -225,7 +233,12 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
         )
     restoring = [rank for rank, (*_, theirs) in enumerate(found) if theirs]
     if len(restoring) == ranks.world_size:
-        step = loop.restore(ranks)
+        if builder.is_wanted:
+            builder.build()
+        with builder.named():
+            step = loop.restore(ranks)
+    elif builder.is_wanted:
+        raise SpotelasticError("what is made for each round has to be restored by all ranks")
     elif restoring:
         _restore_on(restoring, loop, ranks, step)
     loop.resumed(step)

@@ -4,7 +4,7 @@ The wrapper, the parameters and the gradients stay the same objects, so that opt
 code go on with them. Only what DDP makes for its group is made anew: the reducer with its buckets.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,13 +21,19 @@ from spotelastic.training.state.state import State
 _SHARDED = "FullyShardedDataParallel"
 """Name of the class, which need not be imported."""
 _LEAVE_OUT = "leave it out, so that the default group is used"
+_BUILD = "make it in a function that you give to the Checkpointer as build="
 _LOADERS = ("StatefulDataLoader", "BaseNode")
 """Loaders that save their own position, of torchdata."""
 
 
-def problem(state: State) -> str:
-    """Return why the state cannot be kept with other ranks; empty if it can."""
+def problem(state: State, built: Collection[str] = ()) -> str:
+    """Return why the state cannot be kept with other ranks; empty if it can.
+
+    What is `built` is not kept.
+    """
     for name, value in state.values.items():
+        if name in built:
+            continue
         if isinstance(value, PerRank):
             return f"{name} is kept per rank: keep what is the same on all ranks"
         if any(base.__name__ in _LOADERS for base in type(value).__mro__):
@@ -41,13 +47,16 @@ def problem(state: State) -> str:
                 "optimizer that holds everything"
             )
         if isinstance(value, ElasticSampler) and value.names_ranks:
-            return f"{name} was given a rank or a number of ranks: leave both out"
+            return (
+                f"{name} was given a rank or a number of ranks: leave both out, or give functions"
+            )
         if isinstance(value, torch.nn.Module):
             if found := _module_problem(value):
                 return f"{name} {found}"
         elif found := _is_of_another(value):
             return f"{name} has a {found} with a group or a mesh of its own: {_LEAVE_OUT}"
-    return next((found for ddp in wrappers(state) if (found := _wrapper_problem(ddp))), "")
+    problems = (_wrapper_problem(ddp) for ddp in wrappers(state, built))
+    return next(filter(None, problems), "")
 
 
 def keeper_problem(state: State) -> str:
@@ -60,9 +69,13 @@ def keeper_problem(state: State) -> str:
     )
 
 
-def wrappers(state: State) -> list[DistributedDataParallel]:
-    """Return the wrappers of this process, each once."""
-    modules = (value for value in state.values.values() if isinstance(value, torch.nn.Module))
+def wrappers(state: State, built: Collection[str] = ()) -> list[DistributedDataParallel]:
+    """Return the wrappers of this process that are not `built`, each once."""
+    modules = (
+        value
+        for name, value in state.values.items()
+        if isinstance(value, torch.nn.Module) and name not in built
+    )
     found = [
         part
         for module in modules
@@ -132,9 +145,9 @@ def _wrapper_problem(ddp: Any) -> str:
 def _module_problem(module: torch.nn.Module) -> str:
     for part in module.modules():
         if any(base.__name__ == _SHARDED for base in type(part).__mro__):
-            return "is sharded over these ranks"
+            return f"is sharded over these ranks: {_BUILD}"
         if any(isinstance(parameter, DTensor) for parameter in part._parameters.values()):
-            return "is sharded over these ranks"
+            return f"is sharded over these ranks: {_BUILD}"
         if not isinstance(part, DistributedDataParallel) and (found := _is_of_another(part)):
             return f"has a {found} with a group or a mesh of its own: {_LEAVE_OUT}"
     return ""

@@ -169,7 +169,8 @@ class Steps:
         """The block of a step begins."""
         if self._attempt is not None:
             raise UsageError("a step was begun within the block of another one")
-        if self._meeting is not None:
+        # What is made for each round is restored, not undone.
+        if self._meeting is not None and not self._loop.builder.is_wanted:
             self._undo.note()
         self._attempt = _Attempt(step)
 
@@ -196,13 +197,13 @@ class Steps:
         if attempt.order is not None and not attempt.is_behind:
             if error is not None and not failures.is_unwinding(error):
                 return False
-            self._begin_again(attempt)
+            self._begin_again(attempt, error)
             self._enter(meeting, attempt.order, Standing(self._loop.last_step()))
             return True
         if error is not None:
             if not meeting.is_lost(error):
                 return False
-            self._begin_again(attempt)
+            self._begin_again(attempt, error)
             standing = Standing(self._loop.last_step(), attempt.change)
             self._enter(meeting, meeting.rest(standing, error), standing)
             return True
@@ -233,8 +234,9 @@ class Steps:
         self._tell(self.counted)
         self._loop.count(attempt.step.number, attempt.step.loss)
 
-    def _begin_again(self, attempt: _Attempt) -> None:
+    def _begin_again(self, attempt: _Attempt, error: BaseException | None) -> None:
         """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
+        failures.clear_frames(error)
         # Not every optimizer's writes are seen, so what was dirty stays so.
         exact = attempt.change != "dirty" and self._undo.is_exact
         self._undo.put_back()
@@ -266,7 +268,7 @@ class Steps:
             if not meeting.is_lost(error):
                 raise
             if meeting.saves_first:  # what can be saved is the step before: nobody follows then
-                self._begin_again(attempt)
+                self._begin_again(attempt, error)
             else:  # whoever is asked to begin the step again has to be able to
                 attempt.change = "pending" if self._undo.is_exact else "dirty"
             standing = Standing(self._loop.last_step(), attempt.change)
@@ -279,6 +281,7 @@ class Steps:
 
     def _enter(self, meeting: Meeting, order: Enter, standing: Standing) -> None:
         """Go on in another round, which may take several attempts."""
+        self._attempt = None  # A restore may have optimizers step, to make their state.
         meeting.enter(order, standing)
         self._undo.go_on_anew()
         self._tell(self.undone)

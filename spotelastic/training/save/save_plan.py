@@ -16,6 +16,12 @@ from spotelastic.training.save.saver import LayoutChanged, Saver
 from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.value_entries import ValueEntry
 
+AGREED_PATIENCE = 10.0
+"""Seconds that an agreed save waits for a slot, and one whose slots are still being made.
+
+Otherwise a state that grows from save to save would never be saved.
+"""
+
 
 class SavePlan:
     """What all ranks have agreed on for their saves.
@@ -136,9 +142,10 @@ class SavePlan:
         return bool(store.check([key])) and int(store.get(key)) < step
 
     def close(self) -> None:
-        """Stop using slots."""
+        """Stop using slots, and hold nothing of the state any more."""
         if self._saver is not None:
             self._saver.close()
+        self._saver = self._view = None
 
     def _prepare(self) -> bool:
         """Ask for slots, and return whether there are any.

@@ -115,11 +115,7 @@ class State:
 
         Tensors of more than `piece` bytes are saved in several pieces.
         """
-        if OWN in values:
-            raise UsageError(f'state["{OWN}"]: this name is reserved for spotelastic')
-        for name in values:
-            if type(name) is not str:
-                raise UsageError(f"state[{name!r}]: the keys of a state have to be strings")
+        _check_names(values)
         self._piece = piece
         self.values = Unwrapped(values)
         for name, value in self.values.items():
@@ -128,6 +124,13 @@ class State:
         """Rank and world size, for what is per rank."""
         self.by_themselves: Collection[str] = ()
         """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
+
+    def put(self, entries: Mapping[str, Any]) -> None:
+        """Add entries, also to the script's mapping. Raises `UsageError` as the constructor."""
+        _check_names(entries)
+        self.values.update(entries)
+        for name in entries:
+            refuse_others(name, self.values[name])
 
     def view(self) -> StateView:
         """Return the state as it is now. Raises `UsageError` for what cannot be saved."""
@@ -321,6 +324,14 @@ class State:
         assert model is not None
         with no_step(optimizer):
             return dict(get_optimizer_state_dict(model, optimizer))
+
+
+def _check_names(values: Mapping[Any, Any]) -> None:
+    if OWN in values:
+        raise UsageError(f'state["{OWN}"]: this name is reserved for spotelastic')
+    for name in values:
+        if type(name) is not str:
+            raise UsageError(f"state[{name!r}]: the keys of a state have to be strings")
 
 
 def _buffers(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, bool]:

@@ -150,3 +150,15 @@ def test_an_epoch_does_not_go_on_with_other_data() -> None:
     larger = se.ElasticSampler(11, 4)
     larger.load_state_dict(sampler.state_dict())
     assert larger.epoch == 1
+
+
+def test_a_sampler_asks_functions_for_its_ranks_at_each_pass() -> None:
+    place = [0, 1]
+    sampler = se.ElasticSampler(
+        8, 8, shuffle=False, rank=lambda: place[0], world_size=lambda: place[1]
+    )
+    assert not sampler.names_ranks
+    assert next(iter(sampler)) == [*range(8)]
+    place[:] = 1, 4
+    assert next(iter(sampler)) == [1, 5]
+    assert se.ElasticSampler(8, 8, rank=0, world_size=1).names_ranks

@@ -1,0 +1,225 @@
+"""Makes what is bound to the ranks (a sharded model, its optimizers) anew for each round.
+
+The script gives a function for that. It is called when the ranks of a round have met, and before
+they restore: at the start, and in the same process whenever nodes have come or gone.
+
+Must never happen:
+
+- Two models are in memory at once: one alone may fill a device. So what was built before leaves the
+  state, and its memory is freed, before the function is called. The script may still hold some of
+  it in its variables, so that references alone do not decide.
+- The model of a round that is over is trained on: it says so where it is used.
+- A group or mesh of a round that is over is met again, in one of torch's own caches.
+"""
+
+import contextlib
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from spotelastic.errors import UsageError
+from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.in_place.watching import wrapped
+from spotelastic.training.state.state import State
+
+Build = Callable[[], Mapping[str, Any]]
+"""A function of the script: returns entries of the state."""
+_FSDP = "torch.distributed.fsdp"
+_CACHES = "torch.distributed.tensor."
+"""Modules of torch that remember meshes, which are equal if they have the same ranks."""
+_GENERATOR = "torch.distributed.tensor._random"
+
+
+class Builder:
+    """Calls the script's function, and knows what it has made."""
+
+    def __init__(self, build: Build | None, state: State, groups: Groups) -> None:
+        """`build` is None for scripts whose state is bound to no ranks."""
+        self._build = build
+        self._state = state
+        self._groups = groups
+        self._names: list[str] | None = None
+        """What the function has returned; None before the first time."""
+        self._times = 0
+        self._former: list[weakref.ref[Any]] = []
+        """What it had made for rounds that are over, as far as the script still holds it."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the state has parts that are made for each round."""
+        return self._build is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether they were never made."""
+        return self.is_wanted and self._names is None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of these parts in the state."""
+        return frozenset(self._names or ())
+
+    def let_go(self) -> None:
+        """Take what was built out of the state, and free its memory."""
+        former = [self._state.values.pop(name, None) for name in self.names]
+        for value in former:
+            _empty(value)
+            if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+                self._former.append(weakref.ref(value))
+        self._groups.built.clear()
+        if self.is_wanted:
+            del former
+            value = None
+            _forget_meshes()
+            gc.collect()  # modules and their hooks hold each other
+
+    def build(self) -> None:
+        """Call the function, and put what it returns into the state. All ranks call this."""
+        assert self._build is not None
+        ddps = {*wrapped}
+        try:
+            with self._groups.building():
+                made = self._build()
+        except Exception as error:
+            error.add_note("(raised by the function that was given to the Checkpointer as build=)")
+            raise
+        wrapped.difference_update({*wrapped} - ddps)  # they are made anew, not pointed elsewhere
+        self._check(made)
+        self._state.put(made)
+        self._names, self._times = [*made], self._times + 1
+        self._refuse_former()
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Names the function where what it has made does not fit the state that is restored."""
+        try:
+            yield
+        except UsageError as error:
+            if self._times < 2:
+                raise
+            raise UsageError(f"build= has made another state than before: {error}") from None
+
+    def _check(self, made: Any) -> None:
+        if not isinstance(made, Mapping) or not made:
+            raise UsageError(
+                "build= has to return a mapping of names to what it has made, as "
+                f'{{"model": model, "optimizer": optimizer}}; it has returned {made!r:.80}'
+            )
+        if self._names is not None and {*made} != self.names:
+            raise UsageError(
+                f"build= has returned {_listed(made)}, and before that {_listed(self.names)}: it "
+                "has to return the same names for all numbers of ranks"
+            )
+        if twice := sorted({*made} & {*self._state.values}, key=str):
+            raise UsageError(
+                f'state["{twice[0]}"] is made by build= as well: leave it out of the state that '
+                "you give to the Checkpointer"
+            )
+        again = [name for name in made if any(ref() is made[name] for ref in self._former)]
+        if again:
+            raise UsageError(
+                f'build= has returned the "{again[0]}" of the ranks that there were before: it has '
+                "to make another"
+            )
+
+    def _refuse_former(self) -> None:
+        """Have what the script still holds of former rounds say so when it is used."""
+        kept = []
+        for ref in self._former:
+            value = ref()
+            if isinstance(value, torch.nn.Module):
+                value._compiled_call_impl = None
+                value._forward_pre_hooks.clear()
+                value.register_forward_pre_hook(_refuse)
+            elif isinstance(value, torch.optim.Optimizer):
+                value.register_step_pre_hook(_refuse)
+            if value is not None:
+                kept.append(ref)
+        self._former = kept
+
+
+def _refuse(value: Any, *_: Any) -> NoReturn:
+    raise UsageError(
+        f"this {type(value).__name__} belongs to ranks that there are no more: in each step, take "
+        'what build= has made from the state, as in state["model"]'
+    )
+
+
+def _empty(value: Any) -> None:
+    """Free the memory of what is sharded. What is not may be the script's own, and used again."""
+    if isinstance(value, torch.nn.Module):
+        for part in value.modules():
+            for tensor in (*part._parameters.values(), *part._buffers.values()):
+                if isinstance(tensor, DTensor):
+                    _free(tensor)
+            get = getattr(part, "_get_fsdp_state", None)
+            if get is not None:
+                for tensor in _held_by_fsdp(get()):
+                    _free(tensor)
+    elif isinstance(value, torch.optim.Optimizer):
+        for state in value.state.values():
+            for tensor in state.values():
+                _free(tensor)
+        value.state.clear()
+
+
+def _free(tensor: Any) -> None:
+    """Leave a tensor without elements, so that its memory is free whoever holds it."""
+    if not isinstance(tensor, torch.Tensor):
+        return
+    tensor.grad = None
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    with contextlib.suppress(RuntimeError):
+        local.data = local.new_empty(0)
+
+
+def _held_by_fsdp(state: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that FSDP2 keeps for a module: what is gathered, and its own views."""
+    seen: set[int] = set()
+    left = [state]
+    while left:
+        held = left.pop()
+        if id(held) in seen:
+            continue
+        seen.add(id(held))
+        if isinstance(held, torch.Tensor):
+            yield held
+        elif isinstance(held, list | tuple):
+            left += held
+        elif type(held).__module__.startswith(_FSDP) and hasattr(held, "__dict__"):
+            left += vars(held).values()
+
+
+def _forget_meshes() -> None:
+    """Empty torch's caches by mesh, and have new ranks agree on random numbers of tensors again.
+
+    Ranks that come have no such generator yet, and agree on one by a collective when it is made.
+    """
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(_CACHES):
+            for cache in _caches(module):
+                cache.cache_clear()
+    clear = getattr(sys.modules.get(f"{_CACHES}debug"), "_clear_sharding_prop_cache", None)
+    if clear is not None:
+        clear()
+    if (generator := sys.modules.get(_GENERATOR)) is not None:
+        vars(generator)["_rng_tracker"] = None
+
+
+def _caches(module: object) -> Iterator[Any]:
+    """Yield the caches of a module's functions, and of functions in its classes."""
+    for value in [*vars(module).values()]:
+        for each in (value, *(vars(value).values() if isinstance(value, type) else ())):
+            function = getattr(each, "__func__", each)
+            if isinstance(function, functools._lru_cache_wrapper):
+                yield function
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(map(str, names)))
