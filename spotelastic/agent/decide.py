@@ -253,8 +253,16 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
             return
         if local.membership.fingerprint is not None and not local.departure.leaving:
             yield Register(anew=True, prepares=prepares)
-    elif not local.membership.registered or local.node.prepares != prepares:
+    elif not local.membership.registered or _is_told_wrong(local, prepares=prepares):
         yield Register(prepares=prepares)
+
+
+def _is_told_wrong(local: NodeState, *, prepares: bool) -> bool:
+    """Whether others see of this node what is so no longer. A daemon that was started again has
+    another port, and a node whose daemon cannot be reached is taken for gone.
+    """
+    node = local.node
+    return node is not None and (node.prepares, node.daemon) != (prepares, local.store.daemon)
 
 
 def _hold(

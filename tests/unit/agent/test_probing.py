@@ -83,6 +83,15 @@ def test_a_holder_is_deposed_only_by_a_member_whose_collective_has_failed() -> N
     assert deposes not in decided(observe(broken, late, NOW), seen(timeout=0), NOW).actions
 
 
+def test_a_node_tells_where_its_new_daemon_is() -> None:
+    """Where the old one was, nobody listens: the node would be taken for gone."""
+    assert do.Register() not in decided(local(), seen(timeout=0), NOW).actions
+    again = changed(local(), daemon="10.0.0.2:2")
+    assert do.Register() in decided(again, seen(timeout=0), NOW).actions
+    without = changed(local(), daemon="")
+    assert do.Register() not in decided(without, seen(timeout=0), NOW).actions
+
+
 def test_a_holder_steps_down_as_soon_as_it_sees_that_another_one_is() -> None:
     node = changed(local(), leadership=HELD, nodes_seen=True)
     before = replace(seen(timeout=0), revision=HELD.revision - 1)
