@@ -16,6 +16,13 @@ from spotelastic.model.round import Member, Round
 MEASUREMENTS = 6
 """How often the own time of a rank is measured until a node may be named as slow."""
 
+NCCL_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+"""Names of the variable that tells torch what to do when a collective of NCCL fails."""
+NCCL_ERRORS = "SPOTELASTIC_NCCL_ERRORS"
+"""Variable by which a worker knows that the user has not set those: then it looks after such errors
+itself (`training/in_place/nccl.py`).
+"""
+
 
 def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, str]:
     """Returns the variables that the zygote and all workers share. `interface` has the node's
@@ -24,7 +31,9 @@ def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, 
     env = dict(environ)
     if workers > 1:  # each would take all cores
         env.setdefault("OMP_NUM_THREADS", "1")
-    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if not env.keys() & set(NCCL_HANDLING):
+        env[NCCL_ERRORS] = "1"
+    env.setdefault(NCCL_HANDLING[0], "1")
     if interface:
         # gloo would look for one by the name of the host, which may lead to a link-local address.
         env.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -47,6 +56,7 @@ def worker(
     `round_`.
     """
     host, port = addresses.split(round_.store)
+    asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     rank = round_.first_rank(member.slot) + local_rank
     ours = {
         "RANK": rank,
@@ -68,6 +78,7 @@ def worker(
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(signal.Signals(s).name for s in config.signals),
         # What a program starts may make its group before anything of ours is imported there.
         "SPOTELASTIC_CONTROL": control if config.entry != "program" else "",
+        NCCL_ERRORS: "" if asked.keys() & set(NCCL_HANDLING) else shared.get(NCCL_ERRORS, ""),
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_PROTOCOL": PROTOCOL,
@@ -80,7 +91,6 @@ def worker(
     network = between_zones(round_.zones, efa=config.efa) | timing(
         {**shared, **config.env}, settings
     )
-    asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
 
 

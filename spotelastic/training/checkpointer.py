@@ -110,13 +110,13 @@ class Checkpointer:
         self._saved_step = 0
         """The last step that was saved in this round."""
         self._last_committing = 0
-        """The last step that was sealed to be committed."""
         self._own = OwnValues()
         loop = LoopParts(
             state=self._state,
             groups=groups,
             builder=self._builder,
             last_step=lambda: self._last_step,
+            saved_step=lambda: self._saved_step,
             ranks=lambda: self._entered()[0].ranks,
             count=self.step,
             count_quietly=self._count,

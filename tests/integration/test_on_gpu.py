@@ -1,6 +1,10 @@
 """What only a GPU can show: copies from it into slots, and what its driver refuses."""
 
+import json
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
+TESTS = Path(__file__).parent.parent
 LARGE = 100 << 20
 """Elements: slots of 400 MiB."""
 
@@ -111,3 +116,52 @@ def test_where_memory_may_not_be_locked_saves_are_slower_and_as_right(
             assert node.agent.status().commit == Commit(1, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
+
+
+# -- in-place recovery ----------------------------------------------------------------------------
+
+GROWTH = 64 << 20
+"""Bytes of the GPU that rounds may take beside what the first ones take."""
+
+
+def told_in(folder: Path, backend: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Return the rounds of the job that leaves steps, what it told, and what one told that does
+    not.
+    """
+    names = [f"gpu-{backend}", f"gpu-{backend}-alone"]
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *names],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_NCCL_ERRORS": "1"},
+        check=True,
+        timeout=300,
+    )
+    left, alone = (json.loads((folder / f"{name}.json").read_text()) for name in names)
+    return left["rounds"], left["told"], alone["told"]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "gloo",
+        pytest.param(
+            "nccl",
+            marks=pytest.mark.skipif(
+                not torch.distributed.is_nccl_available(), reason="needs a torch with NCCL"
+            ),
+        ),
+    ],
+)
+def test_a_step_that_was_left_on_a_gpu_is_the_same_when_it_comes_again(
+    tmp_path: Path, backend: str
+) -> None:
+    """The GPU's random numbers, the scaler and BatchNorm are put back; communicators are aborted
+    and made again, with work of theirs still waiting on the GPU. Their memory is given back.
+    """
+    rounds, left, alone = told_in(tmp_path, backend)
+    assert rounds > 3
+    for number, told in left.items():
+        finished = [each for each in told if isinstance(each, list)]
+        assert [each[:3] for each in finished] == [each[:3] for each in alone[number]]
+        memory = [each[3] for each in finished]
+        assert memory[-1] - memory[3] <= GROWTH

@@ -239,6 +239,7 @@ class Agent:
             if worker.control is channel and self.plan.ends_deaf and not worker.gone:
                 worker.gone = True
                 os.kill(worker.pid, signal.SIGKILL)
+                self.meet_again()
 
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.pidfd)

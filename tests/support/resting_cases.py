@@ -14,6 +14,7 @@ import torch._dynamo  # noqa: F401  # which optimizers import: once for all work
 from support import (
     losing_ranks,
     resting_built,
+    resting_device,
     resting_lines,
     resting_often,
     resting_restored,
@@ -31,6 +32,7 @@ CASES = (
     | resting_restored.CASES
     | resting_lines.CASES
     | resting_variants.CASES
+    | resting_device.CASES
 )
 
 OFTEN = resting_often.CASES | resting_built.CASES
@@ -62,7 +64,7 @@ def in_a_child(own: Path, folder: Path, name: str) -> int:
         return os.wait()[1]
     code = 1
     try:
-        written(own, name, (CASES | OFTEN)[name])
+        written(own, name, (CASES | OFTEN | resting_device.GPU_CASES)[name])
         (own / f"{name}.json").rename(folder / f"{name}.json")
         code = 0
     except BaseException:

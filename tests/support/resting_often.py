@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
 
-ROUNDS = 12
+ROUNDS, LONG = 12, 60
 SAMPLES, BATCH, STEPS, AT = 32, 8, 8, 3
 
 
@@ -47,7 +47,7 @@ def often(compiled: str) -> Script:
             model = torch.compile(DistributedDataParallel(inner), backend=counting)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with se.Checkpointer({"model": inner, "optimizer": optimizer}) as checkpoint:
-            for step in checkpoint.steps(ROUNDS + 3):
+            for step in checkpoint.steps(LONG):
                 with step:
                     optimizer.zero_grad()
                     rows = torch.ones(4, 8) * (dist.get_rank() + step.number)
@@ -63,7 +63,7 @@ def often(compiled: str) -> Script:
 
 
 def ask(agent: Agent, worker: Worker, told: Any) -> None:
-    if worker.number == 0 and told[0] <= ROUNDS:
+    if worker.number == 0 and agent.rounds <= ROUNDS and told[0] <= LONG - 5:
         agent.rest()
 
 

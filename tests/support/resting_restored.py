@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import spotelastic as se
 from spotelastic.training.in_place import watching
 
 STEPS, SAVED, AT = 6, 2, 4
+GROWS_FOR, KEPT = 40, 60 << 20
 
 
 def script(*, breaks: bool) -> Script:
@@ -53,6 +55,31 @@ def script(*, breaks: bool) -> Script:
     return train
 
 
+def grows(number: int, tell: Callable[[Any], None]) -> None:
+    """Keeps something of each round on one rank."""
+    wait_for_slots()
+    watching.watch()
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    kept: dict[str, torch.Tensor] = {}
+    with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+        for step in checkpoint.steps(GROWS_FOR):
+            with step:
+                optimizer.zero_grad()
+                model(torch.ones(2, 4) * step.number).square().mean().backward()
+                optimizer.step()
+            round_ = os.environ["SPOTELASTIC_ROUND"]
+            if is_new := number == 1 and round_ not in kept:
+                kept[round_] = torch.ones(KEPT // 4)
+            tell([step.number, step.finished, dist.get_world_size(), is_new])
+
+
+def asks(agent: Agent, worker: Worker, told: Any) -> None:
+    if told[3]:
+        agent.rest()
+
+
 class Daemon:
     """Of the one node on which all workers are."""
 
@@ -77,7 +104,7 @@ class Daemon:
 
     def looks(self, agent: Agent) -> None:
         """Has workers rest that wait at the target, once their save is committed."""
-        if not self._target or agent.rounds > 1:
+        if not self._target:
             return
         status = self._node.agent.status()
         waiting = [worker for worker in status.workers if worker.waiting]
@@ -85,7 +112,7 @@ class Daemon:
         if len(waiting) == 2 and commit is not None and commit.step == self._target:
             self._target, target = 0, self._target
             agent.rest()
-            self._node.agent.set_target("r1", "", 0)
+            self._node.agent.set_target(f"r{agent.rounds}", "", 0)
             agent.plan.restores_from = lambda: Resume("store", target, epoch=self._epoch)
 
 
@@ -104,7 +131,23 @@ def restored(folder: Path, *, arrives: bool) -> Agent:
         return run(count, script(breaks=not arrives), folder / name, plan, str(node.socket))
 
 
+def grown(folder: Path) -> Agent:
+    """One rank grows. The others go on without it: nobody starts a new process here."""
+    (folder / "grown-daemon").mkdir()
+    with cluster(folder / "grown-daemon", workers=2) as [node]:
+        daemon = Daemon(node, 0)
+        plan = Plan(
+            begins=daemon.begins,
+            restores_from=daemon.source,
+            on_told=asks,
+            node=node.name,
+            ends_deaf=True,
+        )
+        return run(2, grows, folder / "grown", plan, str(node.socket))
+
+
 CASES: dict[str, Case] = {
     "dirty": functools.partial(restored, arrives=False),
+    "grown": grown,
     "arrival": functools.partial(restored, arrives=True),
 }

@@ -6,6 +6,7 @@ not depend on the number of ranks: one process alone comes to the same.
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
+from spotelastic.training.in_place.groups import groups
 
 STEPS, RESTS_AFTER, AT, VICTIM, ROWS = 7, 2, 4, 2, 24
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -176,8 +178,33 @@ def made_late(folder: Path) -> Agent:
     return run(2, late, folder / "late", Plan(on_told=asks, ends_deaf=True))
 
 
+# -- errors of NCCL -------------------------------------------------------------------------------
+
+
+def failing(number: int, tell: Callable[[Any], None]) -> None:
+    """One rank is told in a step that a collective has failed, as by torch's watchdog."""
+    dist.init_process_group("gloo")
+    variant = Variant("plain")
+    left = [RESTS_AFTER + 1] if number == 1 else []
+    with se.Checkpointer({"model": variant.model, "optimizer": variant.optimizer}) as checkpoint:
+        for step in checkpoint.steps(STEPS):
+            with step:
+                variant.optimizer.zero_grad()
+                loss = variant.model(rows(step.number)).square().mean()
+                if step.number in left:
+                    left.clear()
+                    told = threading.Thread(target=groups.failed, args=("NCCL: TIMEOUT",))
+                    told.start()
+                    told.join()
+                loss.backward()
+                variant.optimizer.step()
+            tell([step.number, step.finished])
+        os._exit(0)
+
+
 CASES: dict[str, Case] = {
     "variants": varied,
     "alone": lambda folder: run(1, alone, folder / "alone", Plan()),
     "late": made_late,
+    "failing": lambda folder: run(2, failing, folder / "failing", Plan()),
 }

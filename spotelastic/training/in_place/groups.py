@@ -31,10 +31,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from spotelastic.training.in_place import nccl
+
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""
 
-_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _HOOK = "_distributed_excepthook"
 """Name of the hook that torch puts around the one there is, once for each default group."""
 
@@ -70,6 +71,12 @@ class Groups:
     """Groups that the script makes anew for each round."""
     is_closed: bool = False
     """Whether this process has closed its groups, and has made no others since."""
+    broken: str = ""
+    """Why it has done so without having been asked."""
+    rests: bool = False
+    """Whether this worker rests when a collective fails."""
+    looks: bool = False
+    """Whether the errors of NCCL are looked at here."""
     sockets: Sockets = field(default_factory=dict)
     _before: Sockets | None = None
     """The connections there were when the group began to be made that is being made now."""
@@ -90,8 +97,8 @@ class Groups:
         backends = _backends()
         if unknown := sorted(backends - {"gloo", "nccl"}):
             return f"ranks that wait in a group of {unknown[0]} cannot be woken: use nccl or gloo"
-        if "nccl" in backends and os.environ.get(_HANDLING) != "0":
-            return f"torch ends a process whose peer is lost, unless {_HANDLING}=0 is set before"
+        if "nccl" in backends and not (self.looks or os.environ.get(nccl.HANDLING) == "0"):
+            return f"torch ends a process whose peer is lost: do not set {nccl.HANDLING}"
         if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
             return "gloo connects late: unset TORCH_GLOO_LAZY_INIT"
         if self.others(own):
@@ -114,6 +121,16 @@ class Groups:
         Of a group that is being made, more connections may appear afterwards.
         """
         self._shut(socket.SHUT_RD)
+
+    def failed(self, error: str) -> None:
+        """A collective of NCCL has failed. Wakes the main thread, or ends the process."""
+        if self.is_closed:
+            return  # they were aborted
+        if self.rests:
+            self.broken = error
+            self.wake()
+        else:
+            nccl.end(error)
 
     def close(self) -> None:
         """Close the connections, which wakes the neighbours. The main thread calls it."""
@@ -143,7 +160,7 @@ class Groups:
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # raises where the device is lost with what was aborted
         self.built.clear()
-        self.sockets, self.prepares, self.is_closed = {}, None, False
+        self.sockets, self.prepares, self.is_closed, self.broken = {}, None, False, ""
         set_variables(variables)
         if self.hook is not None and sys.excepthook.__name__ == _HOOK:
             sys.excepthook = self.hook
@@ -171,13 +188,20 @@ class Groups:
             if self._depth == 1:
                 self._before = connections()
         try:
-            yield
+            with nccl.noting_only() if nccl.is_ours() else contextlib.nullcontext():
+                yield
         finally:
             with self._lock:
                 self._depth -= 1
                 if self._depth == 0:
                     self.sockets |= self._appeared()
                     self._before = None
+
+    def look_at_errors(self) -> None:
+        """Look at what NCCL's collectives come to, if torch only notes it."""
+        if not self.looks and nccl.is_ours() and nccl.backends():
+            self.looks = True
+            nccl.start(self.failed)
 
     def _appeared(self) -> Sockets:
         before = self._before or {}

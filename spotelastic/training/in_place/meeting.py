@@ -3,7 +3,7 @@
 import os
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from spotelastic.training.in_place import control, failures, loaders, models
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.in_place.memory import Memory
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
@@ -36,6 +37,8 @@ class LoopParts:
     """Makes what of the state is made for each round."""
     last_step: Callable[[], int]
     """Returns the last finished step."""
+    saved_step: Callable[[], int]
+    """Returns the last step of this round that was saved."""
     ranks: Callable[[], Ranks]
     """Returns those of the present round."""
     count: Callable[[int, Any], None]
@@ -56,6 +59,8 @@ class LoopParts:
     """Declares this worker present; training goes on from this step."""
     complain: Callable[[str], None]
     """Reports a problem to people."""
+    memory: Memory = field(default_factory=Memory)
+    """What this process holds, by round."""
 
 
 class Meeting:
@@ -64,6 +69,8 @@ class Meeting:
     def __init__(self, loop: LoopParts, connection: Control) -> None:
         self._loop = loop
         self._control = connection
+        self._memory = loop.memory
+        loop.groups.rests = True
 
     @classmethod
     def of(cls, loop: LoopParts, environ: Mapping[str, str] = os.environ) -> "Meeting | None":
@@ -144,7 +151,8 @@ class Meeting:
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.current_stream().synchronize()
             if self._loop.groups.is_closed:
-                raise dist.DistError("the process group was closed during the step")
+                broken = self._loop.groups.broken
+                raise dist.DistError(broken or "the process group was closed during the step")
 
     def vote(self) -> None:
         """Return once all ranks of the round have called this. Raises what torch raises otherwise.
@@ -161,8 +169,14 @@ class Meeting:
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
         """Leave the groups, which wakes the neighbours as well, and wait for another round.
 
-        Where it cannot go on in place by now, the agent ends this process.
+        Where it cannot go on in place by now, the agent ends this process. So it does if the
+        process has grown, where that costs no step: the last one is saved, as at planned changes.
         """
+        grown = self._memory.problem
+        if grown and self.asked and standing == Standing(self._loop.saved_step()):
+            rank = self._loop.ranks().rank
+            self._loop.complain(f"rank {rank} goes on in a new process, not in place: {grown}")
+            self._control.give_up()
         if error is None:
             self._see_whether_it_can_rest()
         self._loop.groups.close()
@@ -196,12 +210,14 @@ class Meeting:
                 order = self.rest(standing, error)
                 continue
             if not self.asked:
+                self._memory.note()
                 return
             standing = Standing(self._loop.last_step())
             order = self.rest(standing)
 
     def close(self) -> None:
         """End the connection to the agent."""
+        self._loop.groups.rests = False
         self._control.close()
 
 

@@ -103,7 +103,9 @@ def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(helper)
     def noted(*args: Any, **more: Any) -> Any:
         with groups.making():
-            return helper(*args, **more)
+            made = helper(*args, **more)
+        groups.look_at_errors()
+        return made
 
     return noted
 

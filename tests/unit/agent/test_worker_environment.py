@@ -97,6 +97,20 @@ def test_a_worker_gets_every_variable_of_torchrun() -> None:
     assert "GLOO_SOCKET_IFNAME" not in shared
 
 
+def test_a_worker_looks_after_errors_of_nccl_unless_the_user_has_said_who_does() -> None:
+    handling, ours = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "SPOTELASTIC_NCCL_ERRORS"
+    env = env_of(CONFIG, **environment.base({}, "", 1))
+    assert (env[handling], env[ours]) == ("1", "1")
+    for name in (handling, "NCCL_ASYNC_ERROR_HANDLING"):
+        for value in "013":
+            shared = environment.base({name: value}, "", 1)
+            assert shared[name] == value
+            assert not env_of(CONFIG, **shared)[ours]
+            asked = dataclasses.replace(CONFIG, env={name: value})
+            env = env_of(asked, **environment.base({}, "", 1))
+            assert (env[name], env[ours]) == (value, "")
+
+
 def test_ranks_are_counted_through_nodes_with_unlike_numbers_of_workers() -> None:
     counts = (1, 3, 2)
     members = tuple(

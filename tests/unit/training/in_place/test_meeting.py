@@ -1,0 +1,93 @@
+"""A process that cannot go on in place says so, and is replaced."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotelastic.model.in_place import Standing
+from spotelastic.training.in_place.building import Builder
+from spotelastic.training.in_place.control import Control
+from spotelastic.training.in_place.groups import Groups, Options
+from spotelastic.training.in_place.meeting import LoopParts, Meeting
+from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.runtime.session import Ranks
+from spotelastic.training.state.state import State
+
+MIB = 1 << 20
+
+
+class Replaced(BaseException):
+    """In place of the end of the process."""
+
+
+class Rested(BaseException):
+    """In place of the wait for a round."""
+
+
+class Asked(Control):
+    """A connection whose agent wants the worker to rest, or ends it at once."""
+
+    @property
+    def asked(self) -> bool:
+        return True
+
+    def give_up(self) -> Any:
+        raise Replaced
+
+    def rest(self, standing: Standing, broken: str = "", traceback: str = "") -> Any:
+        raise Rested
+
+
+def met(folder: Path, rounds: int, lines: list[str]) -> Meeting:
+    """Return the meeting of a worker that has grown for some rounds, and has saved step 7."""
+    sizes = iter(range(1000 * MIB, 9000 * MIB, 100 * MIB))
+    memory = Memory(lambda: {"memory": next(sizes)})
+    for _ in range(rounds + 1):
+        memory.note()
+    unused: Any = None
+    state, groups = State({}), Groups(Options("gloo"))
+    loop = LoopParts(
+        state=state,
+        builder=Builder(None, state, groups),
+        groups=groups,
+        last_step=lambda: 7,
+        saved_step=lambda: 7,
+        ranks=lambda: Ranks(3, 4, 0, "n0"),
+        count=unused,
+        count_quietly=unused,
+        save_alone=unused,
+        leave=unused,
+        enter=unused,
+        restore=unused,
+        resumed=unused,
+        complain=lines.append,
+        memory=memory,
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "agent"))
+        listener.listen()
+        return Meeting(loop, Asked(str(folder / "agent"), "r1", 0, lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "standing"),
+    [(4, Standing(7)), (5, Standing(8)), (5, Standing(7, "pending")), (5, Standing(7, "dirty"))],
+)
+def test_a_process_is_not_replaced_before_it_has_grown_and_where_that_costs_a_step(
+    tmp_path: Path, rounds: int, standing: Standing
+) -> None:
+    lines: list[str] = []
+    with pytest.raises(Rested):
+        met(tmp_path, rounds, lines).rest(standing, RuntimeError("gloo"))
+    assert not lines
+
+
+def test_a_process_that_has_grown_is_replaced_where_its_step_is_saved(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with pytest.raises(Replaced):
+        met(tmp_path, 5, lines).rest(Standing(7))
+    assert lines == [
+        "rank 3 goes on in a new process, not in place: its memory grew in 5 rounds, to 1.5 GiB"
+    ]
