@@ -34,6 +34,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from common.agents import Job
 from common.comparisons import Kills, Measured, Results, rows, show
 from common.losses import Ended, Sample, arrive, begin, settle, strike
@@ -153,6 +154,7 @@ def measure_all(options: argparse.Namespace, folder: Path, endpoint: str) -> Mea
         folder / "compiled",
         endpoint,
         options.peers,
+        options.device,
     )
     if options.compile:
         compile_once(setup)
@@ -182,6 +184,9 @@ def measure_all(options: argparse.Namespace, folder: Path, endpoint: str) -> Mea
 
 def main() -> None:
     options = _options()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU: nothing was measured")
+        return
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-bench-")))
         etcd = standalone(folder / "etcd")
@@ -194,8 +199,8 @@ def main() -> None:
         return
     compiled = "compiled" if options.compile else "not compiled"
     print(
-        f"{machine}\n\n{options.nodes} nodes of 1 worker; the job builds for {options.build:g} s, "
-        f"and is {compiled}; seconds: median (least to most, trials)"
+        f"{machine}\n\n{options.nodes} nodes of 1 worker on {options.device}; the job builds "
+        f"for {options.build:g} s, and is {compiled}; seconds: median (least to most, trials)"
     )
     show(measured)
     if not options.peers:
@@ -231,6 +236,13 @@ def _options() -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         default=shutil.which("g++") is not None,
         help="compile the model (if there is a compiler)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="device of the model (cpu); with cuda all workers share one GPU, over gloo: give "
+        "--nodes 2",
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
     return parser.parse_args()

@@ -41,9 +41,11 @@ class Setup:
     """Of etcd."""
     peers: str | None
     """The interpreter that has torchft and NVRx."""
+    device: str = "cpu"
+    """Where the model is. All workers share one GPU."""
 
     def script(self, name: str, folder: Path, *more: str) -> list[str]:
-        given = ["--build", str(self.build), "--pause", str(self.pause)]
+        given = ["--build", str(self.build), "--pause", str(self.pause), "--device", self.device]
         compiles = ["--compile"] if self.compiles else []
         return [str(JOBS / name), str(folder), *given, *compiles, *more]
 
@@ -169,7 +171,7 @@ def systems(setup: Setup) -> list[System]:
 
 def compile_once(setup: Setup) -> None:
     """Fill the folder of compiled code, so that the first job does not wait for its own workers."""
-    command = [sys.executable, "work.py", str(setup.cache), "--compile"]
+    command = [sys.executable, "work.py", str(setup.cache), "--compile", "--device", setup.device]
     environment = {**os.environ, **setup.variables, "NODE": "first", "OMP_NUM_THREADS": "1"}
     setup.cache.mkdir(exist_ok=True)
     subprocess.run(command, cwd=JOBS, env=environment, check=True)

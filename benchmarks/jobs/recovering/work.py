@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _output = -1
+_device = "cpu"
 
 WIDTH, BATCH = 256, 32
 EVERY = 10
@@ -23,16 +24,18 @@ LOOK = 0.01
 
 def options() -> argparse.Namespace:
     """Parse the arguments, and write the first line."""
-    global _output
+    global _output, _device
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--build", type=float, default=0.0, help="seconds that building takes")
     parser.add_argument("--pause", type=float, default=0.03, help="seconds of a step on a device")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", default="cpu", help="device of the model")
     parser.add_argument("--loop", choices=["steps", "restore"], default="steps")
     parser.add_argument("--turns", action="store_true", help="train while `<folder>/turn` says so")
     parsed = parser.parse_args()
     file = parsed.folder / f"{os.environ['NODE']}.steps"
+    _device = parsed.device
     _output = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     tell("born")
     return parsed
@@ -60,11 +63,11 @@ def build(seconds: float, *, compiles: bool):  # the module's type is torch's, i
         torch.nn.Linear(WIDTH, WIDTH),
         torch.nn.GELU(),
         torch.nn.Linear(WIDTH, 1),
-    )
+    ).to(_device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if compiles:
         model = torch.compile(model)
-    model(torch.randn(BATCH, WIDTH)).square().mean().backward()
+    model(torch.randn(BATCH, WIDTH, device=_device)).square().mean().backward()
     optimizer.zero_grad()
     tell("built")
     return model, optimizer
@@ -75,7 +78,7 @@ def train(model, optimizer, pause: float):
     import torch
 
     time.sleep(pause)
-    loss = model(torch.randn(BATCH, WIDTH)).square().mean()
+    loss = model(torch.randn(BATCH, WIDTH, device=_device)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
