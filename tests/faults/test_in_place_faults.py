@@ -47,9 +47,9 @@ def made(run: Run, node: str) -> list[tuple[int, int, str]]:
     return [(int(step), int(pid), total) for _, step, _, pid, total in words]
 
 
-def none_was_lost(run: Run) -> None:
+def none_was_lost(run: Run, untold: int = 0) -> None:
     """No node has made a step twice or left one out, and all had the same parameters at each. Those
-    that came have prepared beside the others.
+    that came have prepared beside the others. An `untold` step is one in whose end all were ended.
     """
     sums: dict[int, set[str]] = {}
     for node in run.nodes:
@@ -58,7 +58,7 @@ def none_was_lost(run: Run) -> None:
             assert after > before, f"{node} has made step {after} after step {before}"
         for step, _, total in steps:
             sums.setdefault(step, set()).add(f"{float(total):.9g}")
-    assert sorted(sums) == list(range(min(sums), max(sums) + 1))
+    assert sorted({*sums, untold} - {0}) == list(range(min(sums), max(sums) + 1))
     assert not {step: found for step, found in sums.items() if len(found) > 1}
     assert not [file.read_text() for file in run.folder.glob("logs/*/logs/0000/error-*.json")]
 
@@ -210,6 +210,26 @@ def test_a_run_of_fixed_size_loses_no_step_when_a_node_or_a_worker_is_replaced(
         run.trains(*pair, beyond=second.resume.step + 20)
         kept_its_process(run, "a", pid)
         none_was_lost(run)
+
+
+@pytest.mark.soak
+def test_a_group_that_the_script_makes_later_takes_new_processes_and_costs_no_step(
+    etcd: EtcdMember, tmp_path: Path
+) -> None:
+    """A node leaves with notice: the others save at the agreed step, and are replaced at once."""
+    script = (str(SCRIPT), str(tmp_path), "100000", "0.02", "40")
+    with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="1:4", script=script) as run:
+        for node in ALL:
+            run.add(node)
+        run.trains(*ALL, beyond=run.trains(*ALL).resume.step + 60)
+        pids = {node: run.nodes[node].workers() for node in ("a", "b")}
+        _leave(run)
+        two = run.trains("a", "b")
+        run.trains("a", "b", beyond=two.resume.step + 20)
+        _end(run, "c")
+        for node, before in pids.items():
+            assert run.nodes[node].workers() != before
+        none_was_lost(run, untold=two.resume.step)
 
 
 @pytest.mark.soak

@@ -199,6 +199,16 @@ def test_a_group_that_the_script_makes_later_takes_new_processes(cases: dict[str
     assert set(found["heard"]) == {TOLD + OTHERS}
 
 
+def test_a_group_that_was_kept_in_a_variable_fails_with_what_to_do(cases: dict[str, Told]) -> None:
+    for told in cases["kept"]["told"].values():
+        assert told[-1] == {
+            "notes": [
+                "The step used a process group of a round that is over: ask for "
+                "torch.distributed.group.WORLD where you use it, and keep no group in a variable."
+            ]
+        }
+
+
 def test_a_collective_that_torch_has_given_up_ends_the_step_and_no_process(
     cases: dict[str, Told],
 ) -> None:

@@ -178,6 +178,24 @@ def made_late(folder: Path) -> Agent:
     return run(2, late, folder / "late", Plan(on_told=asks, ends_deaf=True))
 
 
+def kept(number: int, tell: Callable[[Any], None]) -> None:
+    """The script keeps the group in a variable, which nothing can see."""
+    dist.init_process_group("gloo")
+    variant, group = Variant("plain"), dist.group.WORLD
+    state = {"model": variant.model, "optimizer": variant.optimizer}
+    try:
+        with se.Checkpointer(state) as checkpoint:
+            for step in checkpoint.steps(STEPS):
+                with step:
+                    variant.gradients(rows(step.number)[dist.get_rank() :: dist.get_world_size()])
+                    dist.all_reduce(torch.ones(1), group=group)
+                    variant.optimizer.step()
+                tell([step.number, step.finished])
+    except ValueError as error:
+        tell({"notes": error.__notes__})
+    os._exit(0)
+
+
 # -- errors of NCCL -------------------------------------------------------------------------------
 
 
@@ -206,5 +224,6 @@ CASES: dict[str, Case] = {
     "variants": varied,
     "alone": lambda folder: run(1, alone, folder / "alone", Plan()),
     "late": made_late,
+    "kept": lambda folder: run(2, kept, folder / "kept", Plan(on_told=asks)),
     "failing": lambda folder: run(2, failing, folder / "failing", Plan()),
 }

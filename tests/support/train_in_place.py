@@ -1,6 +1,8 @@
 """A training script for tests of in-place recovery: it writes down each step that counts.
 
-    python train_in_place.py FOLDER STEPS STEP_TIME
+    python train_in_place.py FOLDER STEPS STEP_TIME [GROUP_AT]
+
+At step GROUP_AT it makes a process group of its own, which no process can take to another round.
 
 Each process appends "<monotonic seconds> <step> <world> <pid> <sum of parameters>" to
 FOLDER/<node>.steps. The loss is the mean over a global batch of 24 rows that depends on the step
@@ -21,6 +23,7 @@ import spotelastic as se
 ROWS = 24
 
 folder, steps, step_time = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+group_at = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.parallel.DistributedDataParallel(
@@ -47,6 +50,8 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
     for step in checkpoint.steps(steps):
         if (folder / "stop").exists() and step.number % 50 == 0:
             break
+        if step.number == group_at:
+            own = dist.new_group()
         with step:
             step.loss = train(step.number)
         if step.finished:

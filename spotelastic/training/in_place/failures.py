@@ -13,6 +13,10 @@ _LOST = re.compile(
     re.I,
 )
 """What torch says of a collective that failed, where it has no class for that (`DistError`)."""
+_FORMER = re.compile(
+    r"not initialized in the world group map|invalid process group|is not registered, please", re.I
+)
+"""What torch says of a group that was destroyed."""
 
 
 class Unwound(BaseException):
@@ -38,6 +42,15 @@ def is_of_closed_group(error: BaseException) -> bool:
     What torch raises then depends on where the main thread was.
     """
     return any(isinstance(each, RuntimeError | ValueError) for each in _causes(error))
+
+
+def explain(error: BaseException) -> None:
+    """Say in a note what to do about an error of the script's that is easily misunderstood."""
+    if isinstance(error, ValueError) and _FORMER.search(str(error)):
+        error.add_note(
+            "The step used a process group of a round that is over: ask for "
+            "torch.distributed.group.WORLD where you use it, and keep no group in a variable."
+        )
 
 
 def is_unwinding(error: BaseException | None) -> bool:

@@ -121,6 +121,7 @@ class Meeting:
         script sees the exception, unless the agent wants the worker to rest, and so ends it.
         """
         if not self._is_of_groups(error):
+            failures.explain(error)
             return False
         if self.asked:
             self._see_whether_it_can_rest()
