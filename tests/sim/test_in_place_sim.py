@@ -13,6 +13,7 @@ from support.virtual import World
 from support.virtual_ranks import MEETING, Rank, State
 from support.virtual_training import NETWORK
 
+from spotelastic.agent.round_duties import ATTACH_PATIENCE
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Round
@@ -203,6 +204,25 @@ def test_a_holder_that_was_taken_for_gone_goes_on_as_a_member(word: str) -> None
     finish(world)
     assert holder.name in world.nodes and holder.local.membership.leadership is None
     assert lost(world) == 0
+
+
+def test_workers_of_a_script_that_starts_slowly_keep_their_processes() -> None:
+    """A node came meanwhile, and the script was taken for one without a Checkpointer."""
+    world = World(SETTINGS, STEPS, in_place=True)
+    world.starting = ATTACH_PATIENCE + 2
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: len(world.started) == 1, 20)
+    world.add("n2")
+    second = started(world, 2)
+    assert second.plain and len(second.members) == 3
+    ranks = [world.nodes[name].processes.rank for name in ("n0", "n1")]
+    world.run(lambda: world.step() > 24, 60)
+    world.nodes["n2"].kill()
+    third = started(world, 3)
+    assert third.in_place == "keep" and lost(world) == 0
+    assert [world.nodes[name].processes.rank for name in ("n0", "n1")] == ranks
+    finish(world)
 
 
 # -- changes while a round changes ----------------------------------------------------------------

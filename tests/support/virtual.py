@@ -21,7 +21,7 @@ from spotelastic_checkpoints.types import Commit
 from support.history import Recorder, violations
 from support.virtual_bucket import VirtualBucket
 from support.virtual_node import SimNode
-from support.virtual_ranks import Group, Rank, Saves
+from support.virtual_ranks import FORK, Group, Rank, Saves
 from support.virtual_training import STEP, Training
 
 from spotelastic.model.job import Job, Settings
@@ -68,6 +68,8 @@ class World:
         self._count = itertools.count()
         self._ids = itertools.count()
         self.step_time = STEP
+        self.starting = FORK
+        """Seconds until a new worker that can rest comes to its Checkpointer."""
         self.stall, self.upload = 0.001, 1.5
         """Seconds that a save into memory takes, and until it is committed."""
         self.own: dict[str, float] = {}

@@ -196,7 +196,7 @@ class Rank:
             self.where = "preparing"
             self.soon(PREPARE * self.world.random.uniform(0.5, 1.5), self._is_prepared)
         else:
-            self.soon(FORK, self._starts)
+            self.soon(self.world.starting, self._starts)
 
     # -- its time ---------------------------------------------------------------------------------
 

@@ -41,8 +41,12 @@ def agreed_step(standings: Sequence[Standing]) -> int | None:
 
 
 def keepers(round_: Round, acks: Iterable[Acknowledgement]) -> dict[str, tuple[Standing, ...]]:
-    """Returns the members of the proposed round whose workers all rest, with their standings."""
-    if round_.fruitless >= FRUITLESS or round_.plain:
+    """Returns the members of the proposed round whose workers all rest, with their standings.
+
+    Who rests has a Checkpointer, whatever a round before has taken the script for (`Round.plain`):
+    its workers may have come to it after a long start.
+    """
+    if round_.fruitless >= FRUITLESS:
         return {}
     workers = {member.node: member.workers for member in round_.members}
     return {
