@@ -1,11 +1,9 @@
 """Defines `Checkpointer`, with which a training script saves its state and restores it.
 
     with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
-        step = checkpoint.restore()
-        while step < steps:
-            ...
-            step += 1
-            checkpoint.step(step, loss=loss)
+        for step in checkpoint.steps(steps):
+            with step:
+                step.loss = ...
 
 The same script runs under `spotelastic up` and `spotelastic run`, under torchrun, and alone.
 """
@@ -38,16 +36,12 @@ from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
 from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
-from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan, has_left_group
+from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
 from spotelastic.training.state.state import State
 
 COMMIT_WITHIN = 120.0
-"""Seconds that `wait` waits for a commit. The last save is given up after so long without a
-byte.
-"""
-PATIENCE = 0.01
-"""Seconds that a periodic save waits for a free slot; otherwise training goes on without it."""
+"""Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
 
 T = TypeVar("T")
 
@@ -119,6 +113,7 @@ class Checkpointer:
             saved_step=lambda: self._saved_step,
             ranks=lambda: self._entered()[0].ranks,
             count=self.step,
+            waits_after=lambda step: self._entered()[1].page.target == step,
             count_quietly=self._count,
             save_alone=self._save_alone,
             leave=self._leave_round,
@@ -188,28 +183,31 @@ class Checkpointer:
         if os.getpid() != self._process:
             return  # this is the end of a forked child: saves, slots and daemon are its parent's
         Checkpointer._open = None
-        self._steps.close()
-        if self._session is None:  # it was never in its round
-            return
-        session, client, plan = self._entered()
-        assert self._losses is not None
         well = kind is None or (isinstance(error, SystemExit) and not error.code)
         finished = False
         try:
-            self._settle(client)
             if well:
-                try:
-                    self._finish(session, client, plan)
+                self._steps.leave()
+            self._steps.close()
+            if self._session is not None:  # otherwise it was never in its round
+                self._settle(self._entered()[1])
+                if well:
+                    self._finish(*self._entered())
                     finished = True
-                finally:
-                    self._losses.finish()
         finally:
-            self._beside.close()
-            if self._measuring is not None:
-                self._measuring.close()
-            plan.close()
-            client.leave(clean=kind is None)
-            session.close(finished)
+            if self._session is not None:
+                self._close(well=well, clean=kind is None, finished=finished)
+
+    def _close(self, *, well: bool, clean: bool, finished: bool) -> None:
+        session, client, plan = self._entered()
+        if well and self._losses is not None:
+            self._losses.finish()
+        self._beside.close()
+        if self._measuring is not None:
+            self._measuring.close()
+        plan.close()
+        client.leave(clean=clean)
+        session.close(finished)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -345,6 +343,7 @@ class Checkpointer:
         All ranks call it after the same step. It waits for the copy, not for the upload; `wait()`
         does that. Returns False if there was no room for another save; training goes on.
         """
+        self._steps.settle()
         _, client, plan = self._entered()
         if not self._last_step:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
@@ -360,6 +359,7 @@ class Checkpointer:
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
         """Wait until each due save is committed. Returns False after `timeout` seconds."""
+        self._steps.settle()
         _, client, _ = self._entered()
         self._settle(client)
         return client.flush(timeout)

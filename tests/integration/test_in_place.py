@@ -93,6 +93,21 @@ def test_many_rounds_leave_nothing_behind(cases: dict[str, Told], compiled: str)
     assert parameters[0] == parameters[1]
 
 
+def test_loops_may_be_left_wrapped_and_followed_by_others(cases: dict[str, Told]) -> None:
+    """`continue` and `break` in a block, errors that are caught there, a profiler, two loops."""
+    found = cases["loops"]
+    assert found["rounds"] > 3
+    assert found["told"]["0"] == found["told"]["1"]
+    assert [step for step, *_ in found["told"]["0"]] == [1, 3, 4, 5, 6, 7, 8, 9]
+    averages = [average for _, average, _ in found["told"]["0"]]
+    assert averages == pytest.approx([0.1, 0.19, *[0.271] * 6])
+
+
+def test_groups_have_the_same_name_on_all_ranks(cases: dict[str, Told]) -> None:
+    """Also on those that have begun to make one in vain. Otherwise they would never meet."""
+    assert cases["unfinished"]["told"]["0"] == ["0"]
+
+
 def test_what_scripts_use_is_undone_and_samples_come_once(cases: dict[str, Told]) -> None:
     """Two optimizers, a scaler, clipping, an average of the weights, microbatches, a loader."""
     told = cases["idioms"]["told"]
@@ -124,7 +139,10 @@ def test_a_state_that_changed_in_part_is_restored_in_the_same_process(
 def test_a_rank_that_arrives_restores_while_the_others_keep_their_state(
     cases: dict[str, Told],
 ) -> None:
-    """What its script does before its loop, it does alone: the others take no part in it."""
+    """What its script does before its loop, it does alone: the others take no part in it.
+
+    And it takes no part in what they do after the block of the step from which it goes on.
+    """
     told = cases["arrival"]["told"]
     assert told["0"][-1] == told["1"][-1] == [2, 2, 2, 2, 3, 3, 3]
     assert told["2"][-1] == [1, 3, 3, 3]
@@ -158,6 +176,15 @@ def finished_in(found: Told) -> dict[str, list[Any]]:
         number: [each for each in told if isinstance(each, list)]
         for number, told in found["told"].items()
     }
+
+
+def test_ranks_leave_a_loop_together_that_ends_early(cases: dict[str, Told]) -> None:
+    """Though one of them is a step behind when the others leave."""
+    found = cases["early"]
+    assert [standing[:2] for standing in found["rested"][0]] == [[4, "clean"], [3, "pending"]]
+    told = found["told"]
+    assert told["0"] == told["1"]
+    assert list(counted(told["0"][:-1])) == [1, 2, 3, 4]
 
 
 def counted(told: list[Any]) -> dict[int, str]:

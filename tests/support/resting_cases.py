@@ -16,6 +16,7 @@ from support import (
     resting_built,
     resting_device,
     resting_lines,
+    resting_loops,
     resting_often,
     resting_restored,
     resting_variants,
@@ -31,11 +32,12 @@ CASES = (
     | resting_often.CASES
     | resting_restored.CASES
     | resting_lines.CASES
+    | resting_loops.CASES
     | resting_variants.CASES
     | resting_device.CASES
 )
 
-OFTEN = resting_often.CASES | resting_built.CASES
+OFTEN = resting_often.CASES | resting_loops.CASES | resting_built.CASES
 
 
 def written(folder: Path, name: str, case: Case) -> None:

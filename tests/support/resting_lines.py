@@ -49,6 +49,7 @@ def told(state: Mapping[str, Any], own: Groups = groups) -> str:
         saved_step=lambda: 0,
         ranks=lambda: ranks,
         count=unused,
+        waits_after=unused,
         count_quietly=unused,
         save_alone=unused,
         leave=unused,

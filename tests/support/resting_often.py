@@ -63,7 +63,8 @@ def often(compiled: str) -> Script:
 
 
 def ask(agent: Agent, worker: Worker, told: Any) -> None:
-    if worker.number == 0 and agent.rounds <= ROUNDS and told[0] <= LONG - 5:
+    """After every second step, so that all have entered their round before the next is begun."""
+    if worker.number == 0 and told[0] % 2 and agent.rounds <= ROUNDS and told[0] <= LONG - 5:
         agent.rest()
 
 
@@ -135,7 +136,7 @@ def end() -> None:
 
 
 CASES: dict[str, Case] = {
-    "within": lambda folder: run(2, often("within"), folder / "within", Plan(25.0, on_told=ask)),
-    "around": lambda folder: run(2, often("around"), folder / "around", Plan(25.0, on_told=ask)),
+    "within": lambda folder: run(2, often("within"), folder / "within", Plan(12.0, on_told=ask)),
+    "around": lambda folder: run(2, often("around"), folder / "around", Plan(12.0, on_told=ask)),
     "idioms": lambda folder: run(3, idioms, folder / "idioms", Plan()),
 }

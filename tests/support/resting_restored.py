@@ -23,7 +23,25 @@ STEPS, SAVED, AT = 6, 2, 4
 GROWS_FOR, KEPT = 40, 60 << 20
 
 
-def script(*, breaks: bool) -> Script:
+def lose_a_vote(step: int) -> None:
+    """Has this rank's vote on a step fail for it alone, once."""
+    reduce, votes = dist.all_reduce, [*range(step)]
+
+    def lost(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:
+        done = reduce(tensor, *args, **more)
+        if tensor.numel() == 1:
+            votes.pop()
+            if not votes:
+                dist.all_reduce = reduce
+                raise RuntimeError("[x/gloo/transport/tcp/pair.cc:1] Connection closed by peer")
+        return done
+
+    dist.all_reduce = lost
+
+
+def script(*, breaks: bool = False, until: int = STEPS) -> Script:
+    """`breaks`: in a step, once. `until`: the last step, after which the loop is left early."""
+
     def train(number: int, tell: Callable[[Any], None]) -> None:
         wait_for_slots()
         watching.watch()
@@ -34,22 +52,31 @@ def script(*, breaks: bool) -> Script:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         state = {"model": model, "optimizer": optimizer}
         failing = [AT] if breaks else []
+        if until < STEPS and number == 1:
+            lose_a_vote(until)
         with se.Checkpointer(state) as checkpoint:
             for step in checkpoint.steps(STEPS):
                 with step:
                     optimizer.zero_grad()
                     loss = model(torch.ones(2, 4) * step.number + torch.randn(2, 4)).square().mean()
                     loss.backward()
+                    if until < STEPS:
+                        step.vote()
                     optimizer.step()
                     ranks.append(dist.get_world_size())
                     if step.number == AT and failing:
                         failing.clear()
                         raise RuntimeError("gloo/transport/tcp/pair.cc: Connection reset by peer")
                     step.loss = loss
+                if step.finished and until == STEPS:
+                    # As an evaluation would do. Who arrives has no part in it.
+                    dist.all_gather([torch.ones(3) for _ in range(ranks[-1])], torch.ones(3))
                 if step.finished and step.number == SAVED:
                     assert checkpoint.wait()
                 data = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
                 tell([step.number, step.finished, hashlib.sha256(data).hexdigest()[:16]])
+                if step.number == until:
+                    break
             tell(ranks)
 
     return train
@@ -116,8 +143,9 @@ class Daemon:
             agent.plan.restores_from = lambda: Resume("store", target, epoch=self._epoch)
 
 
-def restored(folder: Path, *, arrives: bool) -> Agent:
-    name, count = ("arrival", 3) if arrives else ("dirty", 2)
+def restored(folder: Path, name: str, script: Script) -> Agent:
+    arrives = name == "arrival"
+    count = 3 if arrives else 2
     (folder / f"{name}-daemon").mkdir()
     with cluster(folder / f"{name}-daemon", workers=count) as [node]:
         daemon = Daemon(node, 3 if arrives else 0)
@@ -128,7 +156,7 @@ def restored(folder: Path, *, arrives: bool) -> Agent:
             later=[2] if arrives else [],
             node=node.name,
         )
-        return run(count, script(breaks=not arrives), folder / name, plan, str(node.socket))
+        return run(count, script, folder / name, plan, str(node.socket))
 
 
 def grown(folder: Path) -> Agent:
@@ -147,7 +175,13 @@ def grown(folder: Path) -> Agent:
 
 
 CASES: dict[str, Case] = {
-    "dirty": functools.partial(restored, arrives=False),
     "grown": grown,
-    "arrival": functools.partial(restored, arrives=True),
+    **{
+        name: functools.partial(restored, name=name, script=each)
+        for name, each in (
+            ("dirty", script(breaks=True)),
+            ("arrival", script()),
+            ("early", script(until=AT)),
+        )
+    },
 }

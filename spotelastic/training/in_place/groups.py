@@ -157,6 +157,9 @@ class Groups:
             if dist.is_initialized():
                 with contextlib.suppress(Exception):
                     leave()
+        # torch names groups by this count, and has not set it back where a group was not finished.
+        # Ranks with other names would wait for each other.
+        c10d._world.group_count = 0
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # raises where the device is lost with what was aborted
         self.built.clear()

@@ -43,6 +43,9 @@ class LoopParts:
     """Returns those of the present round."""
     count: Callable[[int, Any], None]
     """A step is finished, with this loss: publishes it, and saves it where a save is due."""
+    waits_after: Callable[[int], bool]
+    """Returns whether `count` of this step waits for others, because nodes are about to come or go.
+    """
     count_quietly: Callable[[int], None]
     """The same, but nobody is told, and nothing is saved: the round is over."""
     save_alone: Callable[[], None]
@@ -113,6 +116,11 @@ class Meeting:
     def saves_first(self) -> bool:
         """Whether this worker saves what it has before it rests."""
         return bool(os.environ.get(SAVES))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this worker takes part in no collective of the round any more."""
+        return self.asked or self._loop.groups.is_closed
 
     def is_lost(self, error: BaseException) -> bool:
         """Return whether an exception says no more than that ranks of this round are lost.

@@ -15,6 +15,9 @@ Must never happen:
   between, the state is "dirty", and is restored.
 - A rank of an old round is in a collective of a new one. What is left of a step that the others
   have finished is done outside of any group, before the new one is entered.
+- Two ranks of a round are at different places of the script. A rank enters a round only where its
+  loop asks for the next step, which is where new workers begin. What the script does between two
+  blocks, such as an evaluation, belongs to the round of the block before.
 """
 
 import os
@@ -29,7 +32,7 @@ from spotelastic_checkpoints.types import Resume
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from spotelastic.errors import UsageError
+from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.in_place import Change, Enter, Standing
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
@@ -53,6 +56,12 @@ class Step:
         self.begun = False
         """Whether its block has been entered."""
         self._steps = steps
+
+    def vote(self) -> None:
+        """Wait until all ranks have all gradients of the step. Call it in the block, where no
+        optimizer of torch's begins to step once they are there: it does this by itself.
+        """
+        self._steps.votes(self)
 
     def __enter__(self) -> Self:
         self.begun = True
@@ -95,6 +104,13 @@ class Steps:
         self._attempt: _Attempt | None = None
         self._hook: RemovableHandle | None = None
         self._process = 0
+        self._entry: tuple[Enter, Standing] | None = None
+        """The round to enter where the loop asks for the next step, and where this worker stands.
+        """
+        self._uncounted: Step | None = None
+        """A finished step at whose end all ranks are to wait. What is between the blocks comes
+        before.
+        """
         self.undone: list[Callable[[], None]] = []
         """Called when a step is begun again, or the ranks have changed."""
         self.counted: list[Callable[[], None]] = []
@@ -126,6 +142,7 @@ class Steps:
 
         Ranks leave the loop together. Otherwise one could be gone whose peer is a step behind.
         """
+        self.settle()
         meeting = self._meeting
         while meeting is not None:
             last = self._loop.last_step()
@@ -139,6 +156,28 @@ class Steps:
                 standing = Standing(last)
                 self._enter(meeting, meeting.rest(standing, error), standing)
         return self._loop.last_step() >= total
+
+    def settle(self) -> None:
+        """Do what the end of the last block has left to do: wait for others, and enter a round."""
+        step, self._uncounted = self._uncounted, None
+        if step is not None and self._meeting is not None:
+            self._tell_and_rest(step, self._meeting)
+        entry, self._entry = self._entry, None
+        if entry is not None and self._meeting is not None:
+            self._enter(self._meeting, *entry)
+
+    def leave(self) -> None:
+        """Leave the loop with all other ranks, where the script has ended it early.
+
+        Raises `SpotelasticError` where they lost a step meanwhile, which a new process makes again.
+        """
+        self.settle()
+        last = self._loop.last_step()
+        if self._meeting is not None and not self._are_done(last):
+            raise SpotelasticError(
+                f"step {last} was lost with a rank when training was over: go on from step "
+                f"{self._loop.last_step()} in a new process"
+            )
 
     def enter_prepared(self) -> bool:
         """Enter the round, where this process has only prepared until now. Returns whether it was
@@ -181,7 +220,8 @@ class Steps:
         try:
             if meeting is None:
                 if error is None:
-                    self._count(attempt)
+                    self._finish(attempt)
+                    self._loop.count(step.number, step.loss)
                 return False
             return self._settled(attempt, meeting, error)
         finally:
@@ -191,48 +231,53 @@ class Steps:
         stepped = attempt.voted
         if error is None and not attempt.voted:
             try:
-                self._vote(attempt, meeting)
+                self._vote(attempt, meeting, has_gradients=False)
             except failures.Unwound as unwound:
                 error = unwound
         if attempt.order is not None and not attempt.is_behind:
             if error is not None and not failures.is_unwinding(error):
                 return False
             self._begin_again(attempt, error)
-            self._enter(meeting, attempt.order, Standing(self._loop.last_step()))
+            self._entry = attempt.order, Standing(self._loop.last_step())
             return True
         if error is not None:
             if not meeting.is_lost(error):
                 return False
             self._begin_again(attempt, error)
             standing = Standing(self._loop.last_step(), attempt.change)
-            self._enter(meeting, meeting.rest(standing, error), standing)
+            self._entry = meeting.rest(standing, error), standing
             return True
         self._undo.finished(stepped=stepped)
         if attempt.is_behind:
             assert attempt.order is not None
             self._loop.count_quietly(attempt.step.number)
-            attempt.step.finished = True
-            self._tell(self.counted)
-            self._enter(meeting, attempt.order, Standing(attempt.step.number))
+            self._finish(attempt)
+            self._entry = attempt.order, Standing(attempt.step.number)
             return True
-        try:
-            self._count(attempt)
-        except RuntimeError as failure:
-            if self._loop.last_step() != attempt.step.number or not meeting.is_lost(failure):
-                raise
-            standing = Standing(attempt.step.number)
-            self._enter(meeting, meeting.rest(standing, failure), standing)
-        if meeting.asked:
-            standing = Standing(attempt.step.number)
-            self._enter(meeting, meeting.rest(standing), standing)
+        self._finish(attempt)
+        if self._loop.waits_after(attempt.step.number) and not meeting.asked:
+            self._uncounted = attempt.step
+        else:
+            self._tell_and_rest(attempt.step, meeting)
         return False
 
-    def _count(self, attempt: _Attempt) -> None:
-        """The step counts: tell so, and save it if a save is due."""
+    def _finish(self, attempt: _Attempt) -> None:
+        """The step counts, for this process."""
         self._attempt = None
         attempt.step.finished = True
         self._tell(self.counted)
-        self._loop.count(attempt.step.number, attempt.step.loss)
+
+    def _tell_and_rest(self, step: Step, meeting: Meeting) -> None:
+        """Tell that the step counts, and save it if a save is due. Then rest if it is asked for."""
+        standing = Standing(step.number)
+        try:
+            self._loop.count(step.number, step.loss)
+        except RuntimeError as failure:
+            if self._loop.last_step() != step.number or not meeting.is_lost(failure):
+                raise
+            self._entry = meeting.rest(standing, failure), standing
+        if meeting.asked and self._entry is None:
+            self._entry = meeting.rest(standing), standing
 
     def _begin_again(self, attempt: _Attempt, error: BaseException | None) -> None:
         """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
@@ -255,8 +300,22 @@ class Steps:
         else:
             self._vote(attempt, meeting)
 
-    def _vote(self, attempt: _Attempt, meeting: Meeting) -> None:
-        """Wait until all ranks have all gradients of the step, or rest with these gradients."""
+    def votes(self, step: Step) -> None:
+        """The step has all its gradients, as the script says."""
+        attempt = self._attempt
+        if attempt is None or attempt.step is not step:
+            raise UsageError("step.vote() belongs into the block of its step: `with step:`")
+        if self._meeting is not None and not attempt.voted:
+            self._vote(attempt, self._meeting)
+
+    def _vote(self, attempt: _Attempt, meeting: Meeting, *, has_gradients: bool = True) -> None:
+        """Wait until all ranks have all gradients of the step, or rest with these gradients.
+
+        Gradients may be missing where the block has ended without a step of an optimizer, or if the
+        groups were closed before: the script may have caught what a collective has raised. Nobody
+        can have made the step then, so that all begin it again.
+        """
+        has_gradients = has_gradients and not meeting.is_over
         for value in self._loop.state.values.values():
             if isinstance(value, ElasticSampler):
                 value.refuse_ended()
@@ -270,7 +329,8 @@ class Steps:
             if meeting.saves_first:  # what can be saved is the step before: nobody follows then
                 self._begin_again(attempt, error)
             else:  # whoever is asked to begin the step again has to be able to
-                attempt.change = "pending" if self._undo.is_exact else "dirty"
+                unchanged: Change = "pending" if has_gradients else "clean"
+                attempt.change = unchanged if self._undo.is_exact else "dirty"
             standing = Standing(self._loop.last_step(), attempt.change)
             attempt.order = meeting.rest(standing, error)
             if not attempt.is_behind:

@@ -16,6 +16,8 @@ from spotelastic.training.save.saver import LayoutChanged, Saver
 from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.value_entries import ValueEntry
 
+PATIENCE = 0.01
+"""Seconds that a periodic save waits for a free slot; otherwise training goes on without it."""
 AGREED_PATIENCE = 10.0
 """Seconds that an agreed save waits for a slot, and one whose slots are still being made.
 
