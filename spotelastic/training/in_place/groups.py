@@ -97,8 +97,14 @@ class Groups:
         backends = _backends()
         if unknown := sorted(backends - {"gloo", "nccl"}):
             return f"ranks that wait in a group of {unknown[0]} cannot be woken: use nccl or gloo"
-        if "nccl" in backends and not (self.looks or os.environ.get(nccl.HANDLING) == "0"):
-            return f"torch ends a process whose peer is lost: do not set {nccl.HANDLING}"
+        if "nccl" in backends and not self.looks:
+            if nccl.finds_desync():
+                return (
+                    "to find ranks that are out of step, torch ends a process whose peer is lost: "
+                    "unset TORCH_NCCL_DESYNC_DEBUG and TORCH_DISTRIBUTED_DEBUG"
+                )
+            if os.environ.get(nccl.HANDLING) != "0":
+                return f"torch ends a process whose peer is lost: do not set {nccl.HANDLING}"
         if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
             return "gloo connects late: unset TORCH_GLOO_LAZY_INIT"
         if self.others(own):

@@ -38,15 +38,18 @@ class HasErrors(Protocol):
 
 
 def is_ours() -> bool:
-    """Whether errors are looked at here, and neither user nor script has said that torch does.
-
-    To find ranks that are out of step, torch handles errors whatever the variable says.
-    """
-    torch_does = os.environ.get(HANDLING, "1") not in ("0", "1") or any(
-        os.environ.get(name, "0") not in ("", "0") for name in _DESYNC
-    )
+    """Whether errors are looked at here, and neither user nor script has said that torch does."""
     can_look = hasattr(getattr(dist, "ProcessGroupNCCL", HasErrors), "get_error")
-    return bool(os.environ.get(OURS)) and can_look and not torch_does
+    unset = os.environ.get(HANDLING, "1") in ("0", "1")
+    return bool(os.environ.get(OURS)) and unset and can_look and not finds_desync()
+
+
+def finds_desync() -> bool:
+    """Whether torch is to find ranks that are out of step. Then it handles errors, whatever the
+    variable says.
+    """
+    asked = any(os.environ.get(name, "0") not in ("", "0") for name in _DESYNC)
+    return asked or os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ErrorType
 
 from spotelastic.training.in_place import nccl, watching
-from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.in_place.groups import Groups, Options
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
@@ -74,6 +74,11 @@ class Noted:
             "1",
             "1",
         ),
+        (
+            {"SPOTELASTIC_NCCL_ERRORS": "1", HANDLING: "1", "TORCH_DISTRIBUTED_DEBUG": "detail"},
+            "1",
+            "1",
+        ),
     ],
 )
 def test_torch_only_notes_errors_of_groups_that_are_looked_at(
@@ -122,3 +127,30 @@ def test_groups_without_nccl_have_no_errors_to_look_at() -> None:
     groups = Groups()
     groups.look_at_errors()
     assert not groups.looks
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({HANDLING: "1"}, f"torch ends a process whose peer is lost: do not set {HANDLING}"),
+        ({HANDLING: "0"}, ""),
+        (
+            {HANDLING: "0", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+            "to find ranks that are out of step, torch ends a process whose peer is lost: unset "
+            "TORCH_NCCL_DESYNC_DEBUG and TORCH_DISTRIBUTED_DEBUG",
+        ),
+    ],
+)
+def test_where_torch_ends_a_worker_whose_peer_is_lost_a_line_says_so(
+    variables: dict[str, str], line: str
+) -> None:
+    """A backend of the tests has NCCL's name, as there is none here."""
+
+    def asked() -> None:
+        os.environ.update(variables)
+        told = dist.get_backend_config
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.get_backend_config = lambda: told() + ",cuda:nccl"  # type: ignore[assignment]
+        sys.stderr.write(Groups(Options("nccl")).problem(dist.group.WORLD))
+
+    assert in_a_fork(asked) == (0, line)
