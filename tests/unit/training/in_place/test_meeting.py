@@ -56,6 +56,7 @@ def met(folder: Path, rounds: int, lines: list[str]) -> Meeting:
         saved_step=lambda: 7,
         ranks=lambda: Ranks(3, 4, 0, "n0"),
         count=unused,
+        waits_after=lambda step: False,
         count_quietly=unused,
         save_alone=unused,
         leave=unused,
