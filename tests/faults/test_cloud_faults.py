@@ -24,6 +24,8 @@ from support.account import (
     Laptop,
     account,
     forget,
+    is_kind,
+    truth,
 )
 from support.asked import changed as changed_request
 from support.asked import job, request
@@ -171,9 +173,10 @@ def test_an_up_that_is_interrupted_leaves_alone_what_another_one_has_made(trial:
     with pytest.raises(KeyboardInterrupt):
         clusters.create(REQUEST, say, trial.laptop.aws)
     assert told[-1] == f"another `up` has made {NAME} in the meantime: it is left as it is"
-    found = cloudformation.describe(trial.laptop.aws, Names(NAME).stack)
-    assert found is not None and cloudformation.stands(found)
-    assert autoscaling.group(trial.laptop.aws, Names(NAME).workers) is not None
+    with truth():
+        found = cloudformation.describe(trial.laptop.aws, Names(NAME).stack)
+        assert found is not None and cloudformation.stands(found)
+        assert autoscaling.group(trial.laptop.aws, Names(NAME).workers) is not None
     trial.down()
     trial.nothing_is_left()
 
@@ -191,7 +194,7 @@ def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(
         outcome = trial.attempt(trial.up, fault, at)
         clear(outcome, fault, told)
         if outcome not in ("killed", "succeeded") and fault is not EXPIRED:
-            trial.nothing_is_left(told)  # an `up` that fails cleans up after itself
+            trial.nothing_is_left(f"{told}: {outcome}")  # it cleans up after itself
         if at % 2:
             trial.up()
             complete(trial, told)
@@ -218,11 +221,12 @@ def test_the_shared_network_that_goes_wrong_anywhere_is_whole_the_next_time(tria
                 make()
             clear(trial.attempt(what, fault, at), fault, told)
             make()
-            network = shared_network.look(aws)
-            assert network is not None, told
+            with truth():
+                assert shared_network.look(aws) is not None, told
             remove()
-            assert shared_network.look(aws) is None, told
-            assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True], told
+            with truth():
+                assert shared_network.look(aws) is None, told
+                assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True], told
             forget()
 
 
@@ -241,7 +245,8 @@ def test_an_up_again_that_goes_wrong_anywhere_keeps_the_nodes_and_can_be_run_aga
         "s3.PutObject",
     } <= set(calls)
     changed = changing(trial, 2)
-    assert changed.calls(changed.up) == calls  # so that a number means one call
+    repeated = changed.calls(changed.up)
+    assert repeated == calls or not is_kind()  # so that a number means one call
     for number, (at, fault) in enumerate(pairs(calls), 3):
         told = f"{fault.name} at call {at}, {calls[at - 1]}"
         changed = changing(trial, number)
@@ -269,11 +274,13 @@ def changing(trial: Trial, number: int) -> Trial:
     return replace(trial, request=wanted)
 
 
+@truth()
 def living(trial: Trial) -> set[str]:
     found = autoscaling.instances(trial.laptop.aws, NAME)
     return {machine.id for machine in found if machine.state != "terminated"}
 
 
+@truth()
 def as_asked(trial: Trial, told: str) -> None:
     """The group, what it launches, and what its nodes are told."""
     aws, wanted, name = trial.laptop.aws, trial.request.job, Names(NAME).workers
@@ -423,6 +430,7 @@ def clear(outcome: str, fault: Fault, told: str) -> None:
     assert outcome in ("killed", "succeeded") or outcome.startswith(begins), told
 
 
+@truth()
 def complete(trial: Trial, told: str) -> None:
     """All that a cluster needs is there, once, and nobody pays for more than was asked for."""
     aws, its = trial.laptop.aws, Names(NAME)

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from support.local_cloud import Laptop, until
+from support.local_cloud import Laptop, environment, until
 
-from spotelastic.aws.base.clients import Busy, calling
+from spotelastic.aws.base.clients import Aws, Busy, calling
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.compute import worker_groups
+from spotelastic.local import cloud
 from spotelastic.local.base.conditions import KIND, Conditions, parse
 from spotelastic.local.session import LocalSession
 
@@ -150,6 +153,26 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "ssm": lambda client: client.describe_parameters(),
     "sts": lambda client: client.get_caller_identity(),
 }
+
+
+def test_what_aws_does_not_show_yet_is_deleted_all_the_same(laptop: Laptop) -> None:
+    """An `up` that fails takes down what it has made a moment ago."""
+    its = Names("unseen")
+    with environment(**cloud.environment(laptop.info)):
+        aws = Aws(laptop.info.region)
+        laptop.faults.set_conditions(Conditions(stale=3600.0))
+        worker_groups.delete(aws, its)  # nothing is there, which is what it will be told again
+        worker_groups.delete_template(aws, its)
+        template = laptop.make_template(its.workers)
+        laptop.make_group(its.workers, template, 1)
+        worker_groups.delete(aws, its)
+        worker_groups.delete_template(aws, its)
+    laptop.faults.set_conditions(KIND)
+    groups = laptop.scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
+    left = [group["AutoScalingGroupName"] for group in groups if not group.get("Status")]
+    assert its.workers not in left
+    shown = laptop.ec2.describe_launch_templates()["LaunchTemplates"]
+    assert its.workers not in [each["LaunchTemplateName"] for each in shown]
 
 
 def test_a_call_that_is_refused_for_their_number_is_known_as_such(laptop: Laptop) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from spotelastic.aws.base.clients import KNOWN_WITHIN, Aws, Busy, Rejected, calling, patient
+from spotelastic.aws.base.clients import DENIED, KNOWN_WITHIN, Aws, Busy, Rejected, calling, patient
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.identity import CLUSTER, SUBNETS
 from spotelastic.aws.base.names import SWITCH, TERMINATE_HOOK, Names
@@ -361,12 +361,13 @@ def delete(aws: Aws, its: Names) -> None:
 def delete_group(aws: Aws, name: str, cluster: str) -> None:
     """Delete one group with its instances.
 
-    A group of that name that does not belong to the cluster is left alone.
+    A group of that name that does not belong to the cluster is left alone. One that was created
+    just now may not be shown yet, so what is not shown is deleted as well.
     """
 
     def asked() -> bool | None:
         found = _group(aws, name)
-        if found is None or found.get("Status") or not _is_owned(found.get("Tags", ()), cluster):
+        if found and (found.get("Status") or not _is_owned(found.get("Tags", ()), cluster)):
             return True
         try:
             with calling(f"delete the group {name}"):
@@ -376,7 +377,7 @@ def delete_group(aws: Aws, name: str, cluster: str) -> None:
         except (Rejected, Busy) as error:
             if error.code in DELETABLE_SOON:
                 return None
-            if error.code != "ValidationError":  # it is gone
+            if error.code != "ValidationError" and not _may_be_absent(found, error):
                 raise
         return True
 
@@ -384,13 +385,21 @@ def delete_group(aws: Aws, name: str, cluster: str) -> None:
 
 
 def delete_template(aws: Aws, its: Names) -> None:
-    """Delete the launch template, if it belongs to the cluster."""
+    """Delete the launch template, if it belongs to the cluster, or is not shown (yet)."""
     found = _template(aws, its.workers)
-    if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
+    if found and not _is_owned(found.get("Tags", ()), its.cluster):
         return
+    shown = {"LaunchTemplateId": found["LaunchTemplateId"]} if found else {}
+    which = shown or {"LaunchTemplateName": its.workers}
     try:
         with calling(f"delete the launch template {its.workers}"):
-            aws.ec2.delete_launch_template(LaunchTemplateId=found["LaunchTemplateId"])
+            aws.ec2.delete_launch_template(**which)
     except Rejected as error:
-        if not error.code.startswith("InvalidLaunchTemplate"):  # it is gone
+        gone = error.code.startswith("InvalidLaunchTemplate")
+        if not gone and not _may_be_absent(found, error):
             raise
+
+
+def _may_be_absent(found: object, error: Rejected | Busy) -> bool:
+    """Whether AWS denies what it does not show. A right to what has our tag is none to nothing."""
+    return not found and error.code in DENIED

@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.exceptions import (
+    EC2ClientError,
+    InvalidLaunchTemplateNameNotFoundWithNameError,
+)
 from moto.ec2.models.iam_instance_profile import IamInstanceProfileAssociationBackend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
-from moto.ec2.models.launch_templates import LaunchTemplateVersion
+from moto.ec2.models.launch_templates import LaunchTemplateBackend, LaunchTemplateVersion
 from moto.ec2.responses import instances as instance_responses
 from moto.ec2.responses.general import General
 from moto.ec2.responses.instances import InstanceResponse
@@ -44,6 +47,7 @@ LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 def install(patches: Patches, machines: LocalInstances, market: SpotMarket, power: Power) -> None:
     """Apply the patches."""
     _install_launch(patches, machines)
+    _install_templates(patches)
     _install_profiles(patches)
     _install_user_data(patches)
     _install_states(patches, machines)
@@ -90,6 +94,18 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
             if group is not None:
                 group.add(instance)
         return reservation
+
+
+def _install_templates(patches: Patches) -> None:
+    @patches.method(
+        LaunchTemplateBackend,
+        "delete_launch_template",
+        "moto takes a name that it does not know for one that is not given",
+    )
+    def delete(original: Callable[..., Any], backend: Any, name: str, tid: str | None) -> Any:
+        if name and name not in backend.launch_template_name_to_ids:
+            raise InvalidLaunchTemplateNameNotFoundWithNameError(name)
+        return original(backend, name, tid)
 
 
 def _check(
