@@ -55,7 +55,7 @@ def wait(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "sharded"), [(seed, False) for seed in range(5)] + [(5, True), (6, True)]
+    ("seed", "sharded"), [(seed, False) for seed in range(5)] + [(5, True), (6, True), (304, True)]
 )
 def test_random_strikes_always_end_in_success(seed: int, sharded: bool) -> None:
     settings = replace(SETTINGS, rank_policy="pinned" if seed % 3 == 0 else "stable")
@@ -85,7 +85,4 @@ def test_random_strikes_always_end_in_success(seed: int, sharded: bool) -> None:
         arrive()
     world.run(lambda: world.done, 600)
     assert world.job.state == "succeeded"
-    told = world.violations()
-    if sharded:  # a fenced upload that the next round's claim adopts is not simulated
-        told = [each for each in told if "was agreed on" not in each]
-    assert told == []
+    assert world.violations() == []

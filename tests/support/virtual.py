@@ -217,16 +217,30 @@ class World:
 
     def _foreign_saves(self, before: Round, after: Round) -> Iterator[str]:
         """A round does not resume later than the one before it has come, but for one reason: a save
-        of an earlier round was completed late, and nothing was saved since. Workers that keep their
-        state may have the gradients of one step more.
+        of an earlier round was completed late, and nothing was saved since, or an earlier round has
+        gone on from it. Workers that keep their state may have the gradients of one step more.
         """
         resume, reached = after.resume, self.trainings[before.incarnation].step
         save = Commit(resume.epoch, resume.step)
         found = [c for c in self.bucket.claims.values() if save in c.complete]
-        late = resume.kind == "store" and any(c.last_epoch == save.epoch for c in found)
+        late = resume.kind == "store" and (
+            any(c.last_epoch == save.epoch for c in found) or self._is_history(save, after)
+        )
         reached += after.in_place == "keep"
         if resume.step > reached and not late:
             yield f"round {after.number}: resumes at {resume.step}, but {reached} was reached"
+
+    def _is_history(self, save: Commit, after: Round) -> bool:
+        """Whether a round before has gone on from this save, or a later step of the same round."""
+        epochs = {r.epoch: r.incarnation for r in self.rounds if r.phase == "started"}
+        ancestors = [
+            branch
+            for round_ in self.starts
+            if round_.number < after.number
+            for branch in round_.lineage
+        ]
+        incarnation = epochs.get(save.epoch)
+        return any(b.incarnation == incarnation and save.step <= b.step for b in ancestors)
 
     def _record(self, items: Iterable[WatchItem]) -> None:
         seen = fold(RunState(), items, self.keys, self.now, "")
