@@ -19,6 +19,9 @@ MANY = 100
 _LEAVES = (torch.Tensor, torch.nn.Module, type, str, bytes, int, float, complex, type(None))
 """What is not looked into. Modules are gone through one by one."""
 
+_NOTHING = frozenset((bool, int, float, str, type(None), types.FunctionType))
+_GROUPS = (dist.ProcessGroup, DeviceMesh)
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 _PASSING = (
     dict,
     list,
@@ -46,9 +49,16 @@ class Kept(NamedTuple):
 
 
 def held(value: Any, depth: int = DEPTH) -> Iterator[Kept]:
-    """Yield the groups and meshes that an object keeps in attributes, its own and its parts'."""
+    """Yield the groups and meshes that an object keeps in attributes, its own and its parts'.
+
+    A model has thousands of modules, and each is looked at when a round begins. What all modules
+    have is left out, and so is what can hold nothing.
+    """
+    known = _OF_EVERY_MODULE if isinstance(value, torch.nn.Module) else ()
     for name, kept in list(getattr(value, "__dict__", {}).items()):
-        if isinstance(kept, dist.ProcessGroup | DeviceMesh):
+        if type(kept) in _NOTHING or name in known:
+            continue
+        if isinstance(kept, _GROUPS):
             yield Kept(value, name, kept)
         elif depth:
             for part in _parts(kept):
