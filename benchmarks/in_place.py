@@ -5,6 +5,7 @@ The job is like real ones (`jobs/recovering/`): it builds for some seconds, comp
 trains it with AdamW and DDP on gloo; four nodes of one worker, all on this machine. It runs under
 
 * spotelastic in place (`checkpoint.steps()`): survivors keep their processes
+* spotelastic in place with a model that is sharded by FSDP2 (`build=`)
 * spotelastic by new processes (`checkpoint.restore()`), and torchrun (c10d)
 * torchft, and the in-process wrapper of NVIDIA's resiliency extension (NVRx), with `--peers`
 
@@ -46,8 +47,8 @@ from common.systems import HOW_TO_GET_PEERS, Setup, System, compile_once, spotel
 from spotelastic.store.etcd_server.process import standalone
 
 LOSSES = ("worker", "node", "freeze")
-NAMES = ("in-place", "processes", "torchrun", "torchft", "nvrx")
-QUICK = ("in-place", "torchrun")
+NAMES = ("in-place", "built", "processes", "torchrun", "torchft", "nvrx")
+QUICK = ("in-place", "built", "torchrun")
 """What is measured if nothing is asked for."""
 TURNS, TURN = 2, 1.5
 """Turns of each job for each length of a step, per trial, and their seconds."""
@@ -219,7 +220,7 @@ def _options() -> argparse.Namespace:
         nargs="+",
         choices=NAMES,
         metavar="SYSTEM",
-        help=f"of {', '.join(NAMES)} (all with --peers; else {' and '.join(QUICK)})",
+        help=f"of {', '.join(NAMES)} (all with --peers; else {', '.join(QUICK)})",
     )
     parser.add_argument("--peers", metavar="PYTHON", help="interpreter with torchft and NVRx")
     parser.add_argument("--kills", type=int, default=0, help="workers to kill besides (0)")

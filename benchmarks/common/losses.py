@@ -35,6 +35,8 @@ class Sample:
     """Survivors that went on in another process."""
     refused: int = 0
     """Attempts of survivors that were given up, without a step of an optimizer."""
+    build: float = 0.0
+    """Seconds that survivors took to make a model for the ranks that were left."""
 
     @property
     def seconds(self) -> float:
@@ -84,7 +86,21 @@ def lose(job: Job, victim: str, strike: Callable[[], object]) -> Sample:
         lost = max(lost, last + 1 - first[node].step)
         refused += sum(line.what == "refused" and line.at > at for line in old)
     replaced = sum(first[node].pid != before[node].pid for node in stay)
-    return Sample(at, max(line.at for line in first.values()), lost, replaced, refused)
+    ended = max(line.at for line in first.values())
+    build = max(_building(job.lines(node), at, ended) for node in stay)
+    return Sample(at, ended, lost, replaced, refused, build)
+
+
+def _building(lines: Sequence[Line], since: float, until: float) -> float:
+    """Return the seconds in which a node has made its model in this time."""
+    marks = [
+        line for line in lines if since < line.at < until and line.what in ("building", "built")
+    ]
+    return sum(
+        ended.at - begun.at
+        for begun, ended in itertools.pairwise(marks)
+        if (begun.what, ended.what) == ("building", "built")
+    )
 
 
 def _resumed(job: Job, stay: Sequence[str], before: dict[str, Line], at: float) -> dict[str, Line]:

@@ -87,6 +87,11 @@ def spotelastic(setup: Setup, folder: Path, loop: str, *more: str) -> AbstractCo
     return agents.ours(folder, setup.nodes, setup.endpoint, folder.name, script, **setup.variables)
 
 
+def _sharded(setup: Setup, folder: Path) -> AbstractContextManager[Job]:
+    script = setup.script("of_built.py", folder)
+    return agents.ours(folder, setup.nodes, setup.endpoint, folder.name, script, **setup.variables)
+
+
 def _torchrun(setup: Setup, folder: Path) -> AbstractContextManager[Job]:
     script = setup.script("of_torchrun.py", folder)
     return torchruns(folder, setup.nodes, script, **setup.variables)
@@ -145,6 +150,13 @@ def systems(setup: Setup) -> list[System]:
     processes = partial(spotelastic, setup, loop="restore")
     found = [
         System("in-place", "spotelastic, in place", in_place, has_rounds=True),
+        System(
+            "built",
+            "spotelastic, in place, FSDP2",
+            partial(_sharded, setup),
+            has_rounds=True,
+            missing={"freeze": "as a node that is killed"},
+        ),
         System("processes", "spotelastic, new processes", processes, has_rounds=True),
         System(
             "torchrun",

@@ -57,13 +57,7 @@ def build(seconds: float, *, compiles: bool):  # the module's type is torch's, i
     torch.set_num_threads(1)
     torch.manual_seed(0)
     time.sleep(seconds)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, WIDTH),
-        torch.nn.GELU(),
-        torch.nn.Linear(WIDTH, WIDTH),
-        torch.nn.GELU(),
-        torch.nn.Linear(WIDTH, 1),
-    ).to(_device)
+    model = layers()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if compiles:
         model = torch.compile(model)
@@ -71,6 +65,19 @@ def build(seconds: float, *, compiles: bool):  # the module's type is torch's, i
     optimizer.zero_grad()
     tell("built")
     return model, optimizer
+
+
+def layers():
+    """Return the model, which is the same everywhere."""
+    import torch
+
+    return torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH),
+        torch.nn.GELU(),
+        torch.nn.Linear(WIDTH, WIDTH),
+        torch.nn.GELU(),
+        torch.nn.Linear(WIDTH, 1),
+    ).to(_device)
 
 
 def train(model, optimizer, pause: float):
