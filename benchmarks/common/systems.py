@@ -150,13 +150,6 @@ def systems(setup: Setup) -> list[System]:
     processes = partial(spotelastic, setup, loop="restore")
     found = [
         System("in-place", "spotelastic, in place", in_place, has_rounds=True),
-        System(
-            "built",
-            "spotelastic, in place, FSDP2",
-            partial(_sharded, setup),
-            has_rounds=True,
-            missing={"freeze": "as a node that is killed"},
-        ),
         System("processes", "spotelastic, new processes", processes, has_rounds=True),
         System(
             "torchrun",
@@ -165,6 +158,15 @@ def systems(setup: Setup) -> list[System]:
             missing={"freeze": "waits for gloo: 30 min"},
         ),
     ]
+    if setup.device == "cpu":  # FSDP2 over gloo
+        sharded = System(
+            "built",
+            "spotelastic, in place, FSDP2",
+            partial(_sharded, setup),
+            has_rounds=True,
+            missing={"freeze": "as a node that is killed"},
+        )
+        found.insert(1, sharded)
     if setup.peers is None:
         return found
     return [

@@ -43,12 +43,24 @@ def is_as_after_a_restore(found: Told, reference: Told, *, lost: str) -> None:
     assert [standing for _, standing, _ in found["rested"][0]] == ["dirty"] * (ranks - 1)
 
 
+def have_moved(found: Told, reference: Told) -> None:
+    """The first rank was lost, and another one came: all others have another number in a mesh that
+    is like the one before.
+    """
+    told, expected = found["told"], reference["told"]["0"][-1]
+    assert told["0"][-1] == [3, True, len(reference["told"])]
+    for rank in [*told][1:]:
+        assert {key: told[rank][-1][key] for key in expected} == expected
+
+
 def test_a_sharded_model_is_restored_in_the_same_processes(tmp_path: Path) -> None:
     """A rank is lost in the backward pass; ranks come. All is as in plain torch, bit by bit. And
     the script of the how-to, to which a rank comes.
     """
-    kinds = ("built-backward", "reference-sharded", "built-arrival", "reference-arrival")
-    cases = run(tmp_path, *kinds, "built-example")
+    kinds = ("backward", "arrival", "moved", "example")
+    references = ("reference-sharded", "reference-arrival", "reference-moved")
+    cases = run(tmp_path, *(f"built-{kind}" for kind in kinds), *references)
+    have_moved(cases["built-moved"], cases["reference-moved"])
     ends = [told[-1] for told in cases["built-example"]["told"].values()]
     assert ends[0][:2] == [40, 3]
     assert ends[0] == ends[1] == ends[2]
@@ -74,7 +86,9 @@ def test_hybrid_sharding_and_tensor_parallelism_are_restored(tmp_path: Path) -> 
     """2x2 ranks, of which one is lost; and a rank that is lost in the forward pass."""
     kinds = ("hybrid", "parallel")
     names = [f"{what}-{kind}" for kind in kinds for what in ("built", "reference")]
+    names += ["built-moved-parallel", "reference-moved-parallel"]
     cases = run(tmp_path, *names, "built-forward", "reference-sharded")
+    have_moved(cases["built-moved-parallel"], cases["reference-moved-parallel"])
     for kind in kinds:
         is_as_after_a_restore(cases[f"built-{kind}"], cases[f"reference-{kind}"], lost="3")
     is_as_after_a_restore(cases["built-forward"], cases["reference-sharded"], lost="2")

@@ -165,6 +165,7 @@ def losing(build: str, victim: int, place: str = "backward") -> Script:
 
     def script(number: int, tell: Callable[[Any], None]) -> None:
         wait_for_slots()
+        watching.watch()
         dist.init_process_group("gloo")
         accident = Accident(is_victim=number == victim, place=place)
         scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
@@ -322,7 +323,7 @@ def reference(build: str, worlds: list[tuple[int, int, int]], *, samples: bool =
         for world, first, last in worlds:
             if number >= world:
                 continue
-            store = dist.PrefixStore(str(world), TCPStore("127.0.0.1", port))
+            store = dist.PrefixStore(f"{world}-{first}", TCPStore("127.0.0.1", port))
             dist.init_process_group("gloo", store=store, rank=number, world_size=world)
             parts = BUILDS[build]()
             if file.exists():
@@ -374,6 +375,12 @@ def lost(name: str, build: str, count: int, place: str, folder: Path) -> Agent:
     return on_nodes(name, count, script, folder, lambda _: Plan(), EVERY)
 
 
+def moved(name: str, build: str, count: int, folder: Path) -> Agent:
+    """The first rank is lost, and another one comes: as many ranks, each with another number."""
+    script = losing(build, victim=0)
+    return on_nodes(name, count + 1, script, folder, lambda _: Plan(later=[count]), EVERY)
+
+
 def arrived(folder: Path) -> Agent:
     def plan(_: Any) -> Plan:
         return Plan(later=[2])
@@ -420,6 +427,18 @@ CASES: dict[str, Case] = {
     "built-backward": functools.partial(lost, "built-backward", "sharded", 3, "backward"),
     "built-hybrid": functools.partial(lost, "built-hybrid", "hybrid", 4, "backward"),
     "built-parallel": functools.partial(lost, "built-parallel", "parallel", 4, "backward"),
+    "built-moved": functools.partial(moved, "built-moved", "sharded", 3),
+    "built-moved-parallel": functools.partial(moved, "built-moved-parallel", "parallel", 4),
+    "reference-moved": functools.partial(
+        referred, "reference-moved", "sharded", 3, [(3, 1, SAVED), (3, SAVED + 1, STEPS)]
+    ),
+    "reference-moved-parallel": functools.partial(
+        referred,
+        "reference-moved-parallel",
+        "parallel",
+        4,
+        [(4, 1, SAVED), (4, SAVED + 1, STEPS)],
+    ),
     "built-arrival": arrived,
     "built-often": many,
     "built-example": shown,

@@ -65,7 +65,8 @@ class Nodes:
             return
         nodes = [self._nodes[worker.number] for worker in agent.living]
         workers = [worker for node in nodes for worker in node.agent.status().workers]
-        if [worker.waiting for worker in workers] == [True] * len(nodes):
+        there = [worker.waiting and worker.step == self._target for worker in workers]
+        if there == [True] * len(nodes):
             self._target = 0
             agent.rest()
             for node in nodes:

@@ -9,7 +9,10 @@ Must never happen:
   state, and its memory is freed, before the function is called. The script may still hold some of
   it in its variables, so that references alone do not decide.
 - The model of a round that is over is trained on: it says so where it is used.
-- A group or mesh of a round that is over is met again, in one of torch's own caches.
+- A mesh of a round that is over is met again, in one of torch's own caches. Meshes of as many ranks
+  are equal to torch, also where this process had another rank. It would read and write another
+  rank's part. Caches belong to threads, so that they cannot all be emptied: meshes of different
+  rounds are made unequal.
 """
 
 import contextlib
@@ -21,13 +24,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, debug
 
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.watching import wrapped
 from spotelastic.training.state.state import State
 
+_APART = "_thread_id"
+"""Attribute that makes meshes unequal which are of different ranks of one process."""
 Build = Callable[[], Mapping[str, Any]]
 """A function of the script: returns entries of the state."""
 _FSDP = "torch.distributed.fsdp"
@@ -42,6 +48,8 @@ class Builder:
     def __init__(self, build: Build | None, state: State, groups: Groups) -> None:
         """`build` is None for scripts whose state is bound to no ranks."""
         self._build = build
+        if build is not None:
+            _tell_meshes_apart()
         self._state = state
         self._groups = groups
         self._names: list[str] | None = None
@@ -54,6 +62,13 @@ class Builder:
     def is_wanted(self) -> bool:
         """Whether the state has parts that are made for each round."""
         return self._build is not None
+
+    @property
+    def problem(self) -> str:
+        """Return why this process cannot make them for other ranks; empty if it can."""
+        if self.is_wanted and _APART not in DeviceMesh.__eq__.__code__.co_names:
+            return f"torch {torch.__version__} takes meshes of different ranks for equal"
+        return ""
 
     @property
     def is_due(self) -> bool:
@@ -196,16 +211,40 @@ def _held_by_fsdp(state: Any) -> Iterator[torch.Tensor]:
             left += vars(held).values()
 
 
+class _Rounds:
+    """Counts the rounds for which this process has made something."""
+
+    over = 0
+
+
+def _tell_meshes_apart() -> None:
+    """Have meshes that are made in different rounds be unequal, from now on."""
+    made: Any = DeviceMesh.__init__
+    if hasattr(made, "_spotelastic"):
+        return
+
+    @functools.wraps(made)
+    def noted(self: Any, *args: Any, **more: Any) -> None:
+        made(self, *args, **more)
+        if _Rounds.over and getattr(self, _APART, None) is None:
+            setattr(self, _APART, -_Rounds.over)
+            self._hash = None
+
+    noted._spotelastic = True  # type: ignore[attr-defined]
+    DeviceMesh.__init__ = noted  # type: ignore[method-assign]
+
+
 def _forget_meshes() -> None:
     """Empty torch's caches by mesh, and have new ranks agree on random numbers of tensors again.
 
     Ranks that come have no such generator yet, and agree on one by a collective when it is made.
     """
+    _Rounds.over += 1
     for name, module in [*sys.modules.items()]:
         if name.startswith(_CACHES):
             for cache in _caches(module):
                 cache.cache_clear()
-    clear = getattr(sys.modules.get(f"{_CACHES}debug"), "_clear_sharding_prop_cache", None)
+    clear = getattr(debug, "_clear_sharding_prop_cache", None)
     if clear is not None:
         clear()
     if (generator := sys.modules.get(_GENERATOR)) is not None:

@@ -86,7 +86,8 @@ class Meeting:
             return None
         ranks = loop.ranks()
         problem = (
-            loop.groups.problem(ranks.group)
+            loop.builder.problem
+            or loop.groups.problem(ranks.group)
             or models.problem(loop.state, loop.builder.names)
             or loaders.problem()
             or models.keeper_problem(loop.state)
