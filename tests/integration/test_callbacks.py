@@ -52,8 +52,8 @@ def test_training_that_failed_may_begin_again_in_its_process(
 ) -> None:
     saves = Checkpointer.step
 
-    def failing(checkpoint: Checkpointer, step: int, **more: object) -> None:
-        saves(checkpoint, step, **more)
+    def failing(checkpoint: Checkpointer, step: int, loss: object = None) -> None:
+        saves(checkpoint, step, loss)
         if step == 7:
             raise ZeroDivisionError
 

@@ -28,20 +28,17 @@ def main() -> None:
     model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "data": sampler}
     with se.Checkpointer(state) as checkpoint:
-        step = checkpoint.restore()
-        while step < STEPS:
-            for batch in loader:
-                reached(step)
-                loss = model(**batch).loss
-                accelerator.backward(loss * se.microbatches(sampler.batch)[0].weight)
+        batches = checkpoint.batches(loader)
+        for step in checkpoint.steps(STEPS):
+            reached(step.number - 1)
+            with step:
+                batch = next(batches)
+                step.loss = model(**batch).loss
+                accelerator.backward(step.loss * se.microbatches(sampler.batch)[0].weight)
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-                step += 1
-                checkpoint.step(step, loss=loss.detach())
-                if step == STEPS:
-                    break
     finished(model.parameters())
     accelerator.end_training()
 

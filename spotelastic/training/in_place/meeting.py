@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import Enter, Standing
-from spotelastic.training.in_place import control, failures, loaders, models
+from spotelastic.training.in_place import control, failures, libraries, loaders, models
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
@@ -247,6 +247,7 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
     loop.leave()
     builder.let_go()
     groups.make(variables)
+    libraries.tell()
     models.point_to_group(loop.state, groups.former)
     groups.former = None
     loop.enter()
