@@ -157,6 +157,13 @@ class OpenStore:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepStore:
+    """Take the store of a proposal that never started for the one that replaces it."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
 class StartSpareStore:
     """Start a store for a round to come, so that the round need not wait for it."""
 
@@ -368,6 +375,7 @@ Action = (
     | EndRound
     | Acknowledge
     | OpenStore
+    | KeepStore
     | StartSpareStore
     | ServeStore
     | CloseStore

@@ -233,6 +233,13 @@ class AgentExecutor:
         return self._processes.do(action, local, seen)
 
     @_do.register
+    def _(self, action: actions.KeepStore, local: NodeState, seen: RunState) -> Events:
+        opened = local.store.round_store
+        if opened is None:
+            return []
+        return [events.StoreOpened(replace(opened, round=action.round.incarnation))]
+
+    @_do.register
     def _(self, action: actions.Acknowledge, local: NodeState, seen: RunState) -> Events:
         round_, node, claim = action.round, local.node, local.store.claim
         if node is None:

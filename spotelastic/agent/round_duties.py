@@ -25,6 +25,7 @@ from spotelastic.agent.actions import (
     ExamineGpus,
     Exit,
     FlushUploads,
+    KeepStore,
     KillWorkers,
     Listen,
     LookAtSteps,
@@ -50,7 +51,7 @@ from spotelastic.agent.actions import (
 from spotelastic.agent.in_place import duties
 from spotelastic.agent.state.node_health import EXAMINED_WITHIN
 from spotelastic.agent.state.silence import LOOK_EVERY
-from spotelastic.agent.state.values import NodeState, Workers
+from spotelastic.agent.state.values import NodeState, RoundStore, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.duties import answers
@@ -168,7 +169,9 @@ def get_ready(
         due = seen.round_at + answers.seen_after(seen.settings, round_, member)
         yield Acknowledge(round_, ready=False) if now >= due else Wake(due)
     died = store is not None and store.dead and told != (incarnation, "ready")
-    if store is not None and (died or store.round != incarnation):
+    if store is not None and member.slot == 0 and _never_started(store, round_):
+        yield KeepStore(round_)
+    elif store is not None and (died or store.round != incarnation):
         yield CloseStore()
         store = None
     if member.slot == 0:
@@ -180,6 +183,14 @@ def get_ready(
     if local.workers is not None or acknowledged == (incarnation, "ready", epoch):
         return
     yield from _say_ready(local, round_, member, now)
+
+
+def _never_started(store: RoundStore, round_: Round) -> bool:
+    """Whether a store was opened for a proposal that this round replaces. No worker has heard of
+    it: they are told when a round starts, and then the next one has another number.
+    """
+    same = store.number == round_.number
+    return same and not store.dead and store.round != round_.incarnation
 
 
 def _say_ready(

@@ -66,7 +66,8 @@ class RoundStores:
             return self._without(told, said)
         self._failed = 0
         address = addresses.join(config.address, told)
-        store = RoundStore(round_.incarnation, name, address, serves=not config.master_port)
+        serves, number = not config.master_port, round_.number
+        store = RoundStore(round_.incarnation, name, address, number=number, serves=serves)
         return [events.StoreOpened(store)]
 
     def start_spare(self, zygote: Zygote | None) -> Events:

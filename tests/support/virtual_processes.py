@@ -230,7 +230,8 @@ class VirtualProcesses:
             case actions.OpenStore(round_):
                 self._store = local.store.spare or f"store/{round_.incarnation}"
                 self._spare = "" if local.store.spare else self._spare
-                return [events.StoreOpened(RoundStore(round_.incarnation, self._store, "s:1"))]
+                store = RoundStore(round_.incarnation, self._store, "s:1", number=round_.number)
+                return [events.StoreOpened(store)]
             case actions.StartSpareStore():
                 self._spare = f"store/spare-{self._world.new_id()}"
                 return [events.SpareStoreStarted(self._spare)]

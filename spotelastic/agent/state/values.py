@@ -184,6 +184,8 @@ class RoundStore:
     id: str
     address: str
     dead: bool = False
+    number: int = 0
+    """The round's number. A proposal that was replaced before it started has that of the next."""
     serves: bool = True
     """Whether its port is open. With a given port it is bound first, and opens when the round
     starts.

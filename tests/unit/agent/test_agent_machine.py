@@ -191,7 +191,7 @@ def test_a_spare_store_that_tells_no_port_is_ended_and_another_one_is_taken(tmp_
     (spare,) = stores.start_spare(zygote)
     assert isinstance(spare, SpareStoreStarted)
     (told,) = stores.open(zygote, ROUND, spare.id, ())
-    assert told == StoreOpened(RoundStore(ROUND.incarnation, "store/r3", "10.0.0.2:4711"))
+    assert told == StoreOpened(RoundStore("r3", "store/r3", "10.0.0.2:4711", number=3))
     assert zygote.ended == [spare.id]
     os.close(*zygote.held)
     stores.close()

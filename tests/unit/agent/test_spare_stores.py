@@ -72,6 +72,25 @@ def test_where_the_port_is_given_none_is_ever_started() -> None:
     assert node.store.spare_at == math.inf and not starts(node, LATER + 10 * SPARE_AGAIN)
 
 
+def test_a_proposal_takes_the_store_of_one_that_it_replaces_before_it_started() -> None:
+    first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),))
+    other = replace(first, incarnation="r1b")
+    store = RoundStore("r1", SPARE, "10.0.0.2:7", number=1)
+    node = changed(local(), workers=None, round_store=store)
+    actions = decided(node, seen(other), NOW).actions
+    assert do.KeepStore(other) in actions
+    assert do.CloseStore() not in actions and do.OpenStore(other) not in actions
+    kept = observe(node, StoreOpened(replace(store, round="r1b")), NOW)
+    assert do.KeepStore(other) not in decided(kept, seen(other), NOW).actions
+    # A round that has started has workers, which may come late. Its successor has a new store.
+    later = replace(other, number=2, parent="r1")
+    assert {do.CloseStore(), do.OpenStore(later)} <= {*decided(node, seen(later), NOW).actions}
+    dead = changed(node, round_store=replace(store, dead=True))
+    assert {do.CloseStore(), do.OpenStore(other)} <= {*decided(dead, seen(other), NOW).actions}
+    second = replace(other, members=MEMBERS)  # another node has the first rank now
+    assert do.CloseStore() in decided(node, seen(second), NOW).actions
+
+
 def test_a_store_that_dies_before_its_round_is_ready_is_replaced_at_once() -> None:
     first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),))
     dead = RoundStore("r1", SPARE, "10.0.0.2:7", dead=True)
