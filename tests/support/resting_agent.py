@@ -7,6 +7,7 @@ daemon there is only what answers.
 
 import json
 import os
+import queue
 import selectors
 import signal
 import socket
@@ -72,6 +73,8 @@ class Plan:
     """Called now and then."""
     later: Collection[int] = ()
     """Workers that do not take part in the first round."""
+    complaints: int = 0
+    """How many complaints of workers are waited for at the end."""
     ends_deaf: bool = False
     """Whether workers are killed that end their connection: they cannot rest any more."""
     node: str = ""
@@ -263,18 +266,18 @@ def run(count: int, script: Script, folder: Path, plan: Plan, daemon: str = "") 
     """Returns when all workers have ended. Call it in a process without threads."""
     folder.mkdir()
     workers = [_fork(number, script) for number in range(count)]
-    heard: list[str] = []
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def hears(request: Request) -> None:
         if isinstance(request, Complain):
-            heard.append(request.message)
+            told.put(request.message)
 
     stand_in = None if daemon else StandInDaemon(folder, hears)
     try:
         agent = Agent(folder, workers, plan, daemon or str(folder / "daemon.sock"))
-        agent.heard = heard
         agent.start()
         agent.serve()
+        agent.heard = [told.get(timeout=plan.within) for _ in range(plan.complaints)]
         return agent
     finally:
         for worker in workers:

@@ -132,9 +132,7 @@ class Meeting:
         if not self._is_of_groups(error):
             failures.explain(error)
             return False
-        if self.asked:
-            self._see_whether_it_can_rest()
-        return not self._late_problem()
+        return not self._is_hindered()
 
     def _late_problem(self) -> str:
         """Return what stands in the way by now; empty if nothing does."""
@@ -142,11 +140,16 @@ class Meeting:
         own = None if prepares else self._loop.ranks().group
         return self._loop.groups.problem(own) or loaders.problem()
 
-    def _see_whether_it_can_rest(self) -> None:
-        """Have this process replaced where something stands in the way by now."""
-        if problem := self._late_problem():
+    def _is_hindered(self) -> bool:
+        """Whether something stands in the way by now. It is told. Where the agent wants this worker
+        to rest, that ends the process.
+        """
+        problem = self._late_problem()
+        if problem:
             _complain(self._loop, problem)
+        if problem and self.asked:
             self._control.give_up()
+        return bool(problem)
 
     def _is_of_groups(self, error: BaseException) -> bool:
         return failures.is_of_collective(error) or (
@@ -187,8 +190,8 @@ class Meeting:
             rank = self._loop.ranks().rank
             self._loop.complain(f"rank {rank} goes on in a new process, not in place: {grown}")
             self._control.give_up()
-        if error is None:
-            self._see_whether_it_can_rest()
+        if error is None and self._is_hindered():
+            self._control.give_up()
         self._loop.groups.close()
         if self._loop.builder.is_wanted:
             # What is sharded is of no use to other ranks: all restore.
@@ -232,7 +235,7 @@ class Meeting:
 
 
 def _complain(loop: LoopParts, problem: str) -> None:
-    if loop.ranks().rank == 0:
+    if loop.groups.prepares is None and loop.ranks().rank == 0:
         loop.complain(
             f"steps go on in new processes when the nodes change, not in place: {problem}"
         )
