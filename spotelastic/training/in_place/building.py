@@ -25,13 +25,18 @@ from typing import Any, NoReturn
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, debug
+from torch.distributed.tensor import DTensor, _redistribute, debug
 
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.watching import wrapped
 from spotelastic.training.state.state import State
 
+_CLEARING = (
+    (debug, "_clear_sharding_prop_cache"),
+    (_redistribute, "clear_redistribute_planner_cache"),
+)
+"""Modules of torch, with functions that empty their other caches of meshes."""
 _APART = "_thread_id"
 """Attribute that makes meshes unequal which are of different ranks of one process."""
 Build = Callable[[], Mapping[str, Any]]
@@ -244,9 +249,9 @@ def _forget_meshes() -> None:
         if name.startswith(_CACHES):
             for cache in _caches(module):
                 cache.cache_clear()
-    clear = getattr(debug, "_clear_sharding_prop_cache", None)
-    if clear is not None:
-        clear()
+    for where, name in _CLEARING:
+        if (clear := getattr(where, name, None)) is not None:
+            clear()
     if (generator := sys.modules.get(_GENERATOR)) is not None:
         vars(generator)["_rng_tracker"] = None
 
