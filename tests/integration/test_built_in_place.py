@@ -86,9 +86,9 @@ def test_hybrid_sharding_and_tensor_parallelism_are_restored(tmp_path: Path) -> 
     """2x2 ranks, of which one is lost; and a rank that is lost in the forward pass."""
     kinds = ("hybrid", "parallel")
     names = [f"{what}-{kind}" for kind in kinds for what in ("built", "reference")]
-    names += ["built-moved-parallel", "reference-moved-parallel"]
+    names += ["built-moved-2d", "reference-moved-2d"]
     cases = run(tmp_path, *names, "built-forward", "reference-sharded")
-    have_moved(cases["built-moved-parallel"], cases["reference-moved-parallel"])
+    have_moved(cases["built-moved-2d"], cases["reference-moved-2d"])
     for kind in kinds:
         is_as_after_a_restore(cases[f"built-{kind}"], cases[f"reference-{kind}"], lost="3")
     is_as_after_a_restore(cases["built-forward"], cases["reference-sharded"], lost="2")

@@ -428,13 +428,13 @@ CASES: dict[str, Case] = {
     "built-hybrid": functools.partial(lost, "built-hybrid", "hybrid", 4, "backward"),
     "built-parallel": functools.partial(lost, "built-parallel", "parallel", 4, "backward"),
     "built-moved": functools.partial(moved, "built-moved", "sharded", 3),
-    "built-moved-parallel": functools.partial(moved, "built-moved-parallel", "parallel", 4),
+    "built-moved-2d": functools.partial(moved, "built-moved-2d", "parallel", 4),
     "reference-moved": functools.partial(
         referred, "reference-moved", "sharded", 3, [(3, 1, SAVED), (3, SAVED + 1, STEPS)]
     ),
-    "reference-moved-parallel": functools.partial(
+    "reference-moved-2d": functools.partial(
         referred,
-        "reference-moved-parallel",
+        "reference-moved-2d",
         "parallel",
         4,
         [(4, 1, SAVED), (4, SAVED + 1, STEPS)],
