@@ -161,12 +161,13 @@ def test_what_aws_does_not_show_yet_is_deleted_all_the_same(laptop: Laptop) -> N
     with environment(**cloud.environment(laptop.info)):
         aws = Aws(laptop.info.region)
         laptop.faults.set_conditions(Conditions(stale=3600.0))
-        worker_groups.delete(aws, its)  # nothing is there, which is what it will be told again
-        worker_groups.delete_template(aws, its)
+        # Nothing is there, which is what it will be told again.
+        worker_groups.delete(aws, its, unseen=True)
+        worker_groups.delete_template(aws, its, unseen=True)
         template = laptop.make_template(its.workers)
         laptop.make_group(its.workers, template, 1)
-        worker_groups.delete(aws, its)
-        worker_groups.delete_template(aws, its)
+        worker_groups.delete(aws, its, unseen=True)
+        worker_groups.delete_template(aws, its, unseen=True)
     laptop.faults.set_conditions(KIND)
     groups = laptop.scaling.describe_auto_scaling_groups()["AutoScalingGroups"]
     left = [group["AutoScalingGroupName"] for group in groups if not group.get("Status")]

@@ -63,11 +63,11 @@ def delete(
     objects = BucketObjects(aws, bucket_of(aws, its, bucket), name)
     say(f"ending the instances of {name}")
     _note(objects)
-    worker_groups.delete(aws, its)
+    worker_groups.delete(aws, its, unseen=True)  # an `up` that fails has just made them
     for each in MEMBERS:
         worker_groups.delete_group(aws, its.control(each), name)
     _end_instances(aws, name, within=within, told_every=told_every, say=say)
-    worker_groups.delete_template(aws, its)
+    worker_groups.delete_template(aws, its, unseen=True)
     _delete_secrets(aws, its)
     say(f"deleting the stack {its.stack}")
     cloudformation.delete(aws, its.stack)

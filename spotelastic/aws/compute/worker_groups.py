@@ -352,21 +352,25 @@ def _is_owned(tags: Sequence[dict[str, str]], cluster: str) -> bool:
 # -- their end -----------------------------------------------------------------------------------
 
 
-def delete(aws: Aws, its: Names) -> None:
-    """Delete the groups with their instances, without waiting at hooks. Absence is not an error."""
+def delete(aws: Aws, its: Names, *, unseen: bool = False) -> None:
+    """Delete the groups with their instances, without waiting at hooks. Absence is not an error.
+
+    What was created just now may not be shown yet. With `unseen`, that is deleted as well.
+    """
     for name in (its.workers, its.on_demand):
-        delete_group(aws, name, its.cluster)
+        delete_group(aws, name, its.cluster, unseen=unseen)
 
 
-def delete_group(aws: Aws, name: str, cluster: str) -> None:
+def delete_group(aws: Aws, name: str, cluster: str, *, unseen: bool = False) -> None:
     """Delete one group with its instances.
 
-    A group of that name that does not belong to the cluster is left alone. One that was created
-    just now may not be shown yet, so what is not shown is deleted as well.
+    A group of that name that does not belong to the cluster is left alone.
     """
 
     def asked() -> bool | None:
         found = _group(aws, name)
+        if found is None and not unseen:
+            return True
         if found and (found.get("Status") or not _is_owned(found.get("Tags", ()), cluster)):
             return True
         try:
@@ -384,9 +388,11 @@ def delete_group(aws: Aws, name: str, cluster: str) -> None:
     until(asked, f"the group {name} is busy", DELETE_WITHIN)
 
 
-def delete_template(aws: Aws, its: Names) -> None:
-    """Delete the launch template, if it belongs to the cluster, or is not shown (yet)."""
+def delete_template(aws: Aws, its: Names, *, unseen: bool = False) -> None:
+    """Delete the launch template, if it belongs to the cluster. `unseen` as in `delete`."""
     found = _template(aws, its.workers)
+    if found is None and not unseen:
+        return
     if found and not _is_owned(found.get("Tags", ()), its.cluster):
         return
     shown = {"LaunchTemplateId": found["LaunchTemplateId"]} if found else {}
