@@ -28,6 +28,8 @@ STACKS = signal.SIGRTMAX - 2
 leave these alone."""
 FAILING = signal.SIGRTMAX - 3
 """The signal that tells the zygote that a worker has recorded its failure and is about to end."""
+LOOK_AGAIN = 0.1
+"""Seconds after which processes are looked for again whose end nothing tells."""
 END_WITHIN = 10.0
 """Seconds within which a process that got SIGKILL ends, unless it is stuck in the kernel."""
 CLEAN_WITHIN = 5.0
@@ -194,17 +196,37 @@ def marked(variable: Mapping[str, str]) -> Iterator[int]:
 def end_marked(variable: Mapping[str, str], within: float) -> list[int]:
     """SIGKILL the marked processes until none is left; return those that outlive `within` seconds.
 
-    Cleaners (see `cleans`) are left to end by themselves.
+    Cleaners (see `cleans`) are left to end by themselves. A process that ends loses its environment
+    before its files, among them its GPU, so each that was killed is waited for.
     """
     deadline = time.monotonic() + within
-    while found := [pid for pid in marked(variable) if not cleans(pid)]:
-        for pid in found:
-            send(pid, signal.SIGKILL)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return found
-        await_end(found, left)
-    return []
+    with contextlib.ExitStack() as stack:
+        ending, poll = dict[int, int](), select.poll()
+        while True:
+            found = [pid for pid in marked(variable) if not cleans(pid)]
+            for pid in found:
+                fd = -1 if pid in ending.values() else _opened(pid)
+                send(pid, signal.SIGKILL)
+                if fd >= 0:
+                    stack.callback(os.close, fd)
+                    poll.register(fd, select.POLLIN)
+                    ending[fd] = pid
+            left = deadline - time.monotonic()
+            if left <= 0 or not (found or ending):
+                return sorted({*found, *ending.values()})
+            # Without a descriptor for each of them it has to look again soon.
+            unseen = not {*found} <= {*ending.values()}
+            for fd, _ in poll.poll(1000 * (min(left, LOOK_AGAIN) if unseen else left)):
+                poll.unregister(fd)
+                del ending[fd]
+
+
+def _opened(pid: int) -> int:
+    """Return a descriptor that tells when the process has ended; -1 if there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # it has ended, or no descriptor is free
+        return -1
 
 
 def await_cleaners(variable: Mapping[str, str], within: float) -> None:

@@ -234,10 +234,10 @@ class AgentExecutor:
 
     @_do.register
     def _(self, action: actions.KeepStore, local: NodeState, seen: RunState) -> Events:
-        opened = local.store.round_store
-        if opened is None:
+        kept = local.store.round_store
+        if kept is None:
             return []
-        return [events.StoreOpened(replace(opened, round=action.round.incarnation))]
+        return [events.StoreOpened(replace(kept, round=action.round.incarnation))]
 
     @_do.register
     def _(self, action: actions.Acknowledge, local: NodeState, seen: RunState) -> Events:

@@ -158,3 +158,19 @@ def test_a_mark_ends_only_those_that_carry_it(tmp_path: Path) -> None:
         for process in started:
             process.kill()
             process.wait()
+
+
+def test_who_ends_slowly_is_waited_for_when_others_have_ended(tmp_path: Path) -> None:
+    """Much memory takes a while to be given back, and a GPU longer. Meanwhile no variables show."""
+    large = "memory = b'x' * 300_000_000; print(flush=True); import signal; signal.pause()"
+    environ = {**os.environ, **mark(tmp_path)}
+    slow = subprocess.Popen([sys.executable, "-c", large], env=environ, stdout=subprocess.PIPE)
+    assert slow.stdout is not None
+    with slow.stdout:
+        slow.stdout.readline()
+    quick = subprocess.Popen(["sleep", "1000"], env=environ)
+    variables = Path(f"/proc/{quick.pid}/environ")
+    wait_until(variables.read_bytes, "it has its variables")
+    assert end_marked(mark(tmp_path), WITHIN) == []
+    assert not lives(slow.pid) and not lives(quick.pid)
+    assert [slow.wait(), quick.wait()] == [-signal.SIGKILL] * 2

@@ -33,9 +33,19 @@ from spotelastic.rendezvous.sources.in_place import agreed_step
 PACKET = 1 << 20
 WITHIN = 120.0
 """Seconds within which all has to be over."""
+REST_WITHIN = 15.0
+"""Seconds within which all workers rest after the first one, or after one was lost."""
 LOOK_EVERY = 0.02
 _PEER = struct.Struct("3i")
 """Process, user and group of the other side of a Unix socket."""
+
+
+class NotWokenError(Exception):
+    """gloo did not wake a worker whose peers are gone.
+
+    It wakes nobody who waits for a send that the peer has not asked for yet, about one in a
+    hundred. An agent replaces such workers.
+    """
 
 
 @dataclass
@@ -95,6 +105,8 @@ class Agent:
         """What workers complained of."""
         self._daemon = daemon
         self._stores: list[Any] = []
+        self._leaving_since: float | None = None
+        """When the first worker had a reason to leave the round; None: none has."""
         self._selector = selectors.DefaultSelector()
         self.path = folder / "agent.sock"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,15 +129,21 @@ class Agent:
 
     def rest(self, but: Sequence[int] = ()) -> None:
         """Asks all living workers to rest."""
+        self._begin_to_leave()
         for worker in self.living:
             if worker.control is not None and worker.number not in but:
                 worker.control.send(msgspec.json.encode(Rest()))
 
     def lose(self, worker: Worker) -> None:
         worker.gone = True
+        self._begin_to_leave()
         if self.plan.asks:
             self.rest()
         self.meet_again()
+
+    def _begin_to_leave(self) -> None:
+        if self._leaving_since is None:
+            self._leaving_since = time.monotonic()
 
     def meet_again(self) -> None:
         """Begins a round once all workers rest."""
@@ -134,6 +152,7 @@ class Agent:
             return
         told = [worker.resting for worker in living if worker.resting is not None]
         self.rested.append(told)
+        self._leaving_since = None
         step = agreed_step([each.standing for each in told])
         source = self.plan.restores_from
         resume = source() if source is not None else Resume("memory", step or 0)
@@ -157,7 +176,10 @@ class Agent:
             if self.plan.looks is not None:
                 self.plan.looks(self)
             ready = self._selector.select(LOOK_EVERY)
-            assert time.monotonic() < deadline, f"it goes on for too long: {self.living}"
+            now = time.monotonic()
+            assert now < deadline, f"it goes on for too long: {self.living}"
+            if self._leaving_since is not None and now > self._leaving_since + REST_WITHIN:
+                raise NotWokenError([each.number for each in self.living if each.resting is None])
             for key, _ in ready:
                 if callable(key.data):
                     key.data()
@@ -235,6 +257,7 @@ class Agent:
         worker = next(each for each in self.workers if each.control is channel)
         if isinstance(message, Resting) and not worker.gone:
             worker.resting = message
+            self._begin_to_leave()
             self.meet_again()
 
     def _deaf(self, channel: socket.socket) -> None:
