@@ -87,7 +87,12 @@ def _data(aws: Aws, its: Names) -> dict[str, Any]:
     found = _template(aws, its.workers)
     if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
         return {}
-    data: dict[str, Any] = _latest(aws, its.workers)["LaunchTemplateData"]
+    try:
+        data: dict[str, Any] = _latest(aws, its.workers)["LaunchTemplateData"]
+    except Rejected as error:
+        if not _is_gone(error):
+            raise
+        return {}
     return data
 
 
@@ -111,12 +116,16 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
     name, data = wanted.names.workers, launch_template(wanted, spot=spot)
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
     found = _template(aws, name)
-    if found is None:
+    versions = _versions(aws, name) if found else None
+    if found is None or versions is None:
         if _create_template(aws, wanted, data, digest):
             return "1"
-        found = _shown(f"the launch template {name}", lambda: _template(aws, name))
+        what = f"the launch template {name}"
+        found = _shown(what, lambda: _template(aws, name))
+        versions = _shown(what, lambda: _versions(aws, name))
     _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
-    version = _version(aws, name, digest)
+    same = [each for each in versions if each.get("VersionDescription") == digest]
+    version = max(same, key=lambda each: int(each["VersionNumber"]), default=None)
     if version is None:
         with calling(f"change the launch template {name}"):
             version = aws.ec2.create_launch_template_version(
@@ -125,15 +134,23 @@ def _ensure_template(aws: Aws, wanted: WorkerGroups, *, spot: bool) -> str:
     return str(version["VersionNumber"])
 
 
-def _version(aws: Aws, name: str, digest: str) -> dict[str, Any] | None:
-    """Return the newest version with the digest; None if there is none."""
-    with calling(f"read the versions of the launch template {name}"):
-        pages = aws.ec2.get_paginator("describe_launch_template_versions").paginate(
-            LaunchTemplateName=name
-        )
-        found = [each for page in pages for each in page["LaunchTemplateVersions"]]
-    same = [each for each in found if each.get("VersionDescription") == digest]
-    return max(same, key=lambda each: int(each["VersionNumber"]), default=None)
+def _versions(aws: Aws, name: str) -> list[dict[str, Any]] | None:
+    """Return all versions of a launch template; None if there is no such template (any more)."""
+    try:
+        with calling(f"read the versions of the launch template {name}"):
+            pages = aws.ec2.get_paginator("describe_launch_template_versions").paginate(
+                LaunchTemplateName=name
+            )
+            return [each for page in pages for each in page["LaunchTemplateVersions"]]
+    except Rejected as error:
+        if not _is_gone(error):
+            raise
+        return None
+
+
+def _is_gone(error: Rejected) -> bool:
+    """Whether there is no such launch template. One that was deleted may be listed for a while."""
+    return error.code.startswith("InvalidLaunchTemplate")
 
 
 def _create_template(aws: Aws, wanted: WorkerGroups, data: dict[str, Any], digest: str) -> bool:
@@ -401,8 +418,7 @@ def delete_template(aws: Aws, its: Names, *, unseen: bool = False) -> None:
         with calling(f"delete the launch template {its.workers}"):
             aws.ec2.delete_launch_template(**which)
     except Rejected as error:
-        gone = error.code.startswith("InvalidLaunchTemplate")
-        if not gone and not _may_be_absent(found, error):
+        if not _is_gone(error) and not _may_be_absent(found, error):
             raise
 
 

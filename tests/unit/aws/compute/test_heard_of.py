@@ -83,6 +83,20 @@ def test_what_an_up_before_has_just_made_is_taken_though_aws_does_not_show_it(aw
     assert groups(aws) == [ITS.workers, ITS.on_demand]
 
 
+def test_a_launch_template_that_aws_lists_though_it_is_gone_is_made_anew(aws: Aws) -> None:
+    """An `up` within the second after a `down`."""
+    worker_groups.ensure(aws, two_workers(aws))
+    listed = aws.ec2.describe_launch_templates()
+    worker_groups.delete(aws, ITS)
+    worker_groups.delete_template(aws, ITS)
+    before = {"LaunchTemplates": listed["LaunchTemplates"]}
+    looks = show_nothing(aws.ec2, "DescribeLaunchTemplates", before, times=2)
+    assert worker_groups.root_disk(aws, ITS) is None
+    worker_groups.ensure(aws, two_workers(aws))
+    assert len(looks) == 2
+    assert worker_groups.root_disk(aws, ITS) is not None
+
+
 def test_a_new_bucket_is_protected_though_its_changes_conflict(aws: Aws) -> None:
     asked = refuse(aws.s3, "PutBucketPolicy", "OperationAborted", times=2, status=409)
     bucket = account.default_bucket(aws)
