@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from support.account import DENIED, LOST_ANSWER, THROTTLED, TIMED_OUT, Fault, account
+from support.account import DENIED, LOST_ANSWER, THROTTLED, TIMED_OUT, Fault, account, truth
 from support.asked import request
 from support.local_cloud import until
 from support.patience import PATIENT
@@ -119,6 +119,7 @@ class Story:
         self.boots = True
         """Whether instances come up."""
 
+    @truth()
     def group(self) -> WorkerGroup:
         found = autoscaling.group(self.aws, ITS.workers)
         assert found is not None
@@ -127,6 +128,7 @@ class Story:
     def staying(self) -> set[str]:
         return {place.instance for place in self.group().members if not place.leaving}
 
+    @truth()
     def machines(self) -> dict[str, Instance]:
         return {each.id: each for each in autoscaling.instances(self.aws, NAME)}
 
