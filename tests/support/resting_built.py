@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
@@ -69,11 +69,16 @@ def sharded() -> Parts:
     return parts_of(model)
 
 
+def pairs(across: str, within: str) -> DeviceMesh:
+    """The mesh of all ranks by pairs; of one column, where their number is odd."""
+    world = dist.get_world_size()
+    size = 2 if world % 2 == 0 else 1
+    return init_device_mesh("cpu", (world // size, size), mesh_dim_names=(across, within))
+
+
 def hybrid() -> Parts:
     """By FSDP2 over pairs of ranks, where there are pairs; each pair has a replica."""
-    world = dist.get_world_size()
-    within = 2 if world % 2 == 0 else 1
-    mesh = init_device_mesh("cpu", (world // within, within), mesh_dim_names=("copies", "shards"))
+    mesh = pairs("copies", "shards")
     model = layers()
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -82,9 +87,7 @@ def hybrid() -> Parts:
 
 def parallel() -> Parts:
     """By tensor parallelism over pairs of ranks, where there are pairs, and by FSDP2 over these."""
-    world = dist.get_world_size()
-    within = 2 if world % 2 == 0 else 1
-    mesh = init_device_mesh("cpu", (world // within, within), mesh_dim_names=("data", "tensor"))
+    mesh = pairs("data", "tensor")
     model = layers()
     plan: Any = {"2": ColwiseParallel(), "3": RowwiseParallel()}
     parallelize_module(model, mesh["tensor"], plan)
