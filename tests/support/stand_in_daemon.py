@@ -49,10 +49,10 @@ class StandInDaemon:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream, suppress(OSError):
+        with connection, connection.makefile("rb") as stream, suppress(OSError, EOFError):
             messages.decode_greeting(_body(stream.read))
-            while body := _body(stream.read):
-                ident, request = messages.decode_request(body)
+            while True:
+                ident, request = messages.decode_request(_body(stream.read))
                 answer, error = self._answered(request)
                 if answer is not UNANSWERED:
                     connection.sendall(framing.frame(ident, error, answer))
@@ -80,8 +80,14 @@ def standing_in(folder: Path, answer: Answer) -> Iterator[StandInDaemon]:
 
 
 def _body(read: Callable[[int], bytes]) -> bytes:
-    header = read(framing.FRAME.size)
-    return read(framing.FRAME.unpack(header)[0]) if header else b""
+    return _whole(read, framing.FRAME.unpack(_whole(read, framing.FRAME.size))[0])
+
+
+def _whole(read: Callable[[int], bytes], size: int) -> bytes:
+    """Read this many bytes. A worker may hang up at any of them: EOFError."""
+    if len(data := read(size)) < size:
+        raise EOFError
+    return data
 
 
 def _shut(sock: socket.socket) -> None:
