@@ -156,6 +156,7 @@ def measure_all(options: argparse.Namespace, folder: Path, endpoint: str) -> Mea
         endpoint,
         options.peers,
         options.device,
+        options.backend,
     )
     if options.compile:
         compile_once(setup)
@@ -200,8 +201,9 @@ def main() -> None:
         return
     compiled = "compiled" if options.compile else "not compiled"
     print(
-        f"{machine}\n\n{options.nodes} nodes of 1 worker on {options.device}; the job builds "
-        f"for {options.build:g} s, and is {compiled}; seconds: median (least to most, trials)"
+        f"{machine}\n\n{options.nodes} nodes of 1 worker on {options.device} by {options.backend}; "
+        f"the job builds for {options.build:g} s, and is {compiled}; seconds: median (least to "
+        "most, trials)"
     )
     show(measured)
     if not options.peers:
@@ -242,8 +244,10 @@ def _options() -> argparse.Namespace:
         "--device",
         choices=["cpu", "cuda"],
         default="cpu",
-        help="device of the model (cpu); with cuda all workers share one GPU, over gloo: give "
-        "--nodes 2",
+        help="device of the model (cpu); with cuda all workers share one GPU: give --nodes 2",
+    )
+    parser.add_argument(
+        "--backend", choices=["gloo", "nccl"], default="gloo", help="of the process group (gloo)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
     return parser.parse_args()

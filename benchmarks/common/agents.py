@@ -57,6 +57,10 @@ class Job:
             "RECOVERY_NODE": f"{self.folder}/{name}",
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            # NCCL refuses two ranks on one GPU, unless they say that their machines differ.
+            "NCCL_HOSTID": name,
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_IB_DISABLE": "1",
             **self._variables(name),
         }
         with (self.folder / f"{name}.out").open("wb") as output:

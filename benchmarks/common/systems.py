@@ -43,11 +43,18 @@ class Setup:
     """The interpreter that has torchft and NVRx."""
     device: str = "cpu"
     """Where the model is. All workers share one GPU."""
+    backend: str = "gloo"
 
     def script(self, name: str, folder: Path, *more: str) -> list[str]:
         given = ["--build", str(self.build), "--pause", str(self.pause), "--device", self.device]
+        given += ["--backend", self.backend]
         compiles = ["--compile"] if self.compiles else []
         return [str(JOBS / name), str(folder), *given, *compiles, *more]
+
+    @property
+    def is_sharded_too(self) -> bool:
+        """FSDP2 shards over gloo on a CPU alone."""
+        return self.device == "cpu" or self.backend == "nccl"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -158,7 +165,7 @@ def systems(setup: Setup) -> list[System]:
             missing={"freeze": "waits for gloo: 30 min"},
         ),
     ]
-    if setup.device == "cpu":  # FSDP2 over gloo
+    if setup.is_sharded_too:
         sharded = System(
             "built",
             "spotelastic, in place, FSDP2",

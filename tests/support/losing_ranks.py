@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from support.devices import BACKEND, DEVICE, begin, use
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -31,7 +32,7 @@ class Training:
         torch.manual_seed(0)
         self.inner = nn.Sequential(
             nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.Linear(32, 1)
-        ).double()
+        ).to(DEVICE, torch.float64)
         self.model = DistributedDataParallel(self.inner)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
@@ -47,7 +48,7 @@ class Training:
         )
         own = rows[dist.get_rank() :: dist.get_world_size()]
         self.optimizer.zero_grad()
-        loss: torch.Tensor = self.model(own).square().mean()
+        loss: torch.Tensor = self.model(own.to(DEVICE)).square().mean()
         torch.autograd.backward(loss)
         return loss
 
@@ -60,7 +61,7 @@ class Training:
     @property
     def digest(self) -> str:
         parts = [*self.inner.state_dict().values(), *self.moments(), torch.get_rng_state()]
-        data = b"".join(part.numpy().tobytes() for part in parts)
+        data = b"".join(part.cpu().numpy().tobytes() for part in parts)
         return hashlib.sha256(data).hexdigest()[:16]
 
     def moments(self) -> list[torch.Tensor]:
@@ -70,7 +71,7 @@ class Training:
     @property
     def shared(self) -> str:
         parts = [*self.inner.parameters(), *self.moments()]
-        data = b"".join(part.detach().numpy().tobytes() for part in parts)
+        data = b"".join(part.detach().cpu().numpy().tobytes() for part in parts)
         return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -110,7 +111,7 @@ class Accident:
 
 def losing(place: str) -> Script:
     def script(number: int, tell: Callable[[Any], None]) -> None:
-        dist.init_process_group("gloo")
+        begin(number)
         training = Training()
         accident = Accident(number, place, training)
         objects = [*map(id, training.model.parameters()), id(training.model)]
@@ -140,12 +141,13 @@ def reference(alone: int) -> Script:
     """The same without any of it: so many steps on three ranks, and the others on two of them."""
 
     def script(number: int, tell: Callable[[Any], None]) -> None:
+        use(number)
         training: Training | None = None
         for world, first, last in ((3, 1, alone), (2, alone + 1, STEPS)):
             if number < world:
                 port = int(os.environ["MASTER_PORT"])
                 store = dist.PrefixStore(str(world), TCPStore("127.0.0.1", port))
-                dist.init_process_group("gloo", store=store, rank=number, world_size=world)
+                dist.init_process_group(BACKEND, store=store, rank=number, world_size=world)
                 if training is None:
                     training = Training()
                 else:

@@ -220,6 +220,7 @@ class Agent:
                 self.plan.daemons[worker.number] if self.plan.daemons else self._daemon
             ),
             "SPOTELASTIC_CONTROL": str(self.path),
+            "SPOTELASTIC_NCCL_ERRORS": "1",
         }
 
     def _accept(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from spotelastic_checkpoints.types import Schedule
+from support.devices import BACKEND, DEVICE, begin, use
 from support.inside import wait_for_slots
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from support.resting_nodes import on_nodes
@@ -50,7 +51,8 @@ Parts = dict[str, Any]
 
 def layers() -> Any:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Linear(12, 2)).double()
+    parts = nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Linear(12, 2)
+    return nn.Sequential(*parts).to(DEVICE, torch.float64)
 
 
 def parts_of(model: Any) -> Parts:
@@ -73,7 +75,7 @@ def pairs(across: str, within: str) -> DeviceMesh:
     """The mesh of all ranks by pairs; of one column, where their number is odd."""
     world = dist.get_world_size()
     size = 2 if world % 2 == 0 else 1
-    return init_device_mesh("cpu", (world // size, size), mesh_dim_names=(across, within))
+    return init_device_mesh(DEVICE, (world // size, size), mesh_dim_names=(across, within))
 
 
 def hybrid() -> Parts:
@@ -104,8 +106,8 @@ BUILDS: dict[str, Callable[[], Parts]] = {
 
 def loss_of(parts: Parts, rows: torch.Tensor, size: int) -> torch.Tensor:
     """The mean over `size` rows, of which this rank has some."""
-    found: torch.Tensor = parts["model"](rows).square().sum() * dist.get_world_size() / size
-    return found
+    found: torch.Tensor = parts["model"](rows.to(DEVICE)).square().sum()
+    return found * dist.get_world_size() / size
 
 
 def train(parts: Parts, rows: torch.Tensor, size: int) -> torch.Tensor:
@@ -139,7 +141,7 @@ def digest(parts: Parts) -> str:
         tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         for tensor in (*model.values(), *moments)
     ]
-    data = b"".join(tensor.detach().numpy().tobytes() for tensor in whole)
+    data = b"".join(tensor.detach().cpu().numpy().tobytes() for tensor in whole)
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -169,9 +171,9 @@ def losing(build: str, victim: int, place: str = "backward") -> Script:
     def script(number: int, tell: Callable[[Any], None]) -> None:
         wait_for_slots()
         watching.watch()
-        dist.init_process_group("gloo")
+        begin(number)
         accident = Accident(is_victim=number == victim, place=place)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+        scaler = torch.amp.GradScaler(DEVICE, init_scale=1.0)
         state: Parts = {"scaler": scaler}
         held: list[Any] = []
 
@@ -200,7 +202,7 @@ def arriving(number: int, tell: Callable[[Any], None]) -> None:
     """A rank comes. The samples of an epoch come once."""
     wait_for_slots()
     watching.watch()
-    dist.init_process_group("gloo")
+    begin(number)
     sampler = se.ElasticSampler(SAMPLES, BATCH, seed=1)
     rows: Any = range(SAMPLES)
     loader: DataLoader[Any] = DataLoader(rows, batch_sampler=sampler)
@@ -233,7 +235,7 @@ class Block(nn.Module):
 def often(number: int, tell: Callable[[Any], None]) -> None:
     """Many rounds of the same ranks. What the script holds of earlier rounds costs nothing."""
     wait_for_slots()
-    dist.init_process_group("gloo")
+    begin(number)
     state: Parts = {}
     graphs = []
 
@@ -243,7 +245,7 @@ def often(number: int, tell: Callable[[Any], None]) -> None:
 
     def built() -> Parts:
         torch.manual_seed(0)
-        model = nn.Sequential(Block(), Block(), nn.Linear(6, 2)).double()
+        model = nn.Sequential(Block(), Block(), nn.Linear(6, 2)).to(DEVICE, torch.float64)
         for part in model:
             part.compile(backend=counting)
             fully_shard(part)
@@ -281,7 +283,7 @@ def mistaken(mistake: str) -> Script:
 
     def script(number: int, tell: Callable[[Any], None]) -> None:
         wait_for_slots()
-        dist.init_process_group("gloo")
+        begin(number)
         state: Parts = {}
         first: Parts = {}
 
@@ -290,7 +292,7 @@ def mistaken(mistake: str) -> Script:
                 raise KeyError("hidden_size")
             parts = sharded()
             if first and mistake == "shapes":
-                model = nn.Sequential(nn.Linear(7, 12), *layers()[1:]).double()
+                model = nn.Sequential(nn.Linear(7, 12), *layers()[1:]).to(DEVICE, torch.float64)
                 fully_shard(model)
                 parts = parts_of(model)
             return parts
@@ -321,13 +323,14 @@ def reference(build: str, worlds: list[tuple[int, int, int]], *, samples: bool =
     """The same in plain torch: (ranks, first step, last step). The state is taken along whole."""
 
     def script(number: int, tell: Callable[[Any], None]) -> None:
+        use(number)
         port = int(os.environ["MASTER_PORT"])
         file = Path(os.environ["SPOTELASTIC_CONTROL"]).with_name("whole")
         for world, first, last in worlds:
             if number >= world:
                 continue
             store = dist.PrefixStore(f"{world}-{first}", TCPStore("127.0.0.1", port))
-            dist.init_process_group("gloo", store=store, rank=number, world_size=world)
+            dist.init_process_group(BACKEND, store=store, rank=number, world_size=world)
             parts = BUILDS[build]()
             if file.exists():
                 model, moments, rate = torch.load(file, weights_only=False)

@@ -1,6 +1,6 @@
 """Trains on a device while workers leave a round in the middle of a step: the same on CPU and GPU.
 
-With gloo, two ranks share a GPU. With NCCL, which takes one rank for each GPU, the group is of one.
+Two ranks share a GPU.
 """
 
 import functools
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from support.devices import share_a_gpu
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -73,7 +74,7 @@ def leaving(device: str, backend: str, steps: tuple[int, ...]) -> Script:
 
     def script(number: int, tell: Callable[[Any], None]) -> None:
         if device == "cuda":
-            torch.cuda.set_device(0)
+            share_a_gpu(number)
         dist.init_process_group(backend)
         training = DeviceTraining(device)
         left = [*steps]
@@ -111,8 +112,7 @@ def asks(agent: Agent, worker: Worker, told: Any) -> None:
 
 
 def left(name: str, device: str, backend: str, steps: tuple[int, ...], folder: Path) -> Agent:
-    count = 1 if backend == "nccl" else 2
-    return run(count, leaving(device, backend, steps), folder / name, Plan(60.0, on_told=asks))
+    return run(2, leaving(device, backend, steps), folder / name, Plan(60.0, on_told=asks))
 
 
 def both(name: str, device: str, backend: str) -> dict[str, Case]:

@@ -2,7 +2,8 @@
 
     python train_in_place.py FOLDER STEPS STEP_TIME [GROUP_AT]
 
-At step GROUP_AT it makes a process group of its own, which no process can take to another round.
+Each process makes a process group of its own at its first step from GROUP_AT on, which no process can
+take to another round.
 
 Each process appends "<monotonic seconds> <step> <world> <pid> <sum of parameters>" to
 FOLDER/<node>.steps. The loss is the mean over a global batch of 24 rows that depends on the step
@@ -13,6 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +33,7 @@ model = nn.parallel.DistributedDataParallel(
 )
 time.sleep(float(os.environ.get("BUILD_TIME", "0")))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+own: Any = None
 file = folder / f"{os.environ['SPOTELASTIC_NODE']}.steps"
 
 
@@ -50,7 +53,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
     for step in checkpoint.steps(steps):
         if (folder / "stop").exists() and step.number % 50 == 0:
             break
-        if step.number == group_at:
+        if group_at and step.number >= group_at and own is None:
             own = dist.new_group()
         with step:
             step.loss = train(step.number)

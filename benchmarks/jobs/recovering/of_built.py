@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 import spotelastic as se  # noqa: E402
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
+dist.init_process_group(options.backend)
 time.sleep(options.build)  # what is loaded once for each process
 pauses = work.pauses(options)
 state: dict[str, Any] = {}

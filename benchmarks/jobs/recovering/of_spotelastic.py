@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import spotelastic as se  # noqa: E402
 
-dist.init_process_group("gloo")
+dist.init_process_group(options.backend)
 plain, optimizer = work.build(options.build, compiles=options.compile)
 model = DistributedDataParallel(plain)
 pauses = work.pauses(options)

@@ -10,7 +10,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-dist.init_process_group("gloo")
+dist.init_process_group(options.backend)
 plain, optimizer = work.build(options.build, compiles=options.compile)
 model = DistributedDataParallel(plain)
 world, group = dist.get_world_size(), os.environ["TORCHELASTIC_RESTART_COUNT"]

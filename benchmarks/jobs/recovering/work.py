@@ -31,6 +31,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--pause", type=float, default=0.03, help="seconds of a step on a device")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", default="cpu", help="device of the model")
+    parser.add_argument("--backend", default="gloo", help="of the process group")
     parser.add_argument("--loop", choices=["steps", "restore"], default="steps")
     parser.add_argument("--turns", action="store_true", help="train while `<folder>/turn` says so")
     parsed = parser.parse_args()

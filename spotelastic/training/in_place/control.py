@@ -7,7 +7,7 @@ the main thread by closing the groups, and leaves the rest to it.
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import msgspec
@@ -55,6 +55,7 @@ class Control:
         """Whether the main thread waits for a round."""
         self._order: Enter | None = None
         self._changed = threading.Condition()
+        self._answering = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
         self._socket.settimeout(CONNECT_WITHIN)
@@ -91,6 +92,15 @@ class Control:
                     return order
                 broken = traceback = ""
 
+    @contextlib.contextmanager
+    def unanswered(self) -> Iterator[None]:
+        """Answer the agent after the block alone. It replaces this worker if that takes too long.
+
+        Otherwise questions are answered whatever the main thread does.
+        """
+        with self._answering:
+            yield
+
     def saves_first(self) -> None:
         """Say that this worker rests a little later."""
         self._tell(SavesFirst(self.round))
@@ -120,7 +130,8 @@ class Control:
                 if isinstance(message, Rest):
                     self._wake()
                 else:
-                    self._tell(Present(self.round))
+                    with self._answering:
+                        self._tell(Present(self.round))
 
     def _wake(self) -> None:
         """Wake the main thread until it has noticed."""

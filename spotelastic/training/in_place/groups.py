@@ -150,6 +150,25 @@ class Groups:
             for fd, inode in sockets.items():
                 _shut(fd, inode, how)
 
+    def leave(self) -> None:
+        """Leave all groups, if there are any. A driver may never return from it.
+
+        Raises what torch raises where the device is lost with what was aborted.
+        """
+        with self._lock:  # no other thread closes what is going
+            if self.former is None:
+                self.former = dist.group.WORLD
+            for leave in (dist.destroy_process_group, c10d._abort_process_group):
+                if dist.is_initialized():
+                    with contextlib.suppress(Exception):
+                        leave()
+            # torch names groups by this count, and has not set it back where a group was not
+            # finished. Ranks with other names would wait for each other.
+            c10d._world.group_count = 0
+            self.built.clear()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+
     def make(self, variables: Mapping[str, str]) -> None:
         """Leave all groups, and make the default one anew with the ranks of another round.
 
@@ -157,18 +176,7 @@ class Groups:
         """
         options = self.options
         assert options is not None
-        if self.former is None:
-            self.former = dist.group.WORLD
-        for leave in (dist.destroy_process_group, c10d._abort_process_group):
-            if dist.is_initialized():
-                with contextlib.suppress(Exception):
-                    leave()
-        # torch names groups by this count, and has not set it back where a group was not finished.
-        # Ranks with other names would wait for each other.
-        c10d._world.group_count = 0
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()  # raises where the device is lost with what was aborted
-        self.built.clear()
+        self.leave()
         self.sockets, self.prepares, self.is_closed, self.broken = {}, None, False, ""
         set_variables(variables)
         if self.hook is not None and sys.excepthook.__name__ == _HOOK:
@@ -259,20 +267,27 @@ def _backends() -> set[str]:
 
 
 def _abort_nccl() -> None:
-    """Abort all communicators in one go: aborted one after the other, they wait for each other.
+    """Abort all communicators at once. Each first tells its kernels to end, and then waits for the
+    device. Aborted one after the other, it would wait for kernels that nobody has told yet.
 
-    The groups themselves stay known, so that the script can still ask for its rank.
+    torch brackets aborts as a group of NCCL's for that. It is of no use, because torch makes each
+    abort in a thread of its own, and NCCL's groups are those of a thread.
+
+    The process groups themselves stay known, so that the script can still ask for its rank.
     """
     if not dist.is_initialized() or "nccl" not in _backends():
         return
-    world: Any = dist.group.WORLD
-    backend = world._get_backend(torch.device("cuda"))
-    backend._group_start()
-    names = c10d._world.pg_names
-    for group in sorted(names, key=lambda group: names[group], reverse=True):
-        with contextlib.suppress(RuntimeError):
-            group.abort()
-    backend._group_end()
+    groups = [*c10d._world.pg_map]
+    aborts = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in groups]
+    for abort in aborts:
+        abort.start()
+    for abort in aborts:
+        abort.join()
+
+
+def _abort(group: Any) -> None:
+    with contextlib.suppress(RuntimeError):
+        group.abort()
 
 
 groups = Groups()

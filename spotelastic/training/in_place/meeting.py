@@ -215,6 +215,8 @@ class Meeting:
                     f"from step {order.step} in place"
                 )
             try:
+                with self._control.unanswered():
+                    self._loop.groups.leave()
                 join(self._loop, order.variables, order.step, restores=order.restores)
             except Exception as error:
                 if not (self.asked or self._is_of_groups(error)):

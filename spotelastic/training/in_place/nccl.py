@@ -6,6 +6,11 @@ TORCH_NCCL_ASYNC_ERROR_HANDLING was 0 when the group was made. Then it only note
 groups of this process are made with 0, and what is noted is looked at here: a worker that can rest
 does so, and any other is ended, as torch would have done.
 
+Before it handles an error, the watchdog has what all ranks did written to files (the "flight
+recorder"), and sleeps for a minute meanwhile. It holds a lock then that the next collective needs,
+and a second thread ends the process some minutes later. So that is left out too. Where a collective
+took too long, this process writes the file.
+
 Must never happen: a collective waits for ever that torch would have ended. So groups are made
 that way only in a process that looks, and not in those that its script starts.
 """
@@ -16,18 +21,30 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d_bindings
 from torch.distributed import distributed_c10d as c10d
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 OURS = "SPOTELASTIC_NCCL_ERRORS"
 """Variable that is not empty where the user leaves the errors of NCCL to spotelastic."""
 _DESYNC = ("TORCH_NCCL_DESYNC_DEBUG", "NCCL_DESYNC_DEBUG")
-LOOK_EVERY = 0.5
-"""Seconds. torch itself looks ten times a second; a peer that is lost is told by the agent too."""
+_NOTING = {
+    HANDLING: "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+"""What has a watchdog note errors, and do nothing else."""
+_RECORD, _RECORDS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/tmp/nccl_trace_rank_"
+"""Variable with the beginning of the recorder's file, which the rank's number follows; and what it
+is without.
+"""
+LOOK_EVERY = 0.1
+"""Seconds: as often as torch."""
 
 
 class HasErrors(Protocol):
@@ -55,15 +72,16 @@ def finds_desync() -> bool:
 @contextlib.contextmanager
 def noting_only() -> Iterator[None]:
     """Have torch only note the errors of the groups that are made in the block."""
-    before = os.environ.get(HANDLING)
-    os.environ[HANDLING] = "0"
+    before = {name: os.environ.get(name) for name in _NOTING}
+    os.environ.update(_NOTING)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[HANDLING]
-        else:
-            os.environ[HANDLING] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def backends() -> list[HasErrors]:
@@ -95,7 +113,20 @@ def look(
     while not wait():
         with contextlib.suppress(Exception):
             if error := error_of(found()):
-                told(f"a collective of NCCL failed: {error}")
+                told(f"a collective of NCCL failed: {error}{recorded(error)}")
+
+
+def recorded(error: str) -> str:
+    """Write what this rank did where a collective took too long, and return where it is."""
+    dump = getattr(c10d_bindings, "_dump_nccl_trace", None)
+    if error != "TIMEOUT" or dump is None:
+        return ""
+    path = os.environ.get(_RECORD, _RECORDS) + os.environ.get("RANK", "0")
+    try:
+        Path(path).write_bytes(dump())
+    except (OSError, RuntimeError) as problem:
+        return f" (what this rank did could not be written to {path}: {problem})"
+    return f" (what this rank did is in {path}: read it with torchfrtrace)"
 
 
 def start(told: Callable[[str], None]) -> None:
