@@ -86,7 +86,7 @@ class Accident:
         if place in ("backward", "frozen"):
             list(training.inner.parameters())[4].register_hook(lambda _: self.happens(place))
         if place == "before-vote":
-            register_optimizer_step_pre_hook(lambda *_: self.happens("before-vote"))
+            register_optimizer_step_pre_hook(lambda *_: self.has_exchanged())
         if place == "behind" and number == 1:
             reduce = dist.all_reduce
 
@@ -103,6 +103,11 @@ class Accident:
         """Call it once the Checkpointer has its own hook."""
         if self.place in ("after-vote", "behind"):
             register_optimizer_step_pre_hook(lambda *_: self.happens(self.place))
+
+    def has_exchanged(self) -> None:
+        if DEVICE == "cuda":  # which has only been told to
+            torch.cuda.synchronize()
+        self.happens("before-vote")
 
     def happens(self, place: str) -> None:
         if self.is_victim and self.step == AT and place == self.place:

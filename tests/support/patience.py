@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 PATIENT = 180.0 if os.environ.get("SPOTELASTIC_LOCAL_CONDITIONS") else 90.0
-"""Seconds. A machine may have other things to do, too. And an account that loses events is looked at
-once a minute, so that two of them cost two minutes.
+"""Seconds. A machine may have other things to do, too. And an account that loses events is looked
+at once a minute, so that two of them cost two minutes.
 """
 
 

@@ -2,8 +2,8 @@
 
     python train_in_place.py FOLDER STEPS STEP_TIME [GROUP_AT]
 
-Each process makes a process group of its own at its first step from GROUP_AT on, which no process can
-take to another round.
+Each process makes a process group of its own at its first step from GROUP_AT on. No process can
+take that to another round.
 
 Each process appends "<monotonic seconds> <step> <world> <pid> <sum of parameters>" to
 FOLDER/<node>.steps. The loss is the mean over a global batch of 24 rows that depends on the step
