@@ -22,7 +22,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -267,18 +267,22 @@ def _backends() -> set[str]:
 
 
 def _abort_nccl() -> None:
+    """The process groups themselves stay known, so that the script can still ask for its rank."""
+    if dist.is_initialized() and "nccl" in _backends():
+        abort_all([*c10d._world.pg_map])
+
+
+def abort_all(groups: Sequence[Any]) -> None:
     """Abort all communicators at once. Each first tells its kernels to end, and then waits for the
     device. Aborted one after the other, it would wait for kernels that nobody has told yet.
 
     torch brackets aborts as a group of NCCL's for that. It is of no use, because torch makes each
     abort in a thread of its own, and NCCL's groups are those of a thread.
-
-    The process groups themselves stay known, so that the script can still ask for its rank.
     """
-    if not dist.is_initialized() or "nccl" not in _backends():
-        return
-    groups = [*c10d._world.pg_map]
-    aborts = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in groups]
+    aborts = [
+        threading.Thread(target=_abort, args=(group,), name="abort", daemon=True)
+        for group in groups
+    ]
     for abort in aborts:
         abort.start()
     for abort in aborts:

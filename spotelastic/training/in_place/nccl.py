@@ -47,6 +47,10 @@ LOOK_EVERY = 0.1
 """Seconds: as often as torch."""
 
 
+Dump = Callable[[], bytes]
+"""Returns what torch's flight recorder has."""
+
+
 class HasErrors(Protocol):
     """A backend of a process group."""
 
@@ -105,6 +109,7 @@ def look(
     told: Callable[[str], None],
     found: Callable[[], Iterable[HasErrors]],
     wait: Callable[[], bool],
+    dump: Dump | None = None,
 ) -> None:
     """Tell of errors for as long as `wait` returns False. It waits until the next look.
 
@@ -113,12 +118,11 @@ def look(
     while not wait():
         with contextlib.suppress(Exception):
             if error := error_of(found()):
-                told(f"a collective of NCCL failed: {error}{recorded(error)}")
+                told(f"a collective of NCCL failed: {error}{recorded(error, dump)}")
 
 
-def recorded(error: str) -> str:
+def recorded(error: str, dump: Dump | None) -> str:
     """Write what this rank did where a collective took too long, and return where it is."""
-    dump = getattr(c10d_bindings, "_dump_nccl_trace", None)
     if error != "TIMEOUT" or dump is None:
         return ""
     path = os.environ.get(_RECORD, _RECORDS) + os.environ.get("RANK", "0")
@@ -132,7 +136,8 @@ def recorded(error: str) -> str:
 def start(told: Callable[[str], None]) -> None:
     """Begin to look, for as long as the process lives."""
     never = threading.Event()
-    arguments = (told, backends, lambda: never.wait(LOOK_EVERY))
+    dump = getattr(c10d_bindings, "_dump_nccl_trace", None)
+    arguments = (told, backends, lambda: never.wait(LOOK_EVERY), dump)
     threading.Thread(target=look, args=arguments, name="nccl-errors", daemon=True).start()
 
 

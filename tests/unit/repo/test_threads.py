@@ -45,6 +45,7 @@ MINDED = {
 }
 """By name, who ends in a defined way when the thread does."""
 HARMLESS = {
+    "abort": "its only work is one abort, for which its caller waits",
     "certificate": "its loop takes every error, and looks again",
     "dump": "its only work is one archive; what goes wrong is logged",
     "environment": "its loop takes every error, and renews again",

@@ -1,13 +1,16 @@
 """Errors of NCCL end a step or a process, and torch ends neither.
 
-There is no GPU here: what torch notes of a collective is handed in.
+There is no GPU here: what torch notes of a collective is handed in. On a GPU,
+`tests/support/devices.py` has the same as real losses.
 """
 
 import faulthandler
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ErrorType
 
 from spotelastic.training.in_place import nccl, watching
-from spotelastic.training.in_place.groups import Groups, Options
+from spotelastic.training.in_place.groups import Groups, Options, abort_all
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
@@ -87,6 +90,58 @@ def test_torch_only_notes_errors_of_groups_that_are_looked_at(
     """What the script starts itself is not looked at, so that torch has to end it."""
     monkeypatch.delenv(HANDLING, raising=False)
     assert in_a_fork(lambda: probe(variables)) == (0, f"{while_made} {while_made} {later}")
+
+
+WAITS = ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
+
+
+def test_torch_does_not_wait_for_a_record_while_others_wait_for_this_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread would sleep for a minute, with a lock that the next collective needs."""
+    monkeypatch.delenv(WAITS[0], raising=False)
+    monkeypatch.setenv(WAITS[1], "15000")
+    with nccl.noting_only():
+        assert [os.environ[name] for name in WAITS] == ["0", "0"]
+    assert [os.environ.get(name) for name in WAITS] == [None, "15000"]
+
+
+def test_what_a_rank_did_is_written_where_a_collective_took_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{tmp_path}/rank_")
+    told: list[str] = []
+    for error in ErrorType.COMM_ERROR, ErrorType.TIMEOUT:
+        left = iter([False, True])
+        nccl.look(told.append, lambda e=error: [Noted(e)], left.__next__, lambda: b"steps")
+    assert told[0] == "a collective of NCCL failed: COMM_ERROR"
+    assert told[1].startswith("a collective of NCCL failed: TIMEOUT (what this rank did is in ")
+    assert [*tmp_path.iterdir()] == [tmp_path / "rank_3"]
+    assert (tmp_path / "rank_3").read_bytes() == b"steps"
+    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", f"{tmp_path}/gone/rank_")
+    assert "could not be written" in nccl.recorded("TIMEOUT", lambda: b"steps")
+    assert nccl.recorded("TIMEOUT", None) == ""  # a torch without NCCL
+
+
+class Waits:
+    """A group whose abort waits until all others have begun, as for kernels of theirs."""
+
+    def __init__(self, others: threading.Barrier) -> None:
+        self._others = others
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self._others.wait(60)
+        self.is_aborted = True
+
+
+def test_communicators_are_aborted_at_once() -> None:
+    """Aborted one after the other, the first waits for kernels of the second."""
+    barrier = threading.Barrier(3)
+    waiting = [Waits(barrier) for _ in range(3)]
+    abort_all(waiting)
+    assert all(group.is_aborted for group in waiting)
 
 
 def test_what_torch_has_noted_is_told() -> None:
