@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.devices import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
 STEPS, SAVED, AT, TARGET = 7, 2, 4, 3
@@ -22,7 +23,7 @@ def run(folder: Path, *names: str) -> dict[str, Told]:
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=220,
+        timeout=CASES_WITHIN,
     )
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.devices import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
 STEPS, AT = 6, 3
@@ -25,7 +26,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=220,
+        timeout=CASES_WITHIN,
     )
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
 

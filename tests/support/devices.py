@@ -4,7 +4,7 @@ It is the CPU with gloo. With SPOTELASTIC_TEST_DEVICE=cuda it is a GPU with NCCL
 share:
 
     SPOTELASTIC_TEST_DEVICE=cuda pytest tests/integration/test_in_place.py \\
-        tests/integration/test_built_in_place.py
+        tests/integration/test_built_in_place.py --timeout 900
 """
 
 import os
@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 DEVICE = os.environ.get("SPOTELASTIC_TEST_DEVICE", "cpu")
 BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
+CASES_WITHIN = 800.0 if DEVICE == "cuda" else 220.0
+"""Seconds for all cases of a module. On a GPU each process makes a context."""
 
 
 def begin(number: int, backend: str = BACKEND) -> None:
