@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.devices import CASES_WITHIN
+from support.patience import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
 STEPS, SAVED, AT, TARGET = 7, 2, 4, 3

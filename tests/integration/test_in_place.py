@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.devices import CASES_WITHIN
+from support.patience import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
 STEPS, AT = 6, 3

@@ -14,8 +14,6 @@ import torch.distributed as dist
 
 DEVICE = os.environ.get("SPOTELASTIC_TEST_DEVICE", "cpu")
 BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
-CASES_WITHIN = 800.0 if DEVICE == "cuda" else 220.0
-"""Seconds for all cases of a module. On a GPU each process makes a context."""
 
 
 def begin(number: int, backend: str = BACKEND) -> None:

@@ -10,6 +10,9 @@ PATIENT = 180.0 if os.environ.get("SPOTELASTIC_LOCAL_CONDITIONS") else 90.0
 at once a minute, so that two of them cost two minutes.
 """
 
+CASES_WITHIN = 800.0 if os.environ.get("SPOTELASTIC_TEST_DEVICE") else 220.0
+"""Seconds for all cases of in-place recovery in a module. On a GPU each process makes a context."""
+
 
 def eventually(check: Callable[[], object], what: str = "it") -> None:
     """Waits for what announces itself to nobody."""
