@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import boto3
+from support.account import is_kind
 from support.template import ACCOUNT, REGION
 
 from spotelastic.aws.base.clients import Aws
@@ -15,6 +16,8 @@ from spotelastic.aws.base.names import Names
 from spotelastic.local.iam import evaluation
 from spotelastic.local.iam.authority import Call
 
+GROUP = ":autoScalingGroup:"
+"""Part of the ARN of each Auto Scaling group."""
 DOCUMENT = Path(__file__).parents[2] / "docs/reference/permissions.md"
 
 
@@ -87,10 +90,15 @@ def keeps_to_its_cluster(
 
 
 def came_late(access: evaluation.AccessRequest) -> bool:
-    """Its instance was in no group any more: AWS was ending it on its own, as a test let it do.
-    There is no group's tag then that could permit it, and nothing left to be done."""
+    """Its instance was in no group any more: AWS was ending it on its own, as a test let it do. Or
+    the group itself was gone, which an unkind account shows later. There is no group's tag then
+    that could permit it, and nothing left to be done."""
     ends = access.action == "autoscaling:TerminateInstanceInAutoScalingGroup"
-    return ends and [each.arn for each in access.resources] == ["*"]
+    arns = [each.arn for each in access.resources]
+    if ends and arns == ["*"]:
+        return True
+    gone = [GROUP in each.arn and not each.tags for each in access.resources]
+    return bool(gone) and all(gone) and not is_kind()
 
 
 def of_another(access: evaluation.AccessRequest, name: str) -> evaluation.AccessRequest:
