@@ -267,7 +267,10 @@ def _backends() -> set[str]:
 
 
 def _abort_nccl() -> None:
-    """The process groups themselves stay known, so that the script can still ask for its rank."""
+    """Abort all communicators of this process.
+
+    The process groups themselves stay known, so that the script can still ask for its rank.
+    """
     if dist.is_initialized() and "nccl" in _backends():
         abort_all([*c10d._world.pg_map])
 

@@ -45,8 +45,6 @@ is without.
 """
 LOOK_EVERY = 0.1
 """Seconds: as often as torch."""
-
-
 Dump = Callable[[], bytes]
 """Returns what torch's flight recorder has."""
 
@@ -115,10 +113,14 @@ def look(
 
     A group may end while it is looked at. Whatever that raises, the next look comes.
     """
+    known = ""
     while not wait():
         with contextlib.suppress(Exception):
-            if error := error_of(found()):
-                told(f"a collective of NCCL failed: {error}{recorded(error, dump)}")
+            error = error_of(found())
+            where = recorded(error, dump) if error != known else ""  # once
+            known = error
+            if error:
+                told(f"a collective of NCCL failed: {error}{where}")
 
 
 def recorded(error: str, dump: Dump | None) -> str:
