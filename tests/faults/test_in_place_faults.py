@@ -180,6 +180,27 @@ def test_a_worker_that_freezes_while_it_rests_is_replaced_and_holds_up_nobody(th
 
 
 @pytest.mark.soak
+def test_a_worker_that_a_driver_holds_while_it_leaves_its_group_is_replaced(
+    etcd: EtcdMember, tmp_path: Path
+) -> None:
+    """It has rested, was told of a round, and never enters it. The thread that answers lives."""
+    script = (str(SCRIPT), str(tmp_path), "100000", "0.02")
+    with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="1:4", script=script) as run:
+        for node in ALL:
+            run.add(node)
+        run.trains(*ALL, beyond=run.trains(*ALL).resume.step + 20)
+        pids = {node: run.nodes[node].workers()[0] for node in ("a", "b")}
+        (tmp_path / "b.hangs").touch()
+        vanish(run.nodes.pop("c"))
+        run.trains("a", "b", beyond=made(run, "a")[-1][0] + 40)
+        kept_its_process(run, "a", pids["a"])
+        assert pids["b"] not in run.nodes["b"].workers()
+        told = [entry.data or b"" for entry in run.history.entries]
+        assert any(b"did not answer" in data for data in told)
+        none_was_lost(run)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("event", ["node", "worker"])
 def test_a_run_of_fixed_size_loses_no_step_when_a_node_or_a_worker_is_replaced(
     etcd: EtcdMember, tmp_path: Path, event: str
