@@ -50,5 +50,7 @@ def silent() -> Iterator[str]:
             ended.wait(PATIENT)
 
     with serving(Handler) as server:
-        yield f"http://127.0.0.1:{server.server_port}"
-        ended.set()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            ended.set()

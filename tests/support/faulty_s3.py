@@ -147,6 +147,10 @@ class FaultyS3:
                     return self._again[1]
         return None
 
+    def gave(self, suffix: str, nbytes: int) -> None:
+        with self._lock:
+            self.given[suffix] += nbytes
+
     def ask(self, method: str, path: str, body: bytes, headers: Any) -> http.client.HTTPResponse:
         moves = method == "PUT" and path.partition("?")[0].endswith("/LATEST")
         # One at a time, so that their order is known; and since moto fails to abort an upload
@@ -201,9 +205,9 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
                     return
                 data = data[: fault.keep]
             self.end_headers()
+            if self.command == "GET":  # before who asked may look
+                proxy.gave(urlsplit(self.path).path.rpartition(".")[2], len(data))
             self.wfile.write(data)
-            if self.command == "GET":
-                proxy.given[urlsplit(self.path).path.rpartition(".")[2]] += len(data)
 
         def _refuse(self, status: int) -> None:
             data = f"<Error><Code>{_CODES[status]}</Code><Message>injected</Message></Error>"

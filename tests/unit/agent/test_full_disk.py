@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.output import Output
 from spotelastic.launcher import run, terminal
 from spotelastic.launcher.flags import parse
 
-WITHIN = 10.0
 FULL = Path("/dev/full")
 
 
@@ -25,7 +25,7 @@ def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path, said: l
     try:
         for line in ("one", "two"):
             os.write(worker, f"{line}\n".encode())
-            assert shown.get(timeout=WITHIN) == (4, 0, line)
+            assert shown.get(timeout=PATIENT) == (4, 0, line)
     finally:
         os.close(worker)
         os.close(errors)

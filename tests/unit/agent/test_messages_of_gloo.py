@@ -16,12 +16,12 @@ import torch, torch.distributed as dist
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-dist.all_reduce(torch.ones(1))
-if rank == 1:
-    os._exit(3)
 try:
     dist.all_reduce(torch.ones(1))
-except RuntimeError as error:
+    if rank == 1:
+        os._exit(3)
+    dist.all_reduce(torch.ones(1))
+except RuntimeError as error:  # of the first one, where the peer's end is noticed before it returns
     print(error)
 """
 

@@ -73,7 +73,7 @@ def test_a_daemon_that_no_peer_can_reach_ends(tmp_path: Path) -> None:
         [sys.executable, "-c", DAEMON, *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
     assert done.returncode == 1

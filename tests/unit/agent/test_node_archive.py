@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.event_log.dumper import Dumper
@@ -33,7 +34,6 @@ from spotelastic.store.port import Change, Reset, StoredValue, WatchItem
 KEYS = Keys("run")
 NODE, SECRET, TOKEN, VALUE = "i-0a", 's3cr3t "of" the user', "token-of-the-daemons", "user:pw@db/7"
 KEY = "AKIAIOSFODNN7EXAMPLE"
-WITHIN = 10.0
 
 Sent = queue.SimpleQueue[tuple[str, bytes]]
 
@@ -132,14 +132,14 @@ def test_a_request_is_answered_once_by_the_node_that_is_meant(tmp_path: Path, se
     node = Node(tmp_path, sent)
     node.deliver(Reset((value(KEYS.dump, DumpRequest("before its start")),), 1))
     node.deliver(asked("one"), asked("one", revision=3))
-    assert sent.get(timeout=WITHIN)[0] == f"dumps/one/{NODE}.tar.gz"
+    assert sent.get(timeout=PATIENT)[0] == f"dumps/one/{NODE}.tar.gz"
     node.deliver(asked("of another node", "i-0b", 4), asked("two", NODE, 5))
-    assert sent.get(timeout=WITHIN)[0] == f"dumps/two/{NODE}.tar.gz"
+    assert sent.get(timeout=PATIENT)[0] == f"dumps/two/{NODE}.tar.gz"
     # etcd is back after a while, in which somebody has asked; then again, with the same request.
     for _ in range(2):
         node.deliver(Reset((value(KEYS.dump, DumpRequest("three"), 6),), 6))
     node.deliver(asked("four", revision=7))
-    names = {sent.get(timeout=WITHIN)[0] for _ in range(2)}
+    names = {sent.get(timeout=PATIENT)[0] for _ in range(2)}
     assert names == {f"dumps/{id}/{NODE}.tar.gz" for id in ("three", "four")}
     assert sent.empty() and len(node.told) == 6, "and the agent is told of all of it"
 
@@ -153,13 +153,13 @@ def test_an_agent_that_ends_leaves_an_archive_unless_the_job_succeeded(
     for node in (failed, succeeded):
         with node.dumper, node.log:
             pass
-    name, data = sent.get(timeout=WITHIN)
+    name, data = sent.get(timeout=PATIENT)
     assert name == f"dumps/last/{NODE}.tar.gz"
     assert json.loads(contents(data)["node.json"])["why"] == "the agent has ended"
     assert sent.empty()
     with pytest.raises(RuntimeError), succeeded.dumper:
         raise RuntimeError
-    data = sent.get(timeout=WITHIN)[1]
+    data = sent.get(timeout=PATIENT)[1]
     assert json.loads(contents(data)["node.json"])["why"] == "the agent ended by RuntimeError"
 
 
@@ -168,12 +168,12 @@ def test_what_a_killed_agent_has_written_is_sent_by_the_next_one(
 ) -> None:
     Node(tmp_path, sent)  # its log is not closed
     with Node(tmp_path, sent).dumper:
-        name, data = sent.get(timeout=WITHIN)
+        name, data = sent.get(timeout=PATIENT)
     assert name == f"dumps/last/{NODE}.tar.gz"
     files = contents(data)
     assert json.loads(files["node.json"])["why"] == "the agent before this one was killed"
     assert f"events/agent-{NODE}.events.1" in files
-    sent.get(timeout=WITHIN)
+    sent.get(timeout=PATIENT)
 
 
 def test_trouble_with_the_bucket_is_told_and_no_matter(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from spotelastic_checkpoints import addresses
 from support.node_state import changed
+from support.ports import HOST, held_ports
 from test_agent_decide import NOW, ROUND, decided, local, seen
 
 from spotelastic.agent import actions as do
@@ -32,9 +33,9 @@ def of(listener: socket.socket) -> str:
 
 def test_who_listens_is_there_and_whose_port_is_closed_is_gone(listener: socket.socket) -> None:
     here = of(listener)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        gone = of(other)
-    assert refusing([here, gone]) == {gone}
+    with held_ports(1) as (port,):  # else it may be another program's by then
+        gone = addresses.join(HOST, port)
+        assert refusing([here, gone]) == {gone}
     assert refusing([]) == frozenset()
 
 

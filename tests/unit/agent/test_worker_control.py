@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.agent.in_place.control import ControlEvent, WorkerControl
 from spotelastic.agent.state.events import (
@@ -29,8 +30,6 @@ from spotelastic.model.in_place import (
 )
 from spotelastic.training.in_place.control import Control
 
-WITHIN = 20.0
-
 
 class Agent:
     def __init__(self, path: Path) -> None:
@@ -38,13 +37,13 @@ class Agent:
         self.control = WorkerControl(path, self.heard.put)
 
     def next(self) -> ControlEvent:
-        return self.heard.get(timeout=WITHIN)
+        return self.heard.get(timeout=PATIENT)
 
 
 class Worker:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(WITHIN)
+        self.socket.settimeout(PATIENT)
         self.socket.connect(str(path))
 
     def say(self, message: FromWorker) -> None:

@@ -335,9 +335,10 @@ def test_a_bucket_without_a_spotelastic_is_not_asked_twice(machine: BootingMachi
 def test_a_step_that_hangs_ends_before_the_controller_gives_the_instance_up(
     machine: BootingMachine,
 ) -> None:
-    failed = machine.boots(fault=CommandFault("dnf", 1, "hang"), seconds=720)
+    # It is the first one: each before it would have to succeed within the last second.
+    failed = machine.boots(fault=CommandFault("curl", 1, "hang"), seconds=720)
     assert not failed.runs
-    message = "installation of Python by dnf has failed (tries: 1, exit code: 124)"
+    message = "token of the metadata service has failed (tries: 1, exit code: 124)"
     assert said(failed.console) == message
 
 

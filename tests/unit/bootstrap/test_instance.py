@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from support.begun import begun
 from support.local_cloud import until
+from support.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.security import certificates
@@ -37,10 +39,11 @@ def test_a_certificate_that_up_renews_replaces_the_files(
     aws = Aws("us-east-1")
     files = context.certificate(aws, "/its/own")
     assert files.read() == held("authority", "old key", "old")
-    over = context.keep_fresh(aws, "/its/own", every=0.01)
+    over, thread = begun(lambda: context.keep_fresh(aws, "/its/own", every=0.01))
     try:
         stored = Certificate(*map(pem, ("authority", "new", "new key")))
         until(lambda: files.read() == held("authority", "new key", "new"))
     finally:
         over.set()
+        thread.join(PATIENT)  # it would ask AWS once nothing stands in for it any more
     assert said == ["no answer"]

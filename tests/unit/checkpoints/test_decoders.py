@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.patience import PATIENT
+
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
@@ -52,7 +54,11 @@ for number in range(60):
 
 def test_threads_that_meet_a_type_for_the_first_time_at_once_get_its_value() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=PATIENT,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.cli import main as main_module
 
@@ -36,7 +37,7 @@ def spotelastic(
         env=ENVIRONMENT | ({"SPOTELASTIC_HOME": str(home)} if home else {}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
 
@@ -62,7 +63,7 @@ def in_one_process(*lines: tuple[str, ...]) -> list[subprocess.CompletedProcess[
     """Each process spends half a second before it does anything."""
     command = [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps(lines)]
     done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENT, check=False
     )
     assert done.returncode == 0, done.stderr
     return [subprocess.CompletedProcess(*told) for told in json.loads(done.stdout)]
@@ -84,7 +85,7 @@ def test_a_shell_completes_commands_and_flags(typed: str, offered: list[str]) ->
     }
     program = Path(sys.executable).with_name("spotelastic")
     told = subprocess.run(
-        [program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [program], env=environment, capture_output=True, text=True, timeout=PATIENT, check=True
     )
     assert told.stdout.split() == offered
 
@@ -272,7 +273,11 @@ def test_a_low_limit_of_open_files_is_raised_or_told(hard: int, code: int, tmp_p
     script.touch()
     limited = LIMITED.format(hard=hard, script=str(script))
     done = subprocess.run(
-        [sys.executable, "-c", limited], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", limited],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENT,
     )
     assert done.returncode == code
     told = "spotelastic: this process may open 100 files: a run needs 256 (ulimit -n)\n"
@@ -296,7 +301,7 @@ def test_a_machine_without_a_free_port_is_told_in_one_line(tmp_path: Path) -> No
     script.touch()
     code = NO_PORT.format(script=str(script))
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENT
     )
     assert done.returncode == 2
     assert re.fullmatch("spotelastic: Address already in use: no port is free .*\n", done.stderr)

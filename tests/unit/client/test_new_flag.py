@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import PATIENT
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,7 +81,7 @@ def run(copy: Path, cwd: Path, *args: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENT,
     ).stdout
 
 

@@ -20,12 +20,21 @@ def agenda() -> Iterator[Agenda]:
 
 def test_tasks_run_in_order_of_time_and_then_of_asking(agenda: Agenda) -> None:
     done: list[str] = []
-    over = threading.Event()
+    begun, go_on, over = (threading.Event() for _ in range(3))
+
+    def wait() -> None:
+        """So that all are asked for before the next one is chosen."""
+        begun.set()
+        assert go_on.wait(PATIENT)
+
+    agenda.soon(wait)
+    assert begun.wait(PATIENT)
     now = time.time()
     agenda.at(now + 0.2, over.set)
     agenda.at(now + 0.1, lambda: done.append("third"))
     agenda.at(now - 1, lambda: done.append("first"))
     agenda.at(now - 1, lambda: done.append("second"))
+    go_on.set()
     assert over.wait(PATIENT)
     assert done == ["first", "second", "third"]
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.clock import unbroken
 from spotelastic.errors import Unavailable, UsageError
@@ -21,7 +22,6 @@ KEYS = Keys("r")
 SETTINGS = Settings(1, 2)
 MEMBERS = tuple(Member(name, f"inc-{name}", slot, "", "", 1) for slot, name in enumerate("ab"))
 FULL = Round(1, "r1", "started", MEMBERS, "start", "", store="10.0.0.1:5")
-WITHIN = 10.0
 DEADLINE = 3600 + 600.0
 """Ten minutes after the clock is looked at first."""
 
@@ -67,9 +67,9 @@ def test_a_spare_waits_while_the_round_is_full(
     store.put(KEYS.round, encode(FULL))
     with ThreadPoolExecutor(1) as threads:
         joined = threads.submit(spare.join, "", DEADLINE)
-        assert clock.looked.wait(WITHIN)
+        assert clock.looked.wait(PATIENT)
         store.put(KEYS.job, encode(Job("succeeded", 0.0)))
-        assert joined.result(WITHIN) is None
+        assert joined.result(PATIENT) is None
 
 
 def test_a_node_that_has_a_place_gives_up_at_the_deadline(

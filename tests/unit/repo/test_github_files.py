@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.patience import PATIENT
 
 import spotelastic
 
@@ -30,7 +31,7 @@ WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
 def test_they_follow_the_schemas(schema: str, files: list[Path]) -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
     done = subprocess.run(
-        [*checker, *map(str, files)], capture_output=True, text=True, check=False, timeout=60
+        [*checker, *map(str, files)], capture_output=True, text=True, check=False, timeout=PATIENT
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

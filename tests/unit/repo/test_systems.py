@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from support import mac
+from support.patience import PATIENT
 
 import spotelastic
 from spotelastic.aws.artifacts import wheel
@@ -148,7 +149,11 @@ with Path({str(tmp_path / "model.safetensors")!r}).open("wb") as file:
 
 def test_windows_leads_to_wsl_in_one_line() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WINDOWS], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", WINDOWS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENT,
     )
     line = "spotelastic does not run on Windows itself: install WSL (`wsl --install`)"
     assert done.returncode == 2
@@ -178,7 +183,7 @@ def test_what_make_cannot_do_on_a_mac_is_told_before_it_begins(target: str, tmp_
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENT,
     )
     assert done.returncode == 2
     assert done.stdout == "this needs Linux, and this is Darwin: see make help\n"

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from support.patience import PATIENT
+
 
 def test_torch_takes_neither_grpc_nor_a_thread_along() -> None:
     """The zygote preloads these, and is forked."""
@@ -15,4 +17,4 @@ heavy = [name for name in sys.modules if name.partition(".")[0] in ("grpc", "pye
 assert not heavy, heavy
 assert threading.active_count() == 1
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENT)

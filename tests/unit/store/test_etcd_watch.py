@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import grpc
-import pytest
 from pyetcd import etcdrpc as rpc
+from support.patience import PATIENT
 from support.sinks import Recorder
 
 from spotelastic.store.etcd_watch import EtcdWatch
 from spotelastic.store.members import Members
-
-pytestmark = pytest.mark.timeout(30)
 
 
 class Stream:
@@ -29,7 +27,7 @@ class Stream:
     def __iter__(self) -> Iterator[Any]:
         yield from self._responses
         if not self._breaks:
-            self._cancelled.wait(20)
+            self._cancelled.wait(PATIENT)
         raise grpc.RpcError
 
 

@@ -75,9 +75,9 @@ def test_a_torch_that_is_never_imported_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_never_answers_is_sick(tmp_path: Path) -> None:
+    # At once: the time for the next one counts from each line.
     lines = """
-    echo '{"devices": 2, "cuda": true}'
-    echo '{"device": "cuda:0", "wrong": ""}'
+    printf '%s\\n' '{"devices": 2, "cuda": true}' '{"device": "cuda:0", "wrong": ""}'
     exec sleep 600
     """
     found = check(stand_in(tmp_path, lines), os.environ, 2, work_within=0.3)

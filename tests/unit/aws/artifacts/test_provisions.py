@@ -17,6 +17,7 @@ from threading import Thread
 from typing import IO
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
@@ -90,7 +91,7 @@ def test_the_wheel_is_this_installation_whole_and_always_the_same(tmp_path: Path
         env=environment,
         cwd=tmp_path,
         check=False,
-        timeout=60,
+        timeout=PATIENT,
     )
     package = tmp_path / "spotelastic"
     told = f"{package}/__init__.py {package}/_infra/cluster.yaml spotelastic.cli.main:main\n"

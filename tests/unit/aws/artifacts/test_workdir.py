@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.aws.artifacts.code_archive import pack, unpack
 from spotelastic.client.config import config_file
@@ -95,9 +96,9 @@ def test_what_is_tracked_is_not_ignored(tmp_path: Path) -> None:
         },
     )
     git = ("git", "-C", str(folder))
-    subprocess.run([*git, "init", "-q"], check=True, timeout=20)
-    subprocess.run([*git, "add", "-f", "."], check=True, timeout=20)
-    subprocess.run([*git, "rm", "-q", "--cached", "sub/new.pt"], check=True, timeout=20)
+    subprocess.run([*git, "init", "-q"], check=True, timeout=PATIENT)
+    subprocess.run([*git, "add", "-f", "."], check=True, timeout=PATIENT)
+    subprocess.run([*git, "rm", "-q", "--cached", "sub/new.pt"], check=True, timeout=PATIENT)
     (folder / "sub/removed.pt").unlink()
     assert names(folder) == [
         ".gitignore",
@@ -147,7 +148,7 @@ FORMS = {
 def test_rules_are_read_as_git_reads_them(tmp_path: Path, form: str, repository: bool) -> None:
     write(tmp_path, {".gitignore": FORMS[form], "secret.pem": "", "a/secret.pem": "", "a/b": ""})
     if repository:
-        subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True, timeout=20)
+        subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True, timeout=PATIENT)
     assert names(tmp_path) == [".gitignore", "a/b"]
 
 
@@ -167,7 +168,7 @@ def test_patterns_count_wherever_git_looks_for_them(
     settings = write(tmp_path / "home", {"git/ignore": "own.key\n"})
     monkeypatch.setenv("XDG_CONFIG_HOME", str(settings))
     for repository in (folder, folder / "sub"):
-        subprocess.run(["git", "-C", str(repository), "init", "-q"], check=True, timeout=20)
+        subprocess.run(["git", "-C", str(repository), "init", "-q"], check=True, timeout=PATIENT)
     with (folder / ".git/info/exclude").open("a") as exclude:
         exclude.write("clone.key\n")
     with (folder / "sub/.git/info/exclude").open("a") as exclude:
@@ -189,7 +190,7 @@ def test_without_git_the_clones_own_patterns_still_count(
 def test_a_folder_that_is_ignored_as_a_whole_is_still_shipped(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "out/\n*.pem\n", "out/a.py": "", "out/.gitignore": "b\n"})
     write(tmp_path, {"out/b": ""})
-    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True, timeout=20)
+    subprocess.run(["git", "-C", str(tmp_path), "init", "-q"], check=True, timeout=PATIENT)
     assert names(tmp_path / "out") == [".gitignore", "a.py"]
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 from support.template import CLUSTER, PARTITIONS, arn, policies
 
 from spotelastic.aws.base.infra_files import boot_script, infra
@@ -19,7 +20,7 @@ def test_the_templates_are_clean_in_every_partition() -> None:
     templates = (str(infra(name)) for name in ("cluster.yaml", "network.yaml"))
     command = [str(Path(sys.executable).with_name("cfn-lint")), *templates]
     command += ["--regions", *PARTITIONS]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENT)
     assert (found.returncode, found.stdout) == (0, "")
 
 
@@ -30,7 +31,7 @@ def test_the_boot_script_fits_a_parameter_and_ends_in_a_unit_that_runs_spotelast
     assert text.splitlines()[-1].startswith(b". ") and text.endswith(b'/install.sh"\n')
     assert "systemctl enable --now spotelastic\n" in infra("boot/install.sh").read_text()
     assert "/bin/spotelastic boot\n" in infra("boot/spotelastic.service").read_text()
-    subprocess.run(["bash", "-n"], input=text, check=True, timeout=10)
+    subprocess.run(["bash", "-n"], input=text, check=True, timeout=PATIENT)
 
 
 def test_members_have_fixed_addresses_in_subnets_of_their_own() -> None:

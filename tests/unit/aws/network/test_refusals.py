@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from botocore import exceptions
 from support.fake_aws import Answer, Pages, fake_aws, refusal
+from support.patience import PATIENT
 
 from spotelastic.aws.base.clients import Rejected, SignedOut, calling
 from spotelastic.aws.network import cloudformation
@@ -176,7 +177,7 @@ def test_a_profile_that_asks_for_a_code_without_a_terminal_ends_in_one_line(
         start_new_session=True,  # getpass asks at the terminal of the session, if there is one
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
     assert ended.returncode == 2

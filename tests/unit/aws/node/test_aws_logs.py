@@ -114,6 +114,8 @@ class Service:
         self.streams: dict[str, list[str]] = {}
         self.calls = 0
         self.failed, self.arrived = Event(), Event()
+        self.asked, self.answers = Event(), Event()
+        self.answers.set()
 
     def create_log_stream(self, *, logGroupName: str, logStreamName: str) -> None:
         assert logStreamName not in self.streams
@@ -123,6 +125,8 @@ class Service:
         self, *, logGroupName: str, logStreamName: str, logEvents: list[dict[str, Any]]
     ) -> dict[str, Any]:
         self.calls += 1
+        self.asked.set()
+        assert self.answers.wait(PATIENT)
         if self.failures:
             self.failures -= 1
             self.failed.set()
@@ -146,7 +150,7 @@ def test_lines_arrive_by_stream_and_in_order() -> None:
         shipper.write("n/rank-0", f"line {number}")
     shipper.write("n/rank-1", "other")
     shipper.write("n/rank-1", "  ")
-    shipper.close()
+    shipper.close(PATIENT)
     assert service.streams == {
         "n/rank-0": [f"line {number}" for number in range(5)],
         "n/rank-1": ["other"],
@@ -159,7 +163,7 @@ def test_what_could_not_be_sent_is_sent_later_and_first() -> None:
     shipper.write("n/rank-0", "before")
     assert service.failed.wait(PATIENT)
     shipper.write("n/rank-0", "after")
-    shipper.close()
+    shipper.close(PATIENT)
     assert service.streams == {"n/rank-0": ["before", "after"]}
 
 
@@ -169,7 +173,7 @@ def test_a_line_that_is_too_long_arrives_in_pieces() -> None:
     text = "語" * 100_000
     shipper.write("n/rank-0", text)
     shipper.write("n/rank-0", "a file name: \udcff")
-    shipper.close()
+    shipper.close(PATIENT)
     *cut, last = service.streams["n/rank-0"]
     assert "".join(cut) == text
     assert last == "a file name: ?"
@@ -186,7 +190,7 @@ def test_lines_that_are_refused_for_good_are_told_once_and_hold_up_no_others(
     assert service.failed.wait(PATIENT)
     shipper.write("n/rank-0", "bad again")
     shipper.write("n/rank-0", "good at last")
-    shipper.close()
+    shipper.close(PATIENT)
     expected = [f"good {number}" for number in range(100) if number not in (17, 18, 99)]
     assert service.streams == {"n/rank-0": [*expected, "good at last"]}
     (told,) = [record.message for record in caplog.records]
@@ -196,12 +200,16 @@ def test_lines_that_are_refused_for_good_are_told_once_and_hold_up_no_others(
 
 def test_a_stream_of_which_every_line_is_refused_ends_the_search_for_others() -> None:
     service = Service(refused="bad", code="InvalidParameterException")
+    service.answers.clear()  # so that those that are refused are sent together
     shipper = LogShipper(fake_aws(logs=service), "group")
+    shipper.write("n/rank-1", "good")
+    assert service.asked.wait(PATIENT)
     for number in range(4000):
         shipper.write("n/rank-0", f"bad {number}")
-    shipper.write("n/rank-1", "good")
+    shipper.write("n/rank-1", "good as well")
+    service.answers.set()
     shipper.close(PATIENT)
-    assert service.streams == {"n/rank-0": [], "n/rank-1": ["good"]}
+    assert service.streams == {"n/rank-0": [], "n/rank-1": ["good", "good as well"]}
     assert service.calls < 500
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.aws.node import hardware
 from spotelastic.errors import EnvironmentFailure
@@ -31,7 +32,7 @@ def kind(disk: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=PATIENT,
     )
     return found.stdout.strip()
 
@@ -72,7 +73,7 @@ def test_what_comes_from_the_members_address_leaves_by_its_interface() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=PATIENT,
     )
     assert done.returncode == 0, done.stderr
     world, neighbour, *rules = done.stdout.replace("\n    cache", "").splitlines()
@@ -106,7 +107,7 @@ def scratch(there: Path, before: str = "true", **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=PATIENT,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

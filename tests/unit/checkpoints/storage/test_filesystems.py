@@ -154,6 +154,7 @@ def test_what_comes_through_late_is_what_was_to_be_written(
     with hanging("pipe_file") as hold:
         with pytest.raises(StorageUnavailable):
             hasty.put("shard", memoryview(memory))
+        assert hold.reached.wait(PATIENT)
         memory[-1:] = b"2"
     assert hold.done.wait(PATIENT)
     blob = storage.get("shard")
@@ -169,6 +170,7 @@ def test_nothing_is_swapped_while_an_earlier_swap_may_still_come_through(
     with hanging("pipe_file") as hold:
         with pytest.raises(StorageUnavailable):
             hasty.swap("LATEST", b"second", first.etag)
+        assert hold.reached.wait(PATIENT)  # it may have been given up before that
         with pytest.raises(StorageUnavailable):
             hasty.swap("LATEST", b"third", first.etag)
     assert hold.done.wait(PATIENT)
@@ -249,9 +251,10 @@ def test_a_copy_that_was_left_behind_keeps_its_room_until_its_call_ends(
     storage, copies = with_room(tmp_path, 1500)
     hasty = opened(tmp_path, HASTY, copies=copies)
     data = memoryview(bytes(1000))
-    with hanging("pipe_file"):
+    with hanging("pipe_file") as hold:
         with pytest.raises(StorageUnavailable, match="no answer"):
             hasty.put("shard", data)
+        assert hold.reached.wait(PATIENT)
         assert is_free(copies, 500) and not is_free(copies, 501)
         with pytest.raises(StorageUnavailable, match=r"shard: no room within 0\.05 s"):
             hasty.put("shard", data)
@@ -264,10 +267,16 @@ def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty, copies = with_room(tmp_path, LARGE, HASTY)
-    go_on = threading.Event()
-    monkeypatch.setattr(LocalFileOpener, "write", lambda *_: go_on.wait(PATIENT))
-    with pytest.raises(StorageUnavailable):
-        hasty.put("large", memoryview(bytes(LARGE)))
+    reached, go_on = threading.Event(), threading.Event()
+
+    def write(*_: object) -> None:
+        reached.set()
+        assert go_on.wait(PATIENT)
+
+    monkeypatch.setattr(LocalFileOpener, "write", write)
+    while not reached.is_set():  # the file may not be open in time
+        with pytest.raises(StorageUnavailable):
+            hasty.put("large", memoryview(bytes(LARGE)))
     assert not is_free(copies, 1)
     go_on.set()
     eventually(lambda: is_free(copies, LARGE))
@@ -295,9 +304,10 @@ def test_what_is_small_goes_up_beside_calls_that_were_left_behind_with_all_of_th
     copies = Copies(SMALL + 1)
     data = memoryview(bytes(SMALL + 1))
     hasty = opened(tmp_path, HASTY, SMALL + 1, copies)
-    with hanging("pipe_file"):
+    with hanging("pipe_file") as hold:
         with pytest.raises(StorageUnavailable, match="no answer"):
             hasty.put("shard", data)
+        assert hold.reached.wait(PATIENT)
         with pytest.raises(StorageUnavailable, match="no room"):
             hasty.put("shard", data)
         sooner_than_the_call_ends = Limits(answer=PATIENT / 4, part=PATIENT / 4)

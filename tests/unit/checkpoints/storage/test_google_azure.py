@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from obstore.store import MemoryStore
+from obstore.store import GCSStore, MemoryStore
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.google_azure import HangingObstoreStorage, open_google_or_azure
-from spotelastic_checkpoints.storage.limits import Limits
-from spotelastic_checkpoints.storage.obstore_storage import Wording
+from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
+from spotelastic_checkpoints.storage.obstore_storage import Wording, client_options
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
 from spotelastic_checkpoints.storage.port import Storage
@@ -49,10 +49,10 @@ def use_azure(patch: pytest.MonkeyPatch, endpoint: str) -> str:
 @pytest.fixture(params=["google", "azure"])
 def at(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Storage]:
+) -> Callable[..., Storage]:
     """Opens the one or the other at an address."""
 
-    def found(endpoint: str, limits: Limits = HASTY) -> Storage:
+    def found(endpoint: str, limits: Limits = DEFAULT_LIMITS) -> Storage:
         if request.param == "google":
             url = use_gcs(monkeypatch, tmp_path, endpoint)
         else:
@@ -62,9 +62,9 @@ def at(
     return found
 
 
-def test_a_call_without_an_answer_is_given_up(at: Callable[[str], Storage]) -> None:
+def test_a_call_without_an_answer_is_given_up(at: Callable[..., Storage]) -> None:
     with silent() as endpoint:
-        storage = at(endpoint)
+        storage = at(endpoint, HASTY)
         for name, call in CALLS.items():
             with pytest.raises(StorageUnavailable):
                 call(storage)
@@ -72,7 +72,7 @@ def test_a_call_without_an_answer_is_given_up(at: Callable[[str], Storage]) -> N
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_passes_is_waited_out(status: int, at: Callable[[str], Storage]) -> None:
+def test_what_passes_is_waited_out(status: int, at: Callable[..., Storage]) -> None:
     with answering(status) as endpoint:
         storage = at(endpoint)
         for call in CALLS.values():
@@ -81,7 +81,7 @@ def test_what_passes_is_waited_out(status: int, at: Callable[[str], Storage]) ->
 
 
 def test_no_permission_is_refused_with_the_role_that_is_missing(
-    at: Callable[[str], Storage],
+    at: Callable[..., Storage],
 ) -> None:
     with answering(403) as endpoint:
         storage = at(endpoint)
@@ -177,12 +177,19 @@ def test_an_upload_that_is_given_up_neither_ends_nor_keeps_its_memory(
     memory = bytearray(WHOLE + 1)
     with gcs_server() as (endpoint, store):
         url = use_gcs(monkeypatch, tmp_path, endpoint)
-        storage = open_google_or_azure(url, Limits(part=0.01))
-        putting = threading.Thread(target=_fails, args=(storage, memory, told))
-        putting.start()
+        options = client_options(PATIENT)  # a request that is answered too late leaves an upload
+        made = GCSStore.from_url(url, client_options=options, retry_config={"max_retries": 0})
+        storage = HangingObstoreStorage(url, BUCKET, lambda _: made, Wording(), Limits(part=0.01))
+
+        def putting() -> None:
+            while not sent.is_set():  # it may be given up before it has begun
+                _fails(storage, memory, told)
+
+        thread = threading.Thread(target=putting)
+        thread.start()
         assert sent.wait(PATIENT)
-        putting.join(PATIENT)
-        assert not putting.is_alive()
+        thread.join(PATIENT)
+        assert not thread.is_alive()
         memory.clear()  # fails while anything looks at it
         go_on.set()
         eventually(lambda: not store.uploads)

@@ -89,8 +89,7 @@ def test_an_https_endpoint_is_asked_through_a_tunnel(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(str(files.cert), str(files.key))
     monkeypatch.setenv("SSL_CERT_FILE", str(files.cacert))
-    with serving(Object) as origin, http_proxy(origin.server_port) as proxy:
-        origin.socket = context.wrap_socket(origin.socket, server_side=True)
+    with serving(Object, context) as origin, http_proxy(origin.server_port) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"me:p%40ss@{proxy.address}")
         read("https://localhost:1", times=2)
     assert proxy.asked == ["CONNECT localhost:1"], "kept for the next range"
