@@ -224,14 +224,21 @@ def local_types(types: Sequence[str]) -> None:
             raise UsageError(f"--instance-types {name}: there is no such instance type")
 
 
-def room(nodes: int, workers: int, *, folder: Path, shm: Path = Path("/dev/shm")) -> None:
+def room(
+    nodes: int,
+    workers: int,
+    *,
+    folder: Path,
+    shm: Path = Path("/dev/shm"),
+    meminfo: Path = Path("/proc/meminfo"),
+) -> None:
     """Check that this machine has the disk, memory and shared memory that a local cluster needs.
 
     `workers` is the number per node.
     """
     whose = counted(nodes, "local node")
     _room(str(folder), _free(folder), (nodes + CONTROL_NODES) * DISK_PER_NODE, whose)
-    _room("this machine's memory", _free_memory(), nodes * MEMORY_PER_NODE, whose)
+    _room("this machine's memory", _free_memory(meminfo), nodes * MEMORY_PER_NODE, whose)
     _room(
         str(shm), _free(shm), nodes * workers * SHM_PER_WORKER, counted(nodes * workers, "worker")
     )
@@ -244,9 +251,9 @@ def _free(folder: Path) -> int:
         raise EnvironmentFailure(f"{folder} cannot be used: {error.strerror}") from None
 
 
-def _free_memory() -> int:
+def _free_memory(meminfo: Path) -> int:
     """Return the bytes of memory that are available without swapping."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else sys.maxsize
 
 

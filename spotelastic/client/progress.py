@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spotelastic.clock import steady
+from spotelastic.clock import Clock, steady
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
@@ -59,8 +59,9 @@ class FirstStepTimer:
     is known by a loss, a step time or a further step.
     """
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, clock: Clock = steady) -> None:
         self._began = began
+        self._clock = clock
         self._from: int | None = None
         self.is_over = False
         """Whether the first step was seen."""
@@ -73,7 +74,7 @@ class FirstStepTimer:
         if self.is_over or not (further or status.loss is not None or status.step_time):
             return None
         self.is_over = True
-        return FirstStep(steady() - self._began)
+        return FirstStep(self._clock() - self._began)
 
 
 def ended(status: Status) -> bool:

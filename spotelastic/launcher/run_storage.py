@@ -17,7 +17,14 @@ from pathlib import Path, PurePath
 from typing import IO, Protocol
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
-from spotelastic_checkpoints.commit.tenancy import InUse, Tenancy, Tenant, tenant_here
+from spotelastic_checkpoints.commit.tenancy import (
+    PACE,
+    InUse,
+    Tenancy,
+    TenancyPace,
+    Tenant,
+    tenant_here,
+)
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused
 from spotelastic_checkpoints.provenance import (
     Record,
@@ -88,15 +95,22 @@ def storage_url(options: argparse.Namespace) -> str:
 
 @contextmanager
 def claimed(
-    options: argparse.Namespace, storage: str, *, others: Others | None, say: Say
+    options: argparse.Namespace,
+    storage: str,
+    *,
+    others: Others | None,
+    say: Say,
+    pace: TenancyPace = PACE,
 ) -> Iterator[StorageUse]:
     """Hold the storage for this run; without `others` this node is alone.
+
+    `pace` says how long another run that uses it has for its answer.
 
     Raises `UsageError` while another run uses it. If another run takes it later, because this one
     was cut off or suspended for long, this process gets SIGTERM, which ends its node.
     """
     with ExitStack() as stack:
-        yield _Claiming(options, storage, others, say, stack).claim()
+        yield _Claiming(options, storage, others, say, pace, stack).claim()
 
 
 @dataclass(slots=True)
@@ -105,6 +119,7 @@ class _Claiming:
     storage: str
     others: Others | None
     say: Say
+    pace: TenancyPace
     stack: ExitStack
     use: StorageUse = field(default_factory=StorageUse)
 
@@ -161,6 +176,7 @@ class _Claiming:
             mine,
             displaced=self._displaced,
             others_live=lambda: bool(others and others.live()),
+            pace=self.pace,
         )
         self.stack.callback(lambda: tenancy.release(over=self.use.is_over(others)))
         try:

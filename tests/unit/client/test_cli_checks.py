@@ -190,9 +190,11 @@ def test_too_little_room_is_told_with_the_numbers(
 ) -> None:
     free = {tmp_path: 10 * 2**30, Path("/dev/shm"): 64 * 2**20}
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[path]))
-    validation.room(1, 1, folder=tmp_path)
+    meminfo = tmp_path / "meminfo"  # in place of what this machine has left just now
+    meminfo.write_text("MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n")
+    validation.room(1, 1, folder=tmp_path, meminfo=meminfo)
     with pytest.raises(EnvironmentFailure, match=r"/dev/shm has 64 MiB free, 4 workers need 256"):
-        validation.room(4, 1, folder=tmp_path)
+        validation.room(4, 1, folder=tmp_path, meminfo=meminfo)
     free[tmp_path] = 100 * 2**20
     with pytest.raises(EnvironmentFailure, match=r"100 MiB free, 4 local nodes need 700 MiB"):
         validation.room(4, 1, folder=tmp_path)

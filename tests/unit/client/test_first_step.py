@@ -3,7 +3,6 @@
 import pytest
 
 from spotelastic.client.progress import FirstStepTimer
-from spotelastic.clock import steady
 from spotelastic.model.progress import NodeStatus, Status
 
 NODE = NodeStatus("i-1", "worker", "training", "us-east-1a", "10.0.0.1", (0,))
@@ -34,7 +33,7 @@ PENDING = Status("train", "pending", 0.0)
 def test_it_is_told_once_when_this_cluster_has_made_one(
     statuses: tuple[Status, ...], told_at: int | None
 ) -> None:
-    timer = FirstStepTimer(steady() - 96.0)
+    timer = FirstStepTimer(4.0, clock=lambda: 100.0)
     told = [timer.feed(status) for status in statuses]
     at = [number for number, step in enumerate(told) if step is not None]
     assert at == ([] if told_at is None else [told_at])

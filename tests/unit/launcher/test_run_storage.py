@@ -1,13 +1,16 @@
 """Which run uses a storage folder, and what the next one is told of it."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import provenance
 from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.tenancy import TenancyPace
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
+from support.patience import PATIENT
 from support.s3 import s3_endpoint, use_s3
 
 from spotelastic.clock import steady
@@ -19,6 +22,8 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
 
 __all__ = ["s3_endpoint"]
+claimed = partial(run_storage.claimed, pace=TenancyPace(answer_within=PATIENT))
+"""By whom no run that lives is taken for dead, however slowly it answers."""
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -33,7 +38,7 @@ def run(
 ) -> list[str]:
     said: list[str] = []
     options = parse(args, {})
-    with run_storage.claimed(options, str(storage), others=others, say=said.append) as use:
+    with claimed(options, str(storage), others=others, say=said.append) as use:
         use.ended(code)
     return said
 
@@ -48,11 +53,11 @@ def trained(storage: Path | str, step: int) -> None:
 def test_two_living_runs_do_not_share_a_storage(storage: str) -> None:
     one, other = parse(["a.py", "--steps", "40"], {}), parse(["b.py"], {})
     elsewhere = OtherNodes(MemoryStore(steady), "default", ("a:1",))
-    with run_storage.claimed(one, storage, others=None, say=print):
+    with claimed(one, storage, others=None, say=print):
         for others in (None, elsewhere):
             with (
                 pytest.raises(UsageError, match=r"another run \(a.py --steps 40, begun .* pid"),
-                run_storage.claimed(other, storage, others=others, say=print),
+                claimed(other, storage, others=others, say=print),
             ):
                 pytest.fail("both have it")
     assert run(storage, "b.py") == [], "it is free again, and nothing is in it"
@@ -62,16 +67,14 @@ def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
     options, said = parse(["a.py"], {}), list[str]()
     etcd = MemoryStore(steady)
     one, other = (OtherNodes(etcd, "default", (at,)) for at in ("a:1", "b:1"))
-    with run_storage.claimed(options, storage, others=one, say=said.append):
+    with claimed(options, storage, others=one, say=said.append):
         etcd.put(Keys("default").live("one"), b"")
-        with run_storage.claimed(
-            parse(["--fresh", "a.py"], {}), storage, others=other, say=said.append
-        ):
+        with claimed(parse(["--fresh", "a.py"], {}), storage, others=other, say=said.append):
             assert said == ["--fresh has no effect: the run has already begun"]
             for stranger in (None, OtherNodes(MemoryStore(steady), "default", ("c:1",))):
                 with (
                     pytest.raises(UsageError, match="another run"),
-                    run_storage.claimed(options, storage, others=stranger, say=print),
+                    claimed(options, storage, others=stranger, say=print),
                 ):
                     pytest.fail("another run has it")
 
@@ -115,7 +118,7 @@ def test_fresh_leaves_what_others_see_too_where_it_is(storage: str) -> None:
 
 
 def test_fresh_takes_nothing_from_a_run_that_lives(storage: str) -> None:
-    with run_storage.claimed(parse(["a.py"], {}), storage, others=None, say=print):
+    with claimed(parse(["a.py"], {}), storage, others=None, say=print):
         trained(storage, 7)
         with pytest.raises(UsageError, match="another run"):
             run(storage, "--fresh", "b.py")
