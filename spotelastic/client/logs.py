@@ -133,6 +133,9 @@ def tail(
                 if lifecycle.find(cluster.name, cluster.aws) is None:
                     until = steady()
             runs = not ended
+        # Asked before the look, which whoever takes the lines may hold up: the last one begins when
+        # all lines may be there.
+        last = steady() >= until
         for line in output.lines(begin, since):
             if line.id in seen:
                 continue
@@ -145,7 +148,7 @@ def tail(
         if note is not None and not looked and not any_shown:
             _check(cluster, wanted, _writers(output, its), follow=follow, note=note)
         looked = True
-        if steady() >= until:
+        if last:
             return
         threading.Event().wait(polling.every)
 

@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.etcd import etcd_member, etcd_store, no_leftover_threads, prefix
+from support.patience import PATIENT
 from support.s3 import s3_endpoint
 
 from spotelastic.clock import steady
@@ -18,6 +19,6 @@ def store(request: pytest.FixtureRequest, etcd_member: EtcdMember) -> Iterator[S
     if request.param == "memory":
         made: Store = MemoryStore(steady)
     else:
-        made = EtcdStore([etcd_member.endpoint], timeout=5.0)
+        made = EtcdStore([etcd_member.endpoint], timeout=PATIENT)
     yield made
     made.close()

@@ -5,13 +5,13 @@ import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
-from support.etcd import EtcdMember
+from support.etcd import EtcdMember, wait_until
 from support.proxy import Proxy
 from support.sinks import Recorder
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.port import Compare, Put, WatchItem
+from spotelastic.store.port import Compare, Put, StoredValue, WatchItem
 
 pytestmark = pytest.mark.usefixtures("no_leftover_threads")
 
@@ -34,19 +34,32 @@ def test_an_endpoint_that_accepts_and_says_nothing_is_left(
                 assert store.endpoint == etcd_member.endpoint
 
 
+def answered(store: EtcdStore, key: str) -> StoredValue | None:
+    """At last: a machine with much to do may take longer than the second of such a store."""
+    found: list[StoredValue | None] = []
+
+    def asked() -> bool:
+        with contextlib.suppress(Unavailable):
+            found.append(store.get(key))
+        return bool(found)
+
+    wait_until(asked, "the store answers")
+    return found[0]
+
+
 def test_a_store_that_is_cut_off_says_so_and_recovers(
     etcd_store: EtcdStore, proxy: Proxy, prefix: str
 ) -> None:
     with contextlib.closing(EtcdStore([proxy.endpoint], timeout=1)) as cut_off:
-        made = cut_off.put(prefix + "a", b"1")
+        made = etcd_store.put(prefix + "a", b"1")
+        assert answered(cut_off, prefix + "a") is not None
         proxy.cut()
         with pytest.raises(Unavailable):
             cut_off.commit((Compare(prefix + "a", "modified", made),), (Put(prefix + "a", b"2"),))
         with pytest.raises(Unavailable):
             cut_off.get(prefix + "a")
         proxy.heal()
-        value = cut_off.get(prefix + "a")
-        assert value == etcd_store.get(prefix + "a")
+        assert answered(cut_off, prefix + "a") == etcd_store.get(prefix + "a")
 
 
 def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(
@@ -66,15 +79,16 @@ def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(
         watcher.watch(prefix, sink)
         seen.wait(lambda seen: seen.resets)
         proxy.cut()
-        seen.wait(lambda seen: seen.health == [False])
+        seen.wait(lambda seen: seen.health[-1:] == [False])
+        before = len(seen.resets)
         history = [str(number).encode() for number in range(2500)]
         for data in history:
             etcd_store.put(prefix + "a", data.ljust(2000))
         proxy.heal()
-        seen.wait(lambda seen: seen.health[:3] == [False, True, False])
+        seen.wait(lambda seen: not cuts and seen.health[-1:] == [False])
         first = len(seen.changes)
         proxy.heal()
         seen.wait(lambda seen: len(seen.changes) == len(history))
         assert first < len(history)
         assert [(data or b"").rstrip() for _, data in seen.told] == history
-        assert len(seen.resets) == 1
+        assert len(seen.resets) == before

@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 from support.etcd import wait_until
+from support.patience import PATIENT
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.port import Store
@@ -12,7 +13,7 @@ from spotelastic.store.session import Keeper, Lost, Session
 
 pytestmark = pytest.mark.usefixtures("no_leftover_threads")
 
-LONG = 15.0
+LONG = PATIENT
 
 
 @pytest.fixture

@@ -46,12 +46,12 @@ def test_a_worker_that_dies_while_saving_leaves_its_last_whole_save(
     tmp_path: Path, stage: str
 ) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
         node.begin(round_info("r1", 0, ["n0"], 1, epoch))
         assert node.spawn("r1", 0, (1, 1), steps=2, die_at="") == 0
         node.agent.end()
         node.begin(
-            round_info("r2", 0, ["n0"], 1, node.agent.claim("test", timeout=10).epoch,
+            round_info("r2", 0, ["n0"], 1, node.agent.claim("test", timeout=PATIENT).epoch,
                        lineage=[Branch("r1", 2)])
         )  # fmt: skip
         assert node.spawn("r2", 0, (1, 1), steps=1, die_at=stage) == -9
@@ -73,7 +73,7 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
     tmp_path: Path, stage: str
 ) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
         node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
         plan = plan_of(1, 1)
         worker = Worker(str(node.socket), "r1", 0, 0, plan)
@@ -88,7 +88,7 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         with suppress(DaemonUnavailable):
             node.start(die_at=stage)
             if stage == "epoch-claimed":
-                node.agent.claim("test", timeout=10)
+                node.agent.claim("test", timeout=PATIENT)
             worker.save(5, due=True)
         eventually(node.died)
         node.agent.close()
@@ -96,7 +96,9 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         assert max(between) >= max(before)
 
         node.start()
-        epoch = node.agent.claim("test", timeout=10).epoch if stage == "epoch-claimed" else epoch
+        epoch = (
+            node.agent.claim("test", timeout=PATIENT).epoch if stage == "epoch-claimed" else epoch
+        )
         node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
         assert node.agent.flush(PATIENT)
         worker.save(6, due=True)
@@ -178,7 +180,7 @@ def test_a_daemon_that_dies_while_it_makes_slots_leaves_some_that_the_next_can_u
     with cluster(tmp_path) as [node]:
         node.stop()
         node.start(die_at=stage)
-        epoch = node.agent.claim("test", timeout=10).epoch
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
         begun = round_info("r1", 0, ["n0"], 1, epoch)
         node.begin(begun)
         with ThreadPoolExecutor(1) as pool:
@@ -248,13 +250,13 @@ def test_what_is_fetched_takes_the_place_of_slots_that_are_overwritten_next(
     tmp_path: Path,
 ) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
         node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
         assert worker.client.ready.wait(PATIENT), "three slots"
         for step in (1, 2, 3):
             worker.save(step, due=step == 1)
-            assert worker.client.flush(20.0)
+            assert worker.client.flush(PATIENT)
         worker.client.leave(clean=True)
         node.agent.end()
         assert {s.step for s in node.agent.status().snapshots} == {1, 2, 3}

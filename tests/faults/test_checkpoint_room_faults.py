@@ -103,7 +103,7 @@ def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -
 
         events: list[DaemonEvent] = []
         node.agent.subscribe(events.append)
-        epoch = node.agent.claim("test", timeout=20).epoch
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
         schedule, lineage = Schedule(1, 0), [Branch("r1", 1)]
         unclaimed = round_info("r2", 0, ["n0"], 1, 0, schedule=schedule, lineage=lineage)
         node.begin(unclaimed)

@@ -71,7 +71,7 @@ def test_while_the_store_is_away_few_slots_take_every_save(
     with cluster(tmp_path, storage=s3.url) as [node]:
         events: list[DaemonEvent] = []
         node.agent.subscribe(events.append)
-        epoch = node.agent.claim("test", timeout=20).epoch
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
         schedule = Schedule(1, 20)
         node.begin(round_info("r1", 0, [node.name], 1, epoch, schedule=schedule))
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
@@ -105,7 +105,7 @@ def test_nodes_whose_uploads_take_longer_than_the_schedule_allows_commit_all_the
         nodes[1].stop()
         monkeypatch.setenv("AWS_ENDPOINT_URL", slower.endpoint)
         nodes[1].start()
-        epoch = nodes[0].agent.claim("test", timeout=20).epoch
+        epoch = nodes[0].agent.claim("test", timeout=PATIENT).epoch
         steps = set[int]()
         workers = []
         for rank, node in enumerate(nodes):
@@ -277,6 +277,6 @@ def test_an_upload_whose_daemon_is_killed_between_two_parts_is_ended_by_the_next
             node.start()
             node.begin(round_info("r1", 0, ["n0"], 1, 1, schedule=Schedule(1, 1)))
             assert checkpoint.wait()
-        node.agent.claim("test", timeout=20)
+        node.agent.claim("test", timeout=PATIENT)
         eventually(lambda: storage.unfinished() == [])
         assert verified(s3.url) == [Commit(1, 1)]

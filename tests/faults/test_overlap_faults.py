@@ -36,7 +36,7 @@ class Job:
         name = f"r{len(self._lineage)}"
         self._node.begin(
             round_info(
-                name, 0, ["n0"], 1, self._node.agent.claim("test", timeout=10).epoch,
+                name, 0, ["n0"], 1, self._node.agent.claim("test", timeout=PATIENT).epoch,
                 schedule=Schedule(1, 2), lineage=self._lineage,
             )
         )  # fmt: skip

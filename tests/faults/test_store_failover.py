@@ -57,14 +57,16 @@ def test_a_frozen_member_is_left_for_another(etcd_cluster: EtcdCluster, prefix: 
         seen.wait(lambda seen: seen.resets)
         store.put(prefix + "a", b"1")
         seen.wait(lambda seen: seen.changes)
+        before = len(seen.resets)  # more than one where the first stream was slow to open
         etcd_cluster.freeze(frozen)
         store.put(prefix + "a", b"2")
         assert etcd_cluster.in_use(store) != frozen
         store.put(prefix + "b", b"1")
         seen.wait(lambda seen: len(seen.changes) == 3)
         assert [key for key, _ in seen.told] == [prefix + "a", prefix + "a", prefix + "b"]
-        assert len(seen.resets) == 1
-        assert seen.health == []
+        assert len(seen.resets) == before
+        # A member that is slow to show that it serves has not taken over at once.
+        assert seen.health in ([], [False, True])
 
 
 def test_a_commit_that_met_silence_is_not_repeated(etcd_cluster: EtcdCluster, prefix: str) -> None:
@@ -125,6 +127,9 @@ def test_a_watch_misses_nothing_while_members_come_and_go(
     seen = Recorder()
     store.watch(prefix, seen)
     seen.wait(lambda seen: seen.resets)
+    store.put(f"{prefix}first", b"")
+    seen.wait(lambda seen: seen.changes)
+    before = len(seen.resets)  # more than one where the first stream was slow to open
     names = list(etcd_cluster.members)
     for index, name in enumerate(names):
         etcd_cluster.kill(name)
@@ -134,8 +139,8 @@ def test_a_watch_misses_nothing_while_members_come_and_go(
     last = f"{prefix}{len(names) - 1}/up"
     seen.wait(lambda seen: last in seen.state())
     expected = [f"{prefix}{index}/{side}" for index in range(len(names)) for side in ("down", "up")]
-    assert [key for key, _ in seen.told] == expected
-    assert len(seen.resets) == 1
+    assert [key for key, _ in seen.told] == [f"{prefix}first", *expected]
+    assert len(seen.resets) == before
 
 
 def test_a_watch_resumes_when_the_whole_cluster_was_down(
@@ -148,7 +153,7 @@ def test_a_watch_resumes_when_the_whole_cluster_was_down(
     seen.wait(lambda seen: seen.changes)
     before = len(seen.resets)  # more than one where the first stream was slow to open
     etcd_cluster.kill()
-    seen.wait(lambda seen: seen.health == [False])
+    seen.wait(lambda seen: seen.health[-1:] == [False])
     with (
         contextlib.closing(EtcdStore(etcd_cluster.endpoints, timeout=0.3)) as hasty,
         pytest.raises(Unavailable, match=r"did not answer within 0\.3 s"),
@@ -180,14 +185,15 @@ def test_a_watch_reads_anew_when_its_history_was_compacted(
         writer.put(prefix + "a", b"1")
         seen.wait(lambda seen: seen.changes)
         etcd_cluster.kill(away)
-        seen.wait(lambda seen: seen.health == [False])
+        seen.wait(lambda seen: seen.health[-1:] == [False])
+        before = len(seen.resets)
         writer.delete(prefix + "a")
         revision = writer.put(prefix + "b", b"1")
         compact(members, revision)
         etcd_cluster.start(away)
-        seen.wait(lambda seen: len(seen.resets) == 2)
-        assert seen.health == [False, True]
-        assert [value.key for value in seen.resets[1].values] == [prefix + "b"]
+        seen.wait(lambda seen: len(seen.resets) > before)
+        assert seen.health[:2] == [False, True], "perhaps more often, until the member is settled"
+        assert [value.key for value in seen.resets[before].values] == [prefix + "b"]
         writer.put(prefix + "c", b"1")
         seen.wait(lambda seen: prefix + "c" in seen.state())
         assert sorted(seen.state()) == [prefix + "b", prefix + "c"]
@@ -203,9 +209,9 @@ def test_a_watch_on_a_member_without_a_quorum_breaks(
         store.watch(prefix, seen)
         seen.wait(lambda seen: seen.resets)
         etcd_cluster.kill(*others)
-        seen.wait(lambda seen: seen.health == [False])
+        seen.wait(lambda seen: seen.health[-1:] == [False])
         etcd_cluster.start(*others)
-        seen.wait(lambda seen: seen.health == [False, True])
+        seen.wait(lambda seen: seen.health[-1:] == [True])
 
 
 def test_a_watch_reads_anew_from_a_cluster_that_was_wiped(
@@ -217,9 +223,10 @@ def test_a_watch_reads_anew_from_a_cluster_that_was_wiped(
     store.watch(prefix, seen)
     seen.wait(lambda seen: seen.resets)
     etcd_cluster.wipe()
-    seen.wait(lambda seen: seen.health == [False])
+    seen.wait(lambda seen: seen.health[-1:] == [False])
+    before = len(seen.resets)
     etcd_cluster.start()
-    seen.wait(lambda seen: len(seen.resets) == 2)
+    seen.wait(lambda seen: len(seen.resets) > before)
     assert seen.state() == {}
     store.put(prefix + "new", b"1")
     seen.wait(lambda seen: prefix + "new" in seen.state())
@@ -229,7 +236,7 @@ def test_a_session_survives_the_death_of_the_leader(
     etcd_cluster: EtcdCluster, store: EtcdStore, prefix: str
 ) -> None:
     lost: queue.SimpleQueue[str] = queue.SimpleQueue()
-    session = Session(store, 5, lost.put)
+    session = Session(store, 20, lost.put)
     assert campaign(store, prefix + "leader", b"me", session.lease) is not None
     seen = Recorder()
     store.watch(prefix + "leader", seen)

@@ -81,7 +81,7 @@ class Workers:
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
         plan = ZygotePlan(os.getpid(), str(folder), base=("torch.distributed",))
         self.zygote = Zygote(plan, self.env, mark(folder), self._events.put)
-        warm = self._events.get(timeout=60)
+        warm = self._events.get(timeout=PATIENT)
         assert isinstance(warm, Warm)
         self.info = warm.info
 
@@ -117,7 +117,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 def python(*args: str, cwd: Path) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-u", *args], cwd=cwd, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, check=False, timeout=60,
+        stdin=subprocess.DEVNULL, check=False, timeout=PATIENT,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 

@@ -18,6 +18,7 @@ import boto3
 import pytest
 import torch
 from support.local_cloud import Laptop, environment, running_cloud, until
+from support.patience import PATIENT
 
 from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base.clients import Aws
@@ -184,7 +185,7 @@ def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) 
             env={"EXIT_STATUS": code, "PATH": f"{tmp_path}:/usr/bin:/bin"},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENT,
             check=False,
         )
         assert (done.returncode, done.stdout) == (0, expected)
@@ -208,5 +209,5 @@ def boot(laptop: Laptop, role: str = "control") -> str:
         ],
     )["Instances"]
     name = instance["InstanceId"]
-    until(lambda: "exited with" in laptop.console(name), timeout=110)
+    until(lambda: "exited with" in laptop.console(name), timeout=2 * PATIENT)
     return laptop.console(name)

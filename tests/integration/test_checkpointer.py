@@ -12,6 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from support.ckpt import ckpt
 from support.inside import slots_are_waited_for
+from support.patience import PATIENT
 from support.small_model import make, make_seeded, one_step, weights
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -37,7 +38,7 @@ def train(folder: Path, *turns: str) -> list[dict[str, Any]]:
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=110,
+        timeout=2 * PATIENT,
     )
     return [
         json.loads((folder / f"{steps}-{rank}.json").read_text())
@@ -97,7 +98,7 @@ assert not [name for name in sys.modules if name.startswith(ours)]
 """
     folder = tmp_path / "1" / "step-00000003"
     out = tmp_path / "loaded.pt"
-    subprocess.run([sys.executable, "-c", loader, folder, out], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", loader, folder, out], check=True, timeout=PATIENT)
     loaded = torch.load(out)["model"]
     assert torch.equal(loaded["0.weight"], state["model"][0].weight)
     assert torch.equal(loaded["2.bias"], state["model"][2].bias)
@@ -276,7 +277,7 @@ def test_a_mistake_in_a_script_is_told_in_one_line(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
     assert told.stderr.strip() == (

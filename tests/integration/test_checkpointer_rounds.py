@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from spotelastic_checkpoints.messages import DaemonEvent, Points, SaveFailed, Sealed
-from spotelastic_checkpoints.types import Branch, Resume, Schedule
+from spotelastic_checkpoints.types import Branch, Resume, Schedule, StepPoint
 from support.checkpoints import cluster, under_agent
 from support.inside import client_of
-from support.patience import PATIENT
+from support.patience import PATIENT, eventually
 from support.small_model import make, make_seeded, one_step, weights
 from support.stored import commits_of
 
@@ -45,9 +45,12 @@ def test_a_new_round_goes_on_from_memory_with_the_same_random_numbers(
             assert checkpoint.restore() == 2
             one_step(again)
         assert torch.equal(weights(again), weights(state))
-        points = [p for event in events if isinstance(event, Points) for p in event.points]
-        assert [point.step for point in points] == [1, 2, 3]
-        assert all(point.loss is not None for point in points)
+
+        def points() -> list[StepPoint]:  # which a connection of their own brings
+            return [p for event in events if isinstance(event, Points) for p in event.points]
+
+        eventually(lambda: [point.step for point in points()] == [1, 2, 3], "all points")
+        assert all(point.loss is not None for point in points())
 
 
 def test_a_last_step_that_is_in_memory_alone_is_committed_when_nothing_is_left_to_do(

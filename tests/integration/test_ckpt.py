@@ -340,7 +340,7 @@ def unsteady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Unsteady]:
         return opened[-1]
 
     monkeypatch.setattr("spotelastic_checkpoints.storage.open.open_storage", open_unsteady)
-    soon = OutagePatience(within=30.0, first=0.001, most=0.002)
+    soon = OutagePatience(within=PATIENT, first=0.001, most=0.002)
     monkeypatch.setattr(ckpt_target, "PATIENCE", soon)
     return opened
 
@@ -369,7 +369,8 @@ def test_a_store_that_stays_away_ends_the_command_with_its_words(
         raise StorageUnavailable("503 SlowDown")
 
     monkeypatch.setattr(Unsteady, "times", away)
-    at_once = OutagePatience(within=0.01, first=0.001, most=0.002, worth_a_word=0.002)
+    # Worth a word from the first failure on: there may be no time for a second one.
+    at_once = OutagePatience(within=0.01, first=0.002, most=0.002, worth_a_word=0.002)
     monkeypatch.setattr(ckpt_target, "PATIENCE", at_once)
     done = ckpt("ls", f"unsteady://{saved.name}")
     assert done.code != 0 and not done.out

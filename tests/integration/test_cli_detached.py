@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import mac
 from support.local_cloud import environment
+from support.patience import PATIENT
 
 from spotelastic import client
 from spotelastic.client.cluster import Cluster
@@ -145,7 +146,7 @@ def within(seconds: float, met: Callable[[], bool]) -> bool:
 
 
 def test_the_status_names_every_node(terminal: Terminal) -> None:
-    assert within(30, lambda: len(terminal.training()) == 2)
+    assert within(PATIENT, lambda: len(terminal.training()) == 2)
     status = terminal.json("status")
     assert (status["name"], status["state"]) == ("demo", "running")
     assert sorted(node["role"] for node in status["nodes"]) == ["control"] * 3 + ["worker"] * 2
@@ -156,7 +157,7 @@ def test_the_status_names_every_node(terminal: Terminal) -> None:
 
 
 def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
-    assert within(30, lambda: terminal.printed("line 0"))
+    assert within(PATIENT, lambda: terminal.printed("line 0"))
     assert "rank 0: line 0" in terminal("logs").stdout
     lines = terminal("logs", "--rank", "0").stdout.splitlines()
     assert lines
@@ -193,8 +194,8 @@ print(json.dumps(told))
 
 
 def test_a_mac_sees_what_this_machine_sees(terminal: Terminal, laptop: Terminal) -> None:
-    assert within(30, lambda: len(terminal.training()) == 2)
-    assert within(30, terminal.has_report)
+    assert within(PATIENT, lambda: len(terminal.training()) == 2)
+    assert within(PATIENT, terminal.has_report)
     plan = "up --plan --min 1 --max 2 --name demo train.py"
     shown = ("status", "ls", "events", "report", "cost")
     commands = (*(f"{each} --json" for each in shown), "logs demo --rank 0", plan)
@@ -283,7 +284,7 @@ def test_a_name_that_does_not_exist_is_told_with_those_that_do(
 
 
 def test_the_report_of_a_job_that_runs_is_as_if_it_ended_now(terminal: Terminal) -> None:
-    assert within(30, terminal.has_report)
+    assert within(PATIENT, terminal.has_report)
     job = terminal.json("report")["job"]
     assert job["state"] == "running"
     assert 0 <= job["final_step"] <= job["steps_run"]
@@ -299,14 +300,14 @@ def test_the_cost_of_a_job_that_runs_is_told_against_on_demand(terminal: Termina
 
 
 def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: Terminal) -> None:
-    assert within(30, lambda: bool(terminal.training()))
+    assert within(PATIENT, lambda: bool(terminal.training()))
     node = min(terminal.training())
 
     def phases() -> list[Any]:
         told = [event for event in terminal.cluster.events() if event.node == node]
         return [event for event in told if "phases" in event.data]
 
-    assert within(30, lambda: bool(phases()))
+    assert within(PATIENT, lambda: bool(phases()))
     (booted,) = (
         event
         for event in terminal.json("events")
@@ -317,7 +318,7 @@ def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: 
 
 
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
-    assert within(30, lambda: len(terminal.training()) == 2)
+    assert within(PATIENT, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"
     plan.write_text(json.dumps([{"step": 0, "node": "rank 0", "in": 2}]))
     (caused,) = terminal.json("drill", "--plan", str(plan))
@@ -325,7 +326,7 @@ def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal
     assert caused["kind"] == "spot_interruption"
     rows = {row["node"]: row for row in terminal.json("report")["interruptions"]}
     assert rows[victim]["pause_s"] is not None, "the drill has waited for it"
-    assert within(60, lambda: len(terminal.training() - {victim}) == 2)
+    assert within(PATIENT, lambda: len(terminal.training() - {victim}) == 2)
     kinds = [event["kind"] for event in terminal.json("events") if event["node"] == victim]
     assert "notice" in kinds
 
@@ -355,10 +356,10 @@ def told_twice(terminal: Terminal) -> bool:
 def test_a_dump_has_what_every_node_knows_and_no_secret(
     terminal: Terminal, laptop: Terminal
 ) -> None:
-    assert within(60, lambda: len(terminal.training()) == 2)
-    assert within(30, lambda: told_twice(terminal))
+    assert within(PATIENT, lambda: len(terminal.training()) == 2)
+    assert within(PATIENT, lambda: told_twice(terminal))
     workers = terminal.training()
-    files, index = dumped(terminal.json("dump", "--all"))
+    files, index = dumped(terminal.json("dump", "--all", "--within", str(PATIENT)))
     rows = {row["node"]: row for row in index["nodes"]}
     assert {node for node, row in rows.items() if row["answered"]} == workers
     assert sum(row["role"] == "control" for row in rows.values()) == 3
@@ -373,7 +374,7 @@ def test_a_dump_has_what_every_node_knows_and_no_secret(
         assert b"told by mistake" in b"".join(
             data for name, data in files.items() if name.startswith(f"nodes/{node}/logs/")
         )
-    one = terminal("dump", min(workers), "--output", "one.tar.gz")
+    one = terminal("dump", min(workers), "--within", str(PATIENT), "--output", "one.tar.gz")
     assert one.returncode == 0, one.stderr
     assert f"{min(workers)}: " in one.stdout and max(workers) not in one.stdout
     replayed = laptop("dump", "--replay", "one.tar.gz")
@@ -426,10 +427,10 @@ def test_a_scale_that_cannot_be_is_refused_in_one_line(
 
 @pytest.mark.soak
 def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None:
-    assert within(60, lambda: len(terminal.training()) == 2)
+    assert within(PATIENT, lambda: len(terminal.training()) == 2)
     before = terminal.training()
     assert terminal.json("scale", "--max", "3")["text"] == "is to have 1 to 3 nodes"
-    assert within(60, lambda: len(terminal.training()) == 3)
+    assert within(PATIENT, lambda: len(terminal.training()) == 3)
     assert terminal.training() > before
     assert terminal.json("scale", "--max", "3")["text"] == "has 1 to 3 nodes already"
 
@@ -443,14 +444,14 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
         told = list(iter(logs.stdout.readline, f"{newest}\n"))
         told += [next(logs.stdout) for _ in range(3)]  # which were not there then
         done = laptop.json("stop")
-        rest, complaint = logs.communicate(timeout=60)
+        rest, complaint = logs.communicate(timeout=PATIENT)
     assert (logs.returncode, complaint) == (0, ""), "it ends with the job"
     assert all(" rank 0: line " in line for line in (*told, *rest.splitlines()))
     assert done["state"] == "stopped"
     assert done["text"] == "has stopped: stopped by command; nothing is committed"
     assert terminal("stop").returncode == 0, "again is no error"
     roles = lambda: [node.role for node in terminal.cluster.status().nodes]  # noqa: E731
-    assert within(60, lambda: roles() == ["control"] * 3)
+    assert within(PATIENT, lambda: roles() == ["control"] * 3)
     (listed,) = terminal.json("ls")
     assert (listed["state"], listed["nodes"]) == ("stopped", 0)
     files, index = dumped(laptop.json("dump", "--all"))
@@ -470,8 +471,8 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     assert "demo runs train.py, which is not in this folder" in refused.stderr
     (terminal.folder / "train.py").write_text(SCRIPT.replace("line", "verse"))
     assert laptop.json("restart")["text"] == "is restarted from its newest checkpoint"
-    assert within(60, lambda: bool(terminal.training()))
-    assert within(30, lambda: terminal.printed("verse 0"))
+    assert within(PATIENT, lambda: bool(terminal.training()))
+    assert within(PATIENT, lambda: terminal.printed("verse 0"))
     assert terminal.json("status")["round"] > 1, "rounds are counted on"
     assert terminal.json("restart")["text"] == "has not ended, and goes on"
     refused = terminal("restart", "--max-cost", "99")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.local_cloud import until
+from support.patience import PATIENT
 
 UP = ("up", "--local", "--min", "1", "--max", "2", "--instance-types", "m5.large")
 SCRIPT = "import time\ntime.sleep(600)\n"
@@ -56,7 +57,7 @@ def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.
     with spotelastic(tmp_path, *UP, "train.py") as process:
         read_until(process, "workers spotelastic-train")
         process.send_signal(number)
-        told, complaint = process.communicate(timeout=60)
+        told, complaint = process.communicate(timeout=PATIENT)
     assert process.returncode == 128 + number, complaint
     assert "ending the local cloud" in told
     assert complaint == "\nstopping\n"
@@ -69,7 +70,7 @@ def test_the_local_cloud_ends_with_a_command_that_is_killed(tmp_path: Path) -> N
     with spotelastic(tmp_path, *UP, "train.py") as process:
         read_until(process, "workers spotelastic-train")
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENT)
     assert process.returncode == -signal.SIGKILL
 
 
@@ -79,7 +80,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     (tmp_path / "train.py").write_text(BROKEN)
     arguments = ("--max-restarts", "0", "--report", "build/report.json", "train.py")
     with spotelastic(tmp_path, *UP, *arguments) as process:
-        told, complaint = process.communicate(timeout=90)
+        told, complaint = process.communicate(timeout=2 * PATIENT)
     assert process.returncode == 1, complaint
     assert "ValueError: the loss is not a number" in complaint
     assert 'train.py", line 2' in complaint
@@ -97,7 +98,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
 def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('done')\n")
     with spotelastic(tmp_path, *UP, "--drill", "--curve", "loss.png", "train.py") as process:
-        told, complaint = process.communicate(timeout=90)
+        told, complaint = process.communicate(timeout=2 * PATIENT)
     assert process.returncode == 1, complaint
     assert "succeeded" in told
     assert (
@@ -124,7 +125,7 @@ def test_two_jobs_that_start_at_once_share_a_cloud_and_neither_ends_the_other(
         read_until(attached, "round 1 started")
         assert listed(tmp_path) == {"a", "b"}
         attached.kill()
-        attached.communicate(timeout=60)
+        attached.communicate(timeout=PATIENT)
     until(lambda: listed(tmp_path) == {"b"})
     assert command(tmp_path, "status", "b", "--json")["state"] == "running"
     with spotelastic(tmp_path, "down") as down:
@@ -140,7 +141,7 @@ def listed(folder: Path) -> set[str]:
 
 def command(folder: Path, *args: str) -> Any:
     with spotelastic(folder, *args) as process:
-        told, complaint = process.communicate(timeout=60)
+        told, complaint = process.communicate(timeout=PATIENT)
     assert process.returncode == 0, complaint
     return json.loads(told)
 
@@ -180,7 +181,7 @@ def test_what_was_trained_is_kept_named_gone_on_from_exported_and_deleted(tmp_pa
         }
         assert steps == {3: False, 6: True}, where
     with spotelastic(tmp_path, "ckpt", "export", "train", "model.pt") as process:
-        told, complaint = process.communicate(timeout=60)
+        told, complaint = process.communicate(timeout=PATIENT)
     assert process.returncode == 0, complaint
     assert (tmp_path / "model.pt").stat().st_size
     down = ("down", "train", "--local", "--delete-data")

@@ -27,7 +27,7 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.estimate import besides
 from spotelastic.aws.compute.prices import shipped_table
-from spotelastic.cloud.model import ALIVE, UNATTENDED
+from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
 from spotelastic.local import cloud
 from spotelastic.model.job import Job
 from spotelastic.store.codec import encode
@@ -113,8 +113,7 @@ def bringing_up_again_changes_what_differs_and_nothing_else(trial: Trial) -> Non
 
 
 def a_zone_without_capacity_is_left_for_another(trial: Trial) -> None:
-    workers_of = autoscaling.instances(trial.cluster.aws, NAME, "worker")
-    victim, other = (machine for machine in workers_of if machine.state == "running")
+    victim, other = eventually(lambda: both_run(trial), "two workers that run")
     assert victim.zone == other.zone, "packed into one"
     before = trial.group().subnets
     trial.faults.set_capacity("m5.large", victim.zone, 0)
@@ -134,6 +133,12 @@ def a_zone_without_capacity_is_left_for_another(trial: Trial) -> None:
     both = autoscaling.groups(trial.cluster.aws, (Names(NAME).workers, Names(NAME).on_demand))
     assert len({group.subnets for group in both.values()}) == 1
     trial.faults.set_capacity("c5.large", victim.zone, 100)
+
+
+def both_run(trial: Trial) -> list[Instance] | None:
+    found = autoscaling.instances(trial.cluster.aws, NAME, "worker")
+    running = [machine for machine in found if machine.state == "running"]
+    return running if len(running) == 2 else None
 
 
 def staying(trial: Trial) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from support.patience import PATIENT
 from torch import nn
 from torch.distributed._shard.sharded_tensor import metadata as sharded_tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
@@ -181,7 +182,7 @@ def test_async_save_in_a_process_of_its_own(tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore", "-m", "support.async_process", tmp_path],
         cwd=Path(__file__).parent.parent,
         check=True,
-        timeout=110,
+        timeout=2 * PATIENT,
     )
     for step in (1, 2):
         found = {"weight": torch.zeros(1000), "step": 0}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.patience import PATIENT
 
 import spotelastic
 from spotelastic.agent.workers import function
@@ -72,7 +73,7 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
 
@@ -146,7 +147,7 @@ def typed(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
 
@@ -201,7 +202,7 @@ def test_what_workers_cannot_load_is_refused_before_anything_starts(
     without = "import sys; sys.modules['cloudpickle'] = None\n"
     code = f"{without}import spotelastic\ndef f(): pass\nspotelastic.launch(f)\n"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENT, check=False
     )
     assert "define it in a module" in done.stderr.splitlines()[-1]
 
@@ -228,6 +229,6 @@ def test_wrong_keywords_and_threads_are_named() -> None:
 def test_the_name_is_there_without_torch() -> None:
     code = "import spotelastic, sys; spotelastic.launch; print('torch' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENT, check=True
     )
     assert done.stdout == "False\n"

@@ -46,9 +46,9 @@ from urllib.request import Request, urlopen
 url = os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"] + "/latest/"
 ask = Request(url + "api/token", method="PUT")
 ask.add_header("X-aws-ec2-metadata-token-ttl-seconds", "60")
-token = urlopen(ask, timeout=10).read().decode()
+token = urlopen(ask, timeout=60).read().decode()
 headers = {"X-aws-ec2-metadata-token": token}
-exec(urlopen(Request(url + "user-data", headers=headers), timeout=10).read())
+exec(urlopen(Request(url + "user-data", headers=headers), timeout=60).read())
 """
 """Boots an instance as cloud-init does: it runs what it is given as user data, in Python."""
 
@@ -130,7 +130,7 @@ def test_a_boot_that_fails_is_started_again_as_by_systemd(tmp_path: Path) -> Non
         laptop = Laptop(info)
         laptop.make_network()
         (name,) = launch(laptop)  # which has none of the tags that a node needs
-        until(lambda: laptop.console(name).count("exited with") == 2)
+        until(lambda: laptop.console(name).count("exited with") >= 2)
         assert laptop.state(name) == "running"
         terminate(laptop, name)
         until(lambda: laptop.state(name) == "terminated")

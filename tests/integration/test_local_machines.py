@@ -12,6 +12,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from support.local_cloud import Laptop, environment, until
+from support.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import from_imds
@@ -190,7 +191,7 @@ def test_an_instance_learns_who_it_is_and_what_it_may_do(
     identity = from_imds(url)
     assert (identity.instance, identity.zone, identity.spot) == (member, "us-east-1a", True)
     assert identity.tags["spotelastic:role"] == "worker"
-    assert Imds(url).lifecycle_state() == "InService"
+    assert Imds(url, timeout=PATIENT).lifecycle_state() == "InService"
 
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
         monkeypatch.delenv(variable, raising=False)
@@ -208,9 +209,9 @@ def test_the_metadata_service_wants_a_token_and_goes_with_its_instance(
     (member,) = laptop.in_service(name, 1)
     url = metadata_of(laptop, member)
     with pytest.raises(HTTPError) as refused:
-        urlopen(f"{url}/latest/meta-data/instance-id", timeout=5)
+        urlopen(f"{url}/latest/meta-data/instance-id", timeout=PATIENT)
     assert refused.value.code == 401
-    imds = Imds(url)
+    imds = Imds(url, timeout=PATIENT)
     assert imds.get("instance-id") == member
     assert imds.tags() == {}  # not enabled in this template's metadata options
     assert imds.interruption() is None
@@ -218,7 +219,7 @@ def test_the_metadata_service_wants_a_token_and_goes_with_its_instance(
     told = imds.interruption()
     assert told is not None and told.action == "terminate"
     assert told.at == pytest.approx(time.time() + 60, abs=30)
-    assert Imds(url).get("spot/termination-time")
+    assert Imds(url, timeout=PATIENT).get("spot/termination-time")
     laptop.ec2.terminate_instances(InstanceIds=[member])
     until(lambda: laptop.state(member) == "terminated")
     with pytest.raises(Unavailable):
@@ -232,7 +233,7 @@ def test_maintenance_is_announced_called_off_and_carried_out(
     (member,) = laptop.in_service(name, 1)
     until(lambda: len(laptop.faults.processes(member)) == 2)
     before = {process.pid for process in laptop.faults.processes(member)}
-    source = ImdsNotices(metadata_of(laptop, member), member)
+    source = ImdsNotices(metadata_of(laptop, member), member, timeout=PATIENT)
     laptop.faults.schedule(member, "instance-retirement", 3600.0)
     (notice,) = source.poll()
     assert (notice.kind, notice.action) == ("retirement", "instance-retirement")

@@ -197,8 +197,10 @@ def test_a_slow_cloud_takes_its_time_and_ends_all_the_same(
     laptop.make_group(name, template, 1)
     (member,) = laptop.in_service(name, 1)
     assert laptop.console(member) == ""
+    laptop.faults.set_conditions(parse("slow=0.05"))  # its end takes seconds, in which to look
     laptop.faults.kill(member)
     assert laptop.state(member) == "shutting-down"
+    laptop.faults.set_conditions(parse("slow=0.01"))
     until(lambda: set(laptop.members(name, "InService")) - {member})
     until(lambda: laptop.state(member) == "terminated")
     laptop.in_service(name, 1)
@@ -206,19 +208,31 @@ def test_a_slow_cloud_takes_its_time_and_ends_all_the_same(
 
 def test_a_disk_that_detaches_slowly_cannot_be_attached_meanwhile(laptop: Laptop) -> None:
     one, other = run(laptop), run(laptop)
-    volume = laptop.ec2.create_volume(AvailabilityZone=laptop.info.zones[0], Size=1)["VolumeId"]
-    its = {"VolumeId": volume, "Device": "/dev/sdf"}
-    laptop.ec2.attach_volume(**its, InstanceId=one)
-    laptop.faults.set_conditions(parse("slow=0.02"))
+    detached, volume = [attached(laptop, one, f"/dev/sd{letter}") for letter in "fg"]
+    its = {"VolumeId": volume, "Device": "/dev/sdg"}
+    laptop.faults.set_conditions(parse("slow=1"))  # far longer than the next calls take
     assert laptop.ec2.detach_volume(VolumeId=volume)["State"] == "detaching"
-    (held,) = laptop.ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0]["Attachments"]
+    (held,) = attachments(laptop, volume)
     assert held["State"] == "detaching"
     assert refused(lambda: laptop.ec2.attach_volume(**its, InstanceId=other)) == "VolumeInUse"
     assert refused(lambda: laptop.ec2.detach_volume(VolumeId=volume)) == "IncorrectState"
-    until(lambda: not laptop.ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0]["Attachments"])
-    laptop.ec2.attach_volume(**its, InstanceId=other)
+    laptop.faults.set_conditions(parse("slow=0.02"))
+    assert laptop.ec2.detach_volume(VolumeId=detached)["State"] == "detaching"
+    until(lambda: not attachments(laptop, detached))
+    laptop.ec2.attach_volume(VolumeId=detached, Device="/dev/sdf", InstanceId=other)
     laptop.faults.set_conditions(KIND)
     laptop.ec2.terminate_instances(InstanceIds=[one, other])
+
+
+def attached(laptop: Laptop, instance: str, device: str) -> str:
+    """A new volume."""
+    volume = laptop.ec2.create_volume(AvailabilityZone=laptop.info.zones[0], Size=1)["VolumeId"]
+    laptop.ec2.attach_volume(VolumeId=volume, InstanceId=instance, Device=device)
+    return str(volume)
+
+
+def attachments(laptop: Laptop, volume: str) -> list[dict[str, Any]]:
+    return list(laptop.ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0]["Attachments"])
 
 
 def test_instances_of_one_pool_have_their_notices_together(

@@ -200,5 +200,5 @@ def test_sharded_states_are_copied_beside_training_too(tmp_path: Path) -> None:
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "100"},
         check=True,
-        timeout=110,
+        timeout=2 * PATIENT,
     )

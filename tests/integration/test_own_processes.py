@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import isolated
+from support.patience import PATIENT
 
 SHADOWED = ("signal", "socket", "random", "msgspec", "grpc", "selectors", "torch")
 IN_THE_WAY = {
@@ -44,7 +45,7 @@ def test_a_run_heeds_neither_the_working_folder_nor_variables_of_other_programs(
     done = subprocess.run(
         [sys.executable, "-m", "spotelastic.run", "--standalone", "sub/script.py"],
         cwd=strewn, env={**os.environ, **IN_THE_WAY}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=PATIENT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     expected = [f"[0] {name} {value}" for name, value in sorted(IN_THE_WAY.items())]
@@ -55,7 +56,7 @@ def test_the_command_line_imports_nothing_of_the_working_folder(strewn: Path) ->
     (strewn / "typer.py").write_text("raise SystemExit('typer.py was imported')")
     done = subprocess.run(
         [sys.executable, "-m", "spotelastic", "--help"],
-        cwd=strewn, capture_output=True, text=True, check=False, timeout=60,
+        cwd=strewn, capture_output=True, text=True, check=False, timeout=PATIENT,
     )  # fmt: skip
     assert done.returncode == 0 and "run" in done.stdout, done.stderr
 
@@ -71,6 +72,6 @@ def test_a_process_of_ours_has_the_library_first_and_is_not_in_the_working_folde
     assert not {"PYTHONWARNINGS", "ETCD_NAME"} & env.keys()
     done = subprocess.run(
         isolated.command("spotelastic_checkpoints.daemon.process", "--help"),
-        cwd=strewn, env=env, capture_output=True, text=True, check=False, timeout=60,
+        cwd=strewn, env=env, capture_output=True, text=True, check=False, timeout=PATIENT,
     )  # fmt: skip
     assert done.returncode == 0 and "--arena" in done.stdout, done.stderr

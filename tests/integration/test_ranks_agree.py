@@ -32,7 +32,7 @@ def run(folder: Path, *what: str, script: str = "agreeing") -> None:
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "20"},
         check=True,
-        timeout=110,
+        timeout=2 * PATIENT,
     )
 
 
@@ -86,7 +86,7 @@ def test_pipeline_stages_that_are_replicated_come_back_on_fewer_copies(tmp_path:
 
 def begun(node: Node, incarnation: str) -> tuple[int, list[Worker]]:
     """The epoch of a round of this node alone, and its two workers."""
-    epoch, plan = node.agent.claim("test", timeout=20).epoch, plan_of(2, 2)
+    epoch, plan = node.agent.claim("test", timeout=PATIENT).epoch, plan_of(2, 2)
     node.begin(round_info(incarnation, 0, [node.name], 2, epoch))
     return epoch, [Worker(str(node.socket), incarnation, rank, rank, plan) for rank in range(2)]
 
@@ -148,7 +148,7 @@ def test_a_worker_of_another_round_is_no_rank_of_this_one() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=110,
+        timeout=2 * PATIENT,
     )
     why = "its node has lost its connection to the run"
     assert sorted(done.stdout.splitlines()) == [

@@ -78,7 +78,7 @@ def test_a_finished_run_ends_on_all_nodes_and_is_committed(
 ) -> None:
     with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
         nodes = [run.add("a", str(SCRIPT), "60"), run.add("b", str(SCRIPT), "60", args=TWO)]
-        assert [node.wait(60) for node in nodes] == [0, 0]
+        assert [node.wait() for node in nodes] == [0, 0]
         sums = {line for n in nodes for line in n.output.splitlines() if "sum" in line}
         assert len(sums) == 3, "a line of each rank"
         assert len({line.partition("sum")[2] for line in sums}) == 1
@@ -119,7 +119,7 @@ def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
             ranks = ("--rank-policy", "pinned", "--node-rank", rank)
             script = (str(tmp_path / "late.py"), str(go))
             run.add(name, *script, args=(*ranks, "--exit-barrier-timeout", "1"))
-        assert run.nodes["b"].wait(60) == 0
+        assert run.nodes["b"].wait() == 0
         assert "leaves them to it" in run.nodes["b"].output
         go.touch()
         assert run.nodes["a"].wait(PATIENT) == 0
@@ -141,7 +141,7 @@ def test_a_node_that_does_not_match_is_refused_in_one_line(
         for name, (args, _) in others.items():
             run.add(name, args=args)
         for name, (_, told) in others.items():
-            assert run.nodes[name].wait(60) == 2
+            assert run.nodes[name].wait() == 2
             (line,) = run.nodes[name].output.strip().splitlines()[-1:]
             assert f"node {name} " in line and told in line
         run.add("b", args=(*pinned[:2], "--node-rank", "0"))
@@ -155,7 +155,7 @@ def launch(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENT,
         check=False,
     )
 
@@ -199,7 +199,7 @@ def test_every_node_names_the_rank_that_failed_first(
     with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
         flags = ("--max-restarts", "0", "--nproc-per-node", "1")
         nodes = [run.add(name, str(script), args=flags) for name in ("a", "b")]
-        assert [node.wait(60) for node in nodes] == [1, 1]
+        assert [node.wait() for node in nodes] == [1, 1]
         for node in nodes:
             assert "first failure: rank 1 on" in node.output
             assert "ValueError: no such column" in node.output

@@ -13,6 +13,7 @@ from spotelastic_checkpoints.types import Branch, Holder, Resume, Schedule
 from support.checkpoints import Node, cluster, round_info
 from support.faulty_s3 import FaultyS3
 from support.large_parts import REPLICATED, SHARDED
+from support.patience import PATIENT
 from support.s3 import s3_server, use_s3
 
 TESTS = Path(__file__).parent.parent
@@ -24,7 +25,7 @@ def run(script: str, folder: Path, *arguments: object) -> None:
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=110,
+        timeout=2 * PATIENT,
     )
 
 
@@ -38,7 +39,7 @@ def begin(
 ) -> int:
     """A round over these nodes, and what their workers find in their environment; its epoch."""
     names = [member.name for member in members]
-    epoch = members[0].agent.claim("test", timeout=10).epoch
+    epoch = members[0].agent.claim("test", timeout=PATIENT).epoch
     for slot, node in enumerate(members):
         node.begin(
             round_info(incarnation, slot, names, 1, epoch, schedule=schedule, lineage=lineage)

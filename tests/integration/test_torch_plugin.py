@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from support.etcd import wait_until
+from support.patience import PATIENT
 
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -97,7 +98,7 @@ class Torchruns:
         return decode(value.data, Job)
 
     def _get(self, key: str) -> StoredValue | None:
-        with contextlib.closing(EtcdStore([self._endpoint], timeout=5.0)) as store:
+        with contextlib.closing(EtcdStore([self._endpoint], timeout=PATIENT)) as store:
             return store.get(key)
 
     def output(self, node: str) -> str:
@@ -147,7 +148,7 @@ def test_a_vanished_node_and_an_arrival_cost_no_restart(
         nodes.add("spare")
         nodes.until_live("spare")
         (tmp_path / "stop").touch()
-        ends = {name: nodes.agents[name].wait(60) for name in ("a", "c", "spare")}
+        ends = {name: nodes.agents[name].wait(PATIENT) for name in ("a", "c", "spare")}
         assert ends == {"a": 0, "c": 0, "spare": 0}, nodes.output("spare")
         assert nodes.job().state == "succeeded"
 
@@ -156,11 +157,11 @@ def test_torchrun_is_refused_in_a_run_of_another_launcher(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:
     with torchruns(etcd_member, tmp_path, nnodes="1:2", max_restarts=0) as nodes:
-        with contextlib.closing(EtcdStore([etcd_member.endpoint], timeout=5.0)) as store:
+        with contextlib.closing(EtcdStore([etcd_member.endpoint], timeout=PATIENT)) as store:
             native = Node("native", "1", "127.0.0.1", "", Fingerprint(launcher="spotelastic"))
-            lease = store.grant(60)
+            lease = store.grant(600)
             assert membership.join(store, Keys(nodes.run), native, Settings(1, 2), lease) is None
-            assert nodes.add("stock").wait(60) != 0
+            assert nodes.add("stock").wait(PATIENT) != 0
             store.revoke(lease)
         told = "node stock does not match node native of this run: started by torchrun here"
         assert told in nodes.output("stock")
@@ -180,7 +181,7 @@ def test_training_goes_on_while_the_store_is_frozen(tmp_path: Path) -> None:
             os.kill(member.pid, signal.SIGCONT)
             nodes.until_live("a", "b")
             (tmp_path / "stop").touch()
-            assert [nodes.agents[name].wait(60) for name in ("a", "b")] == [0, 0]
+            assert [nodes.agents[name].wait(PATIENT) for name in ("a", "b")] == [0, 0]
             assert [life["port"] for n in ("a", "b") for life in nodes.lives(n)] == [port, port]
     finally:
         member.stop()
@@ -197,13 +198,13 @@ def test_a_node_that_leaves_closes_nothing_and_a_spent_budget_ends_all(
 
         nodes.agents["b"].send_signal(signal.SIGTERM)
         port = nodes.trains("a", "spare")
-        assert nodes.agents["b"].wait(60) != 0
+        assert nodes.agents["b"].wait(PATIENT) != 0
 
         # The survivor's worker may have failed before it was stopped: torchrun then counts that.
         if nodes.lives("a")[-1]["restarts"] == 0:
             os.kill(nodes.lives("a")[-1]["pid"], signal.SIGKILL)
             nodes.trains("a", "spare", after=port)
         os.kill(nodes.lives("a")[-1]["pid"], signal.SIGKILL)
-        assert nodes.agents["a"].wait(60) != 0
-        assert nodes.agents["spare"].wait(60) != 0
+        assert nodes.agents["a"].wait(PATIENT) != 0
+        assert nodes.agents["spare"].wait(PATIENT) != 0
         assert nodes.job().state == "failed"

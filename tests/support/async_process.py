@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from support.patience import PATIENT
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 import spotelastic as se
@@ -23,7 +24,7 @@ def main(folder: Path) -> None:
             async_checkpointer_type=AsyncCheckpointerType.PROCESS,
         )
         state["weight"].zero_()
-        future.result(timeout=60)
+        future.result(timeout=PATIENT)
     dist.destroy_process_group()
 
 

@@ -1,10 +1,11 @@
 """Scripts that train on the nodes of a first run, and tell what these are like."""
 
 FACTS = """
+from support.patience import PATIENT
 import json, os, socket, subprocess
 
 def tell(*command):
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT)
     told = (ended.stdout + ended.stderr)[-6000:]
     fact = {"node": socket.gethostname(), "command": " ".join(command), "output": told}
     print("FACT " + json.dumps(fact), flush=True)

@@ -284,7 +284,7 @@ def round_info(
 
 def started(node: Node, round_: str = "r1") -> tuple[int, Worker]:
     """A round of this node alone under a new storage epoch, and its worker."""
-    epoch = node.agent.claim("test", timeout=20).epoch
+    epoch = node.agent.claim("test", timeout=PATIENT).epoch
     node.begin(round_info(round_, 0, [node.name], 1, epoch))
     return epoch, Worker(str(node.socket), round_, 0, 0, plan_of(1, 1))
 
@@ -301,8 +301,8 @@ def under_agent(
     """What an agent does around its worker."""
     from support import inside  # which imports torch
 
-    inside.slots_are_waited_for(monkeypatch, 10.0)
-    epoch = node.agent.claim("test", timeout=10).epoch
+    inside.slots_are_waited_for(monkeypatch)
+    epoch = node.agent.claim("test", timeout=PATIENT).epoch
     node.begin(round_info(incarnation, 0, [node.name], 1, epoch, schedule=schedule, **more))
     monkeypatch.setenv("SPOTELASTIC_DAEMON", str(node.socket))
     monkeypatch.setenv("SPOTELASTIC_ROUND", incarnation)

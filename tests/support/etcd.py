@@ -60,10 +60,16 @@ class EtcdCluster:
         return list(self._clients.values())
 
     def leader(self) -> str:
-        """The leading member's name."""
-        found = find_leader(self.endpoints)
-        assert found is not None, "nobody leads"
-        return self._at(found.endpoint)
+        """The leading member's name, once one leads: on a slow machine they may elect again."""
+        found: list[str] = []
+
+        def leads() -> bool:
+            seen = find_leader(self.endpoints)
+            found.extend([] if seen is None else [seen.endpoint])
+            return bool(found)
+
+        wait_until(leads, "a member leads")
+        return self._at(found[0])
 
     def followers(self) -> list[str]:
         leader = self.leader()
@@ -160,7 +166,7 @@ def etcd_member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember
 @pytest.fixture
 def etcd_store(etcd_member: EtcdMember) -> Iterator[EtcdStore]:
     """A store on the shared member; take `prefix` to stay apart from other tests."""
-    with contextlib.closing(EtcdStore([etcd_member.endpoint], timeout=5.0)) as store:
+    with contextlib.closing(EtcdStore([etcd_member.endpoint], timeout=PATIENT)) as store:
         yield store
 
 

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from support.patience import PATIENT
+
 _CODES = {
     301: "PermanentRedirect",
     400: "RequestTimeout",
@@ -157,7 +159,7 @@ class FaultyS3:
         # that a part comes to meanwhile.
         lock = self._lock if moves else self._uploading if "uploadId=" in path else nullcontext()
         with lock:
-            connection = http.client.HTTPConnection(self._upstream, timeout=20)
+            connection = http.client.HTTPConnection(self._upstream, timeout=PATIENT)
             kept = {name: value for name, value in headers.items() if name.lower() not in _HOP}
             connection.request(method, path, body, kept)
             answer = connection.getresponse()
@@ -178,7 +180,7 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
             fault = proxy.take(self.command, self.path)
             if fault is not None and fault.hold is not None:
                 fault.hold.there.set()
-                fault.hold.go_on.wait(60)
+                fault.hold.go_on.wait(PATIENT)
                 fault = None
             if fault is not None and fault.late:
                 time.sleep(fault.late)

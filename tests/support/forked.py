@@ -17,9 +17,12 @@ from typing import Any
 import torch
 import torch._dynamo  # which each rank would import with its first optimizer
 import torch.distributed as dist
+from support.patience import PATIENT
 
 
-def run(world: int, function: Callable[..., None], *arguments: Any, within: float = 60.0) -> None:
+def run(
+    world: int, function: Callable[..., None], *arguments: Any, within: float = PATIENT
+) -> None:
     """Returns when all ranks have ended well; ends the script when one has not."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = Path(folder) / "store"

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from support.patience import PATIENT
+
 
 class HttpProxy:
     """`asked` are method and target of all requests, `allowed` what each said to be let through."""
@@ -47,7 +49,7 @@ def http_proxy(port: int) -> Iterator[HttpProxy]:
 
         def do_GET(self) -> None:
             self._note()
-            far = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            far = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENT)
             path = "/" + self.path.partition("://")[2].partition("/")[2]
             far.request("GET", path, headers=dict(self.headers.items()))
             answer = far.getresponse()
@@ -63,7 +65,7 @@ def http_proxy(port: int) -> Iterator[HttpProxy]:
             self.close_connection = True
             self.send_response_only(200)
             self.end_headers()
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as far:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENT) as far:
                 back = threading.Thread(target=_pump, args=(far, self.connection), daemon=True)
                 back.start()
                 _pump(self.connection, far)

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,19 +97,30 @@ class NodeProcess:
 def vanish(*nodes: NodeProcess) -> None:
     """As machines that vanish at one moment, with all that runs on them."""
     processes = [node.process for node in nodes]
-    below = [pid for process in processes for pid in descendants(process.pid)]
-    everything = [*(process.pid for process in processes), *below]
+    everything: set[int] = set()
+    # Again, for what was started meanwhile by those that did not stand still yet.
+    while new := {pid for process in processes for pid in _tree(process.pid)} - everything:
+        _kill(new, signal.SIGSTOP)
+        everything |= new
+    below = everything - {process.pid for process in processes}
     arenas = [arena for pid in everything if (arena := _arena(pid))]
-    for sig in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in everything:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sig)
+    _kill(everything, signal.SIGKILL)
     for process in processes:
         process.wait()
     wait_until(lambda: not any(map(comm, below)), "nothing of it is left")
     for arena in arenas:
         with contextlib.suppress(FileNotFoundError):  # another run on this machine was quicker
             shutil.rmtree(arena)
+
+
+def _tree(root: int) -> list[int]:
+    return [root, *descendants(root)]
+
+
+def _kill(pids: Iterable[int], sig: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sig)
 
 
 def descendants(root: int) -> list[int]:
@@ -132,6 +144,10 @@ def comm(pid: int) -> str:
     return ""
 
 
+LAST_WORDS = 20.0
+"""Seconds that a change may take from the store to this process."""
+UNSEEN = 10_000
+"""States that are kept for a wait: far more than one can be behind."""
 EVERY = ("--snapshot-every", "10", "--checkpoint-every", "50")
 """Steps, unless a test says otherwise: nothing happens of itself while it runs."""
 
@@ -173,6 +189,8 @@ class Run:
         self.nodes: dict[str, NodeProcess] = {}
         self._store = EtcdStore((view or endpoint).split(","))
         self._seen = RunState()
+        self._unseen: deque[RunState] = deque(maxlen=UNSEEN)
+        """States that a wait has not looked at."""
         self._changed = threading.Condition()
         self.history = Recorder()
         self._store.watch(self.keys.root, self.history)
@@ -204,13 +222,21 @@ class Run:
     def wait(
         self, condition: Callable[[RunState], object], what: str, timeout: float = PATIENT
     ) -> RunState:
+        """The first state that is so. None is overlooked that is shown after the call."""
         deadline = steady() + timeout
         with self._changed:
-            while not condition(self._seen):
-                left = deadline - steady()
-                assert left > 0 and self._alive(), f"{what}: not so; {self._account()}"
-                self._changed.wait(min(left, 1.0))
-            return self._seen
+            self._unseen.clear()
+            self._unseen.append(self._seen)
+            while True:
+                while self._unseen:
+                    if condition(seen := self._unseen.popleft()):
+                        return seen
+                now = steady()
+                if not self._alive():
+                    # What they have written last may be on its way to this process.
+                    deadline = min(deadline, now + LAST_WORDS)
+                assert now < deadline, f"{what}: not so; {self._account()}"
+                self._changed.wait(min(deadline - now, 1.0))
 
     def trains(self, *names: str, beyond: int = 0) -> Round:
         """Waits until exactly these nodes execute steps beyond the given one."""
@@ -266,7 +292,7 @@ class Run:
 
     def stands_still(self, quiet: float = 2.5) -> int:
         """Waits until nobody has told of a new step for so long; the last step."""
-        deadline = steady() + 30.0
+        deadline = steady() + PATIENT
         with self._changed:
             while True:
                 step = self.step()
@@ -316,6 +342,7 @@ class Run:
         def deliver(items: Sequence[WatchItem]) -> None:
             with self._changed:
                 self._seen = fold(self._seen, items, self.keys, wall(), prefix)
+                self._unseen.append(self._seen)
                 self._changed.notify_all()
 
         return deliver

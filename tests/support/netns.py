@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.patience import PATIENT
+
 NAMESPACES = Path("/run/netns")
 PREFIX = "spotelastic-test"
 _CLONE_NEWNET = 0x40000000
@@ -132,7 +134,7 @@ def sweep() -> None:
 
 
 def _ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True, text=True, timeout=20)
+    subprocess.run(["ip", *args], check=True, capture_output=True, text=True, timeout=PATIENT)
 
 
 def _enter(descriptor: int) -> None:

@@ -76,5 +76,5 @@ class Proxy:
 
     def _start(self, target: object, *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name="proxy", daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # after its start, before which nobody may wait for its end

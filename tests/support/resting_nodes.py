@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from spotelastic_checkpoints.types import Branch, MemberRanks, Resume, RoundInfo, Schedule
 from support.checkpoints import Node, cluster
+from support.patience import PATIENT
 from support.resting_agent import Agent, Plan, Script, Worker, run
 
 from spotelastic.rendezvous.sources.resume import Held, choose
@@ -21,7 +22,7 @@ class Nodes:
     def __init__(self, nodes: list[Node], schedule: Schedule, target: int = 0) -> None:
         """At the step `target`, if any, all ranks save, and rest when all have."""
         self._nodes, self._schedule, self._target = nodes, schedule, target
-        self._epoch = nodes[0].agent.claim("test", timeout=20).epoch
+        self._epoch = nodes[0].agent.claim("test", timeout=PATIENT).epoch
         self._lineage: list[Branch] = []
         self._round = ""
         self.sources: list[Resume] = []

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume, Schedule
 from support.checkpoints import Node, cluster, round_info
 from support.inside import wait_for_slots
+from support.patience import PATIENT
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -112,7 +113,7 @@ class Daemon:
 
     def __init__(self, node: Node, target: int) -> None:
         self._node, self._target = node, target
-        self._epoch = node.agent.claim("test", timeout=20).epoch
+        self._epoch = node.agent.claim("test", timeout=PATIENT).epoch
         self._began = False
 
     def begins(self, round_: str, members: list[Worker], _: Resume) -> None:

@@ -56,7 +56,7 @@ class Trial:
 
     @contextmanager
     def store(self) -> Iterator[EtcdStore]:
-        store = EtcdStore(self.cluster.spec.etcd, timeout=10.0, tls=self.tls)
+        store = EtcdStore(self.cluster.spec.etcd, timeout=PATIENT, tls=self.tls)
         with contextlib.closing(store):
             yield store
 
@@ -64,7 +64,9 @@ class Trial:
         """By name of the member: etcd's own id for it. Each of them answers."""
         spec = self.cluster.spec
         named = zip(spec.etcd_members, spec.etcd, strict=True)
-        return {name: status(endpoint, tls=self.tls).member for name, endpoint in named}
+        return {
+            name: status(endpoint, timeout=PATIENT, tls=self.tls).member for name, endpoint in named
+        }
 
     def status(self, wanted: Callable[[Status], bool], what: str) -> Status:
         """The first published status that is as wanted."""

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from support.etcd import wait_until
+from support.patience import PATIENT
 
 from spotelastic.agent.workers.pool import PoolEvent, StartOrder, Warm, Zygote
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.linux import mark
 
-WITHIN = 20.0
+WITHIN = PATIENT
 
 
 class Pool:
