@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from spotelastic_checkpoints import addresses
 from support.node_state import changed
+from support.patience import PATIENT
 from support.ports import HOST, held_ports
 from test_agent_decide import NOW, ROUND, decided, local, seen
 
@@ -35,7 +36,7 @@ def test_who_listens_is_there_and_whose_port_is_closed_is_gone(listener: socket.
     here = of(listener)
     with held_ports(1) as (port,):  # else it may be another program's by then
         gone = addresses.join(HOST, port)
-        assert refusing([here, gone]) == {gone}
+        assert refusing([here, gone], within=PATIENT) == {gone}
     assert refusing([]) == frozenset()
 
 

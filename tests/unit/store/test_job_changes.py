@@ -11,6 +11,7 @@ import pytest
 from support.account import account
 from support.asked import request
 from support.fake_aws import cloud_over
+from support.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
@@ -115,7 +116,7 @@ def test_of_two_who_change_it_at_once_none_loses_anything(objects: BucketObjects
     for each in both:
         each.start()
     for each in both:
-        each.join(60)
+        each.join(PATIENT)
     last = read(objects)
     assert (last.settings.max_nodes, last.created_at) == (4 + TIMES, TIMES)
 

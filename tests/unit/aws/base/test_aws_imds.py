@@ -93,26 +93,28 @@ def service() -> Iterator[Service]:
 
 
 def test_a_document_that_is_not_there_is_none(service: Service) -> None:
-    assert Imds(service.url).get("spot/instance-action") is None
+    assert Imds(service.url, timeout=PATIENT).get("spot/instance-action") is None
 
 
 def test_the_interruption_time_is_epoch_seconds(service: Service) -> None:
     service.documents[META + "spot/instance-action"] = (
         '{"action": "terminate", "time": "2017-09-18T08:22:00Z"}'
     )
-    assert Imds(service.url).interruption() == InstanceAction("terminate", 1505722920.0)
+    assert Imds(service.url, timeout=PATIENT).interruption() == InstanceAction(
+        "terminate", 1505722920.0
+    )
 
 
 def test_a_rebalance_recommendation_has_its_notice_time(service: Service) -> None:
     service.documents[META + "events/recommendations/rebalance"] = (
         '{"noticeTime": "2017-09-18T08:22:00Z"}'
     )
-    assert Imds(service.url).rebalance() == 1505722920.0
+    assert Imds(service.url, timeout=PATIENT).rebalance() == 1505722920.0
 
 
 def test_one_token_serves_many_reads_and_an_expired_one_is_replaced(service: Service) -> None:
     service.documents[META + "autoscaling/target-lifecycle-state"] = "InService"
-    imds = Imds(service.url)
+    imds = Imds(service.url, timeout=PATIENT)
     assert [imds.lifecycle_state() for _ in range(3)] == ["InService"] * 3
     assert service.tokens == 1
     service.tokens += 1  # as if the service had forgotten the token
@@ -124,13 +126,13 @@ def test_one_token_serves_many_reads_and_an_expired_one_is_replaced(service: Ser
 def test_a_malformed_document_is_trouble_not_a_notice(service: Service, body: str) -> None:
     service.documents[META + "spot/instance-action"] = body
     with pytest.raises(Unavailable):
-        Imds(service.url).interruption()
+        Imds(service.url, timeout=PATIENT).interruption()
 
 
 def test_an_overloaded_service_is_unavailable(service: Service) -> None:
     service.status = 503
     with pytest.raises(Unavailable, match="503"):
-        Imds(service.url).get("local-ipv4")
+        Imds(service.url, timeout=PATIENT).get("local-ipv4")
 
 
 def test_nobody_listening_is_unavailable() -> None:
@@ -201,7 +203,9 @@ def maintenance(service: Service, *entries: object) -> None:
 
 
 def test_maintenance_is_announced_once_and_again_at_another_time(service: Service) -> None:
-    source = ImdsNotices(service.url, "i-1", clock=lambda: 1000.0, wall=lambda: 900.0)
+    source = ImdsNotices(
+        service.url, "i-1", timeout=PATIENT, clock=lambda: 1000.0, wall=lambda: 900.0
+    )
     maintenance(service)
     assert source.poll() == ()
     maintenance(service, REBOOT)
@@ -225,7 +229,9 @@ def test_maintenance_is_announced_once_and_again_at_another_time(service: Servic
 def test_maintenance_that_is_called_off_is_told_of(
     service: Service, left: tuple[object, ...]
 ) -> None:
-    source = ImdsNotices(service.url, "i-1", clock=lambda: 1000.0, wall=lambda: 1000.0)
+    source = ImdsNotices(
+        service.url, "i-1", timeout=PATIENT, clock=lambda: 1000.0, wall=lambda: 1000.0
+    )
     maintenance(service, REBOOT)
     (notice,) = source.poll()
     maintenance(service, *left)
@@ -237,7 +243,9 @@ def test_maintenance_that_is_called_off_is_told_of(
 
 def test_maintenance_that_has_begun_is_not_called_off(service: Service) -> None:
     now = [1000.0]
-    source = ImdsNotices(service.url, "i-1", clock=lambda: now[0], wall=lambda: now[0])
+    source = ImdsNotices(
+        service.url, "i-1", timeout=PATIENT, clock=lambda: now[0], wall=lambda: now[0]
+    )
     maintenance(service, REBOOT)
     assert len(source.poll()) == 1
     now[0] = BEGINS + 1.0
@@ -259,14 +267,14 @@ def test_each_word_for_maintenance_has_its_kind(
     service: Service, code: str, kind: InterruptionKind
 ) -> None:
     maintenance(service, REBOOT | {"Code": code})
-    (notice,) = ImdsNotices(service.url, "i-1").poll()
+    (notice,) = ImdsNotices(service.url, "i-1", timeout=PATIENT).poll()
     assert (notice.kind, notice.action) == (kind, code)
 
 
 def test_an_entry_that_cannot_be_read_hides_no_other_and_calls_nothing_off(
     service: Service,
 ) -> None:
-    source = ImdsNotices(service.url, "i-1")
+    source = ImdsNotices(service.url, "i-1", timeout=PATIENT)
     maintenance(service, {"NotBefore": "soon"}, REBOOT)
     assert len(source.poll()) == 1
     maintenance(service, {"NotBefore": "soon"})
@@ -283,14 +291,14 @@ def test_a_spot_notice_has_the_word_of_aws(service: Service, action: str, word: 
     service.documents[META + "spot/instance-action"] = json.dumps(
         {"action": action, "time": "2037-09-18T08:22:00Z"}
     )
-    (notice,) = ImdsNotices(service.url, "i-1").poll()
+    (notice,) = ImdsNotices(service.url, "i-1", timeout=PATIENT).poll()
     assert (notice.kind, notice.action) == (InterruptionKind.SPOT_INTERRUPTION, word)
 
 
 @pytest.mark.parametrize("state", ["Terminated", "Detached", "InService", "Standby", "<html>"])
 def test_a_node_that_is_to_leave_its_group_is_told(service: Service, state: str) -> None:
     service.documents[META + "autoscaling/target-lifecycle-state"] = state
-    notices = ImdsNotices(service.url, "i-1").poll()
+    notices = ImdsNotices(service.url, "i-1", timeout=PATIENT).poll()
     assert [each.kind for each in notices] == (
         [InterruptionKind.PLANNED] if state in ("Terminated", "Detached") else []
     )
@@ -314,11 +322,11 @@ def test_no_answer_hides_what_another_one_says(service: Service, body: str) -> N
     service.documents |= {META + path: body for path in PATHS[1:]}
     service.documents[META + PATHS[0]] = '{"action": "terminate", "time": "2037-09-18T08:22:00Z"}'
     kind = InterruptionKind.SPOT_INTERRUPTION
-    assert kind in {each.kind for each in ImdsNotices(service.url, "i-1").poll()}
+    assert kind in {each.kind for each in ImdsNotices(service.url, "i-1", timeout=PATIENT).poll()}
     service.documents[META + PATHS[0]] = body
     maintenance(service, REBOOT)
     kind = InterruptionKind.MAINTENANCE
-    assert kind in {each.kind for each in ImdsNotices(service.url, "i-1").poll()}
+    assert kind in {each.kind for each in ImdsNotices(service.url, "i-1", timeout=PATIENT).poll()}
 
 
 def test_an_answer_of_which_half_is_missing_is_unavailable(service: Service) -> None:
@@ -333,7 +341,7 @@ def test_a_token_that_no_header_can_carry_is_unavailable(service: Service) -> No
 
     service.token = "<html>\n\n</html>"
     with pytest.raises(Unavailable):
-        Imds(service.url).interruption()
+        Imds(service.url, timeout=PATIENT).interruption()
 
 
 def test_a_poller_goes_on_after_anything_that_its_source_raises_and_says_it_once(

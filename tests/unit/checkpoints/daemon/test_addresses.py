@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import addresses
+from support.patience import PATIENT
 
 from spotelastic.errors import UsageError
 from spotelastic.linux import interface_of
@@ -71,7 +72,7 @@ def test_a_server_is_found_where_it_says(address: str) -> None:
     with addresses.listen(address, 0, 1) as server:
         host, port = addresses.split(addresses.own(server))
         assert host == address and not addresses.is_free(address, port)
-        with socket.create_connection((host, port), 5.0):
+        with socket.create_connection((host, port), PATIENT):
             pass
         assert addresses.towards(address, port) == address
     assert addresses.is_free(address, port)

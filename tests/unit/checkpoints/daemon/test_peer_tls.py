@@ -28,6 +28,7 @@ from spotelastic_checkpoints.restore.sources import SourceContext
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.types import Holder, Resume
 from support.local_cloud import until
+from support.patience import PATIENT
 
 from spotelastic.aws.security.certificates import (
     LIFE,
@@ -345,14 +346,14 @@ def test_nothing_older_than_tls_1_3_and_nobody_without_a_certificate(
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     host, _, port = address.rpartition(":")
     with (
-        socket.create_connection((host, int(port)), 10) as connection,
+        socket.create_connection((host, int(port)), PATIENT) as connection,
         pytest.raises(ssl.SSLError, match="PROTOCOL"),
     ):
         old.wrap_socket(connection)
     nobody = ssl.create_default_context(cafile=good.tls.cacert)
     nobody.check_hostname = False
     with (
-        socket.create_connection((host, int(port)), 10) as connection,
+        socket.create_connection((host, int(port)), PATIENT) as connection,
         nobody.wrap_socket(connection) as channel,
         pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
@@ -370,7 +371,7 @@ def test_who_says_nothing_is_not_waited_for(
     with socket.create_server((HOST, 0)) as silent, pytest.raises(RestoreFailed, match="timed out"):
         Peer(f"{HOST}:{silent.getsockname()[1]}", credentials)
     host, _, port = served.serve(credentials).rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as connection:
+    with socket.create_connection((host, int(port)), PATIENT) as connection:
         assert connection.recv(1) == b"", "and then it hangs up"
     assert not served.told, "it may have been anybody"
 
