@@ -53,10 +53,10 @@ def test_a_missing_binary_is_one_clear_line(
 
 
 def test_a_member_says_who_it_is_and_who_leads(etcd_member: EtcdMember) -> None:
-    told = status(etcd_member.endpoint)
+    told = status(etcd_member.endpoint, timeout=PATIENT)
     assert told.leads
     assert told.version == ".".join(map(str, etcd_member.version))
-    assert find_leader([etcd_member.endpoint]) is not None
+    assert find_leader([etcd_member.endpoint], timeout=PATIENT) is not None
     assert Path(f"/proc/{etcd_member.pid}/comm").read_text().strip() == "etcd"
 
 

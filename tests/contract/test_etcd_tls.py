@@ -49,7 +49,7 @@ def test_calls_and_watches_are_encrypted(member: EtcdMember, tls: TlsFiles) -> N
         store.put("/tls/a", b"1")
         seen.wait(lambda seen: seen.changes)
         assert seen.told == [("/tls/a", b"1")]
-    assert status(member.endpoint, tls=tls).leads
+    assert status(member.endpoint, timeout=PATIENT, tls=tls).leads
 
 
 def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path) -> None:
@@ -105,8 +105,9 @@ def test_certificates_that_are_just_being_written_are_left_alone(
 
 
 def test_what_is_wrong_with_certificates_is_said(
-    member: EtcdMember, tls: TlsFiles, tmp_path: Path
+    member: EtcdMember, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("spotelastic.store.diagnose.PATIENCE", PATIENT)
     stranger = certificates(tmp_path / "other")
     told = {
         "plain": diagnose(member.endpoint),

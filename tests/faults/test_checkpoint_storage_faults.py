@@ -2,6 +2,7 @@
 the end is complete."""
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,8 +35,8 @@ import spotelastic as se
 
 pytestmark = pytest.mark.faults
 
-COMMITS = 6
-"""More than nodes make by chance that do not choose the same steps."""
+COMMITS, UPLOADS = 6, 40
+"""More than nodes make by chance, of so many uploads, that do not choose the same steps."""
 
 
 @pytest.fixture
@@ -115,18 +116,24 @@ def test_nodes_whose_uploads_take_longer_than_the_schedule_allows_commit_all_the
             node.begin(round_info("r1", rank, ["n0", "n1"], 1, epoch))
             workers.append(Worker(str(node.socket), "r1", rank, 0, plan_of(2, 1)))
         last = 0
-        while len(steps) < COMMITS and last < 400:
+        while len(steps) < COMMITS and len(sent(s3)) < UPLOADS:
             last += 1
             for worker in workers:
                 worker.step(last)
             time.sleep(0.03)  # which a step takes
-        assert len(steps) >= COMMITS, f"of {last} steps these were committed: {sorted(steps)}"
+        assert len(steps) >= COMMITS, f"of {sent(s3)} these were committed: {sorted(steps)}"
         for worker in workers:
             worker.save(last + 1, due=True)
         assert all(worker.client.flush(PATIENT) for worker in workers)
         assert committed(s3.url) == Commit(epoch, last + 1)
         for worker in workers:
             worker.client.leave(clean=True)
+
+
+def sent(s3: FaultyS3) -> list[int]:
+    """The steps that a node has begun to upload."""
+    found = (re.match(r"PUT .*/step-(\d+)/.*\.distcp", request) for request in [*s3.requests])
+    return sorted({int(match[1]) for match in found if match})
 
 
 def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: FaultyS3) -> None:

@@ -53,7 +53,7 @@ def pair(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
     script.write_text(SCRIPT)
     with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
         for name in ("a", "b"):
-            run.add(name, str(script), str(tmp_path), args=("--stall-timeout", "2"))
+            run.add(name, str(script), str(tmp_path), args=("--stall-timeout", "5"))
         run.trains("a", "b", beyond=15)
         yield run
 
@@ -61,11 +61,14 @@ def pair(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
 def test_a_round_that_stalls_is_replaced_and_all_ranks_say_where_they_were(
     pair: Run, tmp_path: Path
 ) -> None:
+    before = pair.trains("a", "b").number
     (tmp_path / "hang").touch()
     pair.wait(lambda s: s.round and s.round.cause == "stall", "a new round")
     after = pair.trains("a", "b")
     assert len(after.charged) == 1, "a hang is the script's own"
-    stacks = {path.stem: path.read_text() for path in tmp_path.glob("logs/*/logs/0001/*.stack")}
+    stacks = {
+        path.stem: path.read_text() for path in tmp_path.glob(f"logs/*/logs/{before:04}/*.stack")
+    }
     assert "in stands_still" in stacks["rank-1"]
     assert "in all_reduce" in stacks["rank-0"] and "in stands_still" not in stacks["rank-0"]
     told = "".join(node.output for node in pair.nodes.values())

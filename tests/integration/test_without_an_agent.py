@@ -17,7 +17,7 @@ from spotelastic_checkpoints.storage.open import open_storage
 from support.faulty_s3 import FaultyS3
 from support.inside import slots_are_waited_for
 from support.launcher import comm, descendants
-from support.patience import PATIENT
+from support.patience import PATIENT, eventually
 from support.small_model import make, one_step
 
 import spotelastic as se
@@ -319,7 +319,7 @@ def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(tmp_path: 
 def test_a_layout_that_nobody_can_agree_on_any_more_is_told(tmp_path: Path) -> None:
     told = left(tmp_path, 5)
     assert told.returncode, "a run whose last step is lost is no success"
-    assert committed(tmp_path) == 2
+    eventually(lambda: committed(tmp_path) == 2, "a commit that its daemon may still be at")
     assert "step 3 was not saved: t is new, gone, or of another shape" in told.stderr
     assert "step 3 could not be committed" in told.stderr
 

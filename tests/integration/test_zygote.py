@@ -241,7 +241,7 @@ def test_a_failed_worker_whose_threads_never_end_shows_their_stacks_and_ends(
         "    threading.Event().wait()\n"
         "threading.Thread(target=wait_for_ever).start()\n"
         "raise ValueError\n",
-        finalize=0.1,
+        finalize=0.5,
     )
     assert made.next() == WorkerFailing("round/0", 1)
     assert made.next() == Exited("round/0", 1)

@@ -18,6 +18,7 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import Fenced, StorageUnavailable
 from spotelastic_checkpoints.types import Commit
 from support.committing import Auditor, put_all, retried, two_rounds
+from support.patience import PATIENT
 from support.stores import WRITES, Interposed, MemoryStorage
 
 pytestmark = pytest.mark.faults
@@ -251,7 +252,7 @@ class Turns:
                     lambda: (
                         self._chosen < 0 and len(self._waiting) + len(self._done) == everybody  # noqa: B023
                     ),
-                    20,
+                    PATIENT,
                 )
                 if self._waiting:
                     self._chosen = self._random.choice(sorted(self._waiting))
