@@ -266,7 +266,7 @@ def test_a_copy_that_was_left_behind_keeps_its_room_until_its_call_ends(
 def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hasty, copies = with_room(tmp_path, LARGE, HASTY)
+    hasty, copies = with_room(tmp_path, LARGE, Limits(answer=PATIENT, part=HASTY.part))
     reached, go_on = threading.Event(), threading.Event()
 
     def write(*_: object) -> None:
@@ -274,9 +274,9 @@ def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
         assert go_on.wait(PATIENT)
 
     monkeypatch.setattr(LocalFileOpener, "write", write)
-    while not reached.is_set():  # the file may not be open in time
-        with pytest.raises(StorageUnavailable):
-            hasty.put("large", memoryview(bytes(LARGE)))
+    with pytest.raises(StorageUnavailable):
+        hasty.put("large", memoryview(bytes(LARGE)))
+    assert reached.wait(PATIENT)
     assert not is_free(copies, 1)
     go_on.set()
     eventually(lambda: is_free(copies, LARGE))
