@@ -8,6 +8,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -441,7 +442,7 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
     with terminal.goes_on("logs", "-f", "--rank", "0") as logs:
         assert logs.stdout is not None
         newest = terminal("logs", "--rank", "0").stdout.splitlines()[-1]
-        told = list(iter(logs.stdout.readline, f"{newest}\n"))
+        told = [*takewhile(f"{newest}\n".__ne__, logs.stdout)]
         told += [next(logs.stdout) for _ in range(3)]  # which were not there then
         done = laptop.json("stop")
         rest, complaint = logs.communicate(timeout=PATIENT)

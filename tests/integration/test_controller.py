@@ -171,7 +171,7 @@ def an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(
     assert outage.node == leads
     assert outage.data["at"] < outage.data["back_at"]
     assert len(trial.members()) == 3
-    assert find_leader(trial.cluster.spec.etcd, tls=trial.tls) is not None
+    eventually(lambda: find_leader(trial.cluster.spec.etcd, tls=trial.tls), "a leader")
 
 
 def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:

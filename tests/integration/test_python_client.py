@@ -47,7 +47,7 @@ def run(name):
     lost = cluster.interrupt(kind="loss")
     assert client.find(name).name == name
     assert [each.name for each in client.list()] == [name]
-    last = cluster.wait(on_update=told.append, timeout=100)
+    last = cluster.wait(on_update=told.append, timeout=180)
     assert (last.state, last.step) == ("succeeded", 250)
     report = cluster.report()
     assert report.job.state == "succeeded"
@@ -123,7 +123,7 @@ def program(folder: Path, text: str, *args: str) -> Iterator["subprocess.Popen[s
 
 def whole(folder: Path, text: str, *names: str) -> None:
     with program(folder, text, *names) as process:
-        told, complaint = process.communicate(timeout=200)
+        told, complaint = process.communicate(timeout=280)
     assert process.returncode == 0, complaint
     assert told.splitlines() == [f"{name} is over" for name in names], "nothing else is printed"
     assert complaint == ""
@@ -137,6 +137,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.timeout(300)
 def test_a_program_brings_up_interrupts_waits_reports_and_takes_down(folder: Path) -> None:
     whole(folder, TWICE, "quokka")
 

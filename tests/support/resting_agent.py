@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ class Agent:
         self._begin_to_leave()
         for worker in self.living:
             if worker.control is not None and worker.number not in but:
-                worker.control.send(msgspec.json.encode(Rest()))
+                _send(worker.control, Rest())
 
     def lose(self, worker: Worker) -> None:
         worker.gone = True
@@ -168,7 +169,7 @@ class Agent:
             worker.resting = None
             assert worker.control is not None
             order = Enter(variables["SPOTELASTIC_ROUND"], step, restores, variables)
-            worker.control.send(msgspec.json.encode(order))
+            _send(worker.control, order)
 
     def serve(self) -> None:
         deadline = time.monotonic() + self.plan.within
@@ -278,6 +279,12 @@ class Agent:
             else:
                 assert os.WIFSIGNALED(status), f"worker {worker.number} failed"
                 self.lose(worker)
+
+
+def _send(control: socket.socket, message: Rest | Enter) -> None:
+    """A worker may have ended at this moment, which its pidfd tells next."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        control.send(msgspec.json.encode(message))
 
 
 Case = Callable[[Path], "Agent"]
