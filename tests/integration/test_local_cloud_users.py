@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.local_cloud import IDLE, environment, until
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.errors import Unavailable
 from spotelastic.local import cloud, joining
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
@@ -80,7 +82,8 @@ def test_a_cluster_goes_with_the_last_command_that_works_on_it_and_the_cloud_wit
         second.kill()
     until(lambda: clusters.all_names(aws) == ("b",))
     assert not ended(first.info)
-    clusters.delete("b", aws=aws)  # as its leader does
+    with suppress(Unavailable):  # the cloud may go before its last answer
+        clusters.delete("b", aws=aws)  # as its leader does
     until(lambda: ended(first.info))
     assert joining.enter() is None
 
