@@ -231,6 +231,8 @@ class Run:
                 while self._unseen:
                     if condition(seen := self._unseen.popleft()):
                         return seen
+                if condition(self._seen):  # of which other things may be a part, such as processes
+                    return self._seen
                 now = steady()
                 if not self._alive():
                     # What they have written last may be on its way to this process.
