@@ -105,9 +105,8 @@ def test_certificates_that_are_just_being_written_are_left_alone(
 
 
 def test_what_is_wrong_with_certificates_is_said(
-    member: EtcdMember, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    member: EtcdMember, tls: TlsFiles, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("spotelastic.store.diagnose.PATIENCE", PATIENT)
     stranger = certificates(tmp_path / "other")
     told = {
         "plain": diagnose(member.endpoint),
