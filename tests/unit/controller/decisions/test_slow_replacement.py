@@ -199,6 +199,7 @@ def test_however_often_nodes_are_named_a_fleet_is_not_churned(named: list[tuple[
         day = [
             each
             for each, other in fleet.replacements
-            if other == slot and at - POLICY.slow_again_after < each <= at
+            # A day counts from when it was recorded, two turns before at most.
+            if other == slot and at - POLICY.slow_again_after + 2 * 120 * 20.0 < each <= at
         ]
         assert len(day) == 1
