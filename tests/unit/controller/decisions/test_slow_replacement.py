@@ -183,8 +183,12 @@ class Fleet:
         self.seen = replace(self.seen, slow={**self.seen.slow, node: slow(node)})
 
 
+LONGEST, TURN = 120, 20.0
+"""Minutes between two names at most, and seconds of each of its three turns for each minute."""
+
+
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 120)), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, LONGEST)), max_size=20))
 def test_however_often_nodes_are_named_a_fleet_is_not_churned(named: list[tuple[int, int]]) -> None:
     """Each entry: a rank whose node is named, and the minutes until the next one is."""
     fleet = Fleet(job())
@@ -192,7 +196,7 @@ def test_however_often_nodes_are_named_a_fleet_is_not_churned(named: list[tuple[
         fleet.name(slot)
         for _ in range(3):  # recorded, replaced, and nothing more
             fleet.turn()
-            fleet.now += minutes * 20.0
+            fleet.now += minutes * TURN
     for at, slot in fleet.replacements:
         hour = [each for each, _ in fleet.replacements if at - HOUR < each <= at]
         assert len(hour) <= POLICY.slow_an_hour + 1  # one may have been begun an hour before
@@ -200,6 +204,6 @@ def test_however_often_nodes_are_named_a_fleet_is_not_churned(named: list[tuple[
             each
             for each, other in fleet.replacements
             # A day counts from when it was recorded, two turns before at most.
-            if other == slot and at - POLICY.slow_again_after + 2 * 120 * 20.0 < each <= at
+            if other == slot and at - POLICY.slow_again_after + 2 * LONGEST * TURN < each <= at
         ]
         assert len(day) == 1
