@@ -62,8 +62,7 @@ def a_replacement_rejoins_with_the_data_of_the_disk(trial: Trial) -> None:
 def with_its_disk_lost_it_is_a_new_member(trial: Trial) -> None:
     before, disk = trial.members(), disk_of(trial, "b")
     lose(trial, "b")
-    eventually(lambda: three_are_led(trial), "three members again")
-    after = trial.members()
+    after = eventually(lambda: led_anew(trial, before, "b"), "three members again")
     assert {name for name in before if before[name] != after[name]} == {"b"}
     assert disk_of(trial, "b") != disk
     assert [generation(trial).number, generation(trial).snapshot] == [1, ""]
@@ -77,8 +76,7 @@ def when_most_disks_are_lost_the_newest_snapshot_is_restored(trial: Trial) -> No
         saved = snapshots.save(trial.cluster.objects, spec.etcd, trial.tls, wall())
         store.put("later", b"lost")
     lose(trial, "a", "b", "c")
-    eventually(lambda: three_are_led(trial), "three members of a new generation")
-    assert not set(trial.members().values()) & set(before.values())
+    eventually(lambda: led_anew(trial, before, *before), "three members of a new generation")
     found = generation(trial)
     assert (found.number, found.snapshot) == (2, saved)
     with trial.store() as store:
@@ -101,6 +99,14 @@ def three_are_led(trial: Trial) -> bool | None:
         return True
     except Unavailable:
         return None
+
+
+def led_anew(trial: Trial, before: dict[str, int], *renewed: str) -> dict[str, int] | None:
+    """The members by name, once all are led, and these are others than before."""
+    if three_are_led(trial) is None:
+        return None
+    found = trial.members()
+    return found if all(found[name] != before[name] for name in renewed) else None
 
 
 def instance_of(trial: Trial, member: str) -> str:

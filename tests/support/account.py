@@ -19,6 +19,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from spotelastic.clock import wall
+from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.conditions import (
     KIND,
     Conditions,
@@ -61,6 +62,20 @@ class Deaf:
     def close_address(self, address: str) -> None: ...
 
 
+class UpToDate:
+    """The cloud's lock. What is due is done before a call, so that a test sees what it caused."""
+
+    def __init__(self, lock: RLock, agenda: Agenda) -> None:
+        self._lock, self._agenda = lock, agenda
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._agenda.run_due()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 _in_force: list[ConditionsInForce] = []
 """The conditions of the account that there is now."""
 
@@ -96,7 +111,6 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from spotelastic.local.autoscaling.groups import AutoScaling
     from spotelastic.local.autoscaling.launches import Launcher
     from spotelastic.local.base import eventbridge_messages as events
-    from spotelastic.local.base.agenda import Agenda
     from spotelastic.local.instances import machines
     from spotelastic.local.instances.capacity import SpotMarket
 
@@ -127,7 +141,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
         )
         all_machines.changed = scaling.machine_changed
         patches = moto_patches.install(
-            lock=lock,
+            lock=UpToDate(lock, agenda),  # type: ignore[arg-type]
             agenda=agenda,
             machines=all_machines,
             scaling=scaling,

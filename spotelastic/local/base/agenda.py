@@ -43,6 +43,11 @@ class Agenda:
             heapq.heappush(self._due, (when, next(self._order), task))
             self._changed.notify()
 
+    def run_due(self) -> None:
+        """Run what is due now in the calling thread, and what that makes due."""
+        while self._run_next():
+            pass
+
     def close(self) -> None:
         """Stop after the present task."""
         with self._changed:
@@ -51,18 +56,35 @@ class Agenda:
         self._thread.join()
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
+        while self._await_due():
+            self.run_due()
+
+    def _run_next(self) -> bool:
+        """Run the next task if it is due; return whether one was."""
+        with self._lock:
+            if (task := self._pop_due()) is None:
+                return False
             try:
-                with self._lock:
-                    task()
+                task()
             except Exception:
                 _log.exception("a task of the local cloud failed")
+            return True
 
-    def _next(self) -> Task | None:
+    def _await_due(self) -> bool:
+        """Wait until a task is due; return False when the agenda is closed."""
         with self._changed:
             while self._going:
-                wait = self._due[0][0] - self._clock() if self._due else None
-                if wait is not None and wait <= 0:
-                    return heapq.heappop(self._due)[2]
+                if (wait := self._wait()) is not None and wait <= 0:
+                    return True
                 self._changed.wait(wait)
-            return None
+            return False
+
+    def _pop_due(self) -> Task | None:
+        with self._changed:
+            wait = self._wait()
+            due = self._going and wait is not None and wait <= 0
+            return heapq.heappop(self._due)[2] if due else None
+
+    def _wait(self) -> float | None:
+        """Return the seconds until the next task is due; None if there is none."""
+        return self._due[0][0] - self._clock() if self._due else None

@@ -65,6 +65,15 @@ def test_tasks_wait_for_the_lock() -> None:
     agenda.close()
 
 
+def test_what_is_due_runs_at_once_with_what_it_makes_due() -> None:
+    agenda = Agenda(threading.RLock())
+    done: list[str] = []
+    agenda.soon(lambda: (done.append("first"), agenda.soon(lambda: done.append("second"))))  # type: ignore[func-returns-value]
+    agenda.at(time.time() + 3600, lambda: pytest.fail("not due"))
+    agenda.run_due()
+    assert done == ["first", "second"]
+
+
 def test_closing_leaves_what_is_not_due_undone() -> None:
     agenda = Agenda(threading.RLock())
     agenda.start()
