@@ -19,6 +19,7 @@ from spotelastic.aws.base.names import LONGEST
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import counted
 from spotelastic.model.interval import Interval
+from spotelastic.model.replication import Replication
 
 MIB = 2**20
 UNITS = ("", "K", "M", "G", "T")
@@ -69,6 +70,14 @@ def interval(flag: str, text: str) -> Interval:
         return Interval.parse(text)
     except ValueError as error:
         raise UsageError(f"{flag} {text}: {error}") from None
+
+
+def replication(text: str) -> Replication:
+    """Parse the value of `--replicate`."""
+    try:
+        return Replication.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--replicate {text}: {error}") from None
 
 
 def linger(text: str) -> float | None:

@@ -95,6 +95,16 @@ class Resume(Value, frozen=True):
         return len(others) < len(self.holders) and not any(holder.whole for holder in others)
 
 
+class Ward(Value, frozen=True):
+    """The node whose replica a daemon keeps: what no other node of the round holds."""
+
+    node: str
+    daemon: str
+    """Endpoint ("host:port") of its daemon."""
+    rate: float = 0.0
+    """Most bytes per second that are asked for; 0: the daemons choose."""
+
+
 class RoundInfo(Value, frozen=True):
     """What a daemon has to know of a round."""
 
@@ -112,6 +122,8 @@ class RoundInfo(Value, frozen=True):
     resume: Resume = Resume()
     cause: str = ""
     """Why the round was formed; the daemon's log records carry it."""
+    ward: Ward | None = None
+    """The node whose replica the daemon keeps; None: it keeps none."""
 
     @property
     def own(self) -> MemberRanks:

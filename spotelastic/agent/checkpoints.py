@@ -23,6 +23,7 @@ from spotelastic_checkpoints.types import (
     Commit,
     MemberRanks,
     RoundInfo,
+    Ward,
 )
 
 from spotelastic.agent.config import AgentConfig
@@ -41,6 +42,7 @@ from spotelastic.agent.state.events import (
 from spotelastic.agent.state.values import Workers
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Point
+from spotelastic.model.replication import Replication
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.store.tls import TlsFiles
 
@@ -97,7 +99,7 @@ class Checkpoints:
 
     def begin(self, round_: Round, member: Member) -> None:
         """Tells the daemon of the round, as the node in `member` sees it."""
-        self.client.begin(round_info(round_, member))
+        self.client.begin(round_info(round_, member, self._config.settings.replicate))
 
     def round_end(self, workers: Workers) -> RoundEnd:
         """Returns what this node's workers have executed, from their pages."""
@@ -215,7 +217,11 @@ class Checkpoints:
                 self._post(DaemonGone())
 
 
-def round_info(round_: Round, member: Member) -> RoundInfo:
+def round_info(
+    round_: Round,
+    member: Member,
+    replicate: Replication = Replication(),  # noqa: B008
+) -> RoundInfo:
     """Returns what the daemon of the node in `member` has to know of the round."""
     return RoundInfo(
         incarnation=round_.incarnation,
@@ -228,7 +234,15 @@ def round_info(round_: Round, member: Member) -> RoundInfo:
         schedule=round_.schedule,
         resume=round_.resume,
         cause=round_.cause,
+        ward=_ward(round_, member, replicate),
     )
+
+
+def _ward(round_: Round, member: Member, replicate: Replication) -> Ward | None:
+    for partner in round_.partners:
+        if partner.node == member.node:
+            return Ward(partner.of, partner.daemon, replicate.rate or 0.0)
+    return None
 
 
 def _files(tls: TlsFiles | None) -> tuple[Path, Path, Path] | None:

@@ -189,6 +189,12 @@ CHECKPOINTS = (
         "N|TIME",
         "auto",
     ),
+    Flag(
+        "--replicate",
+        "keep shards of one node in another's memory, too: auto, off, 100MB (a second)",
+        "RATE",
+        "off",
+    ),
     Flag("--keep-last", "how many of the newest checkpoints to keep (3)", "N", 3, int),
     Flag(
         "--keep-every",

@@ -93,6 +93,7 @@ def settings(options: argparse.Namespace) -> Settings:
         checkpoint_every=validation.interval("--checkpoint-every", options.checkpoint_every),
         keep_last=options.keep_last,
         keep_every=options.keep_every,
+        replicate=validation.replication(options.replicate),
     )
 
 

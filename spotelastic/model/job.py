@@ -9,6 +9,7 @@ from typing import Literal
 from spotelastic.model.interval import Interval
 from spotelastic.model.node import Node
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
+from spotelastic.model.replication import Replication
 from spotelastic.model.validity import Validity
 
 RankPolicy = Literal["stable", "pinned"]
@@ -62,6 +63,8 @@ class Settings:
     """Seconds for which a node keeps the others waiting until it is named as slow; 0: never."""
     replace_slow: bool = False
     """Whether a node that is slow is replaced."""
+    replicate: Replication = Replication()
+    """Whether nodes keep replicas of each other's shards in memory."""
 
     def difference(self, other: "Settings") -> str | None:
         """Returns the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -85,6 +88,7 @@ class Settings:
             "--checkpoint-every": self.checkpoint_every,
             "--keep-last": self.keep_last,
             "--keep-every": self.keep_every,
+            "--replicate": self.replicate,
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",

@@ -52,6 +52,17 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Partner:
+    """A node that keeps a replica of the shards that only another node holds."""
+
+    node: str
+    of: str
+    """The other node."""
+    daemon: str
+    """host:port of the other node's checkpoint daemon."""
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """How often a run was set back to a save before a round began.
 
@@ -142,6 +153,8 @@ class Round:
     """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0
     """Rounds in a row, up to this one, that workers entered in place without a new step between."""
+    partners: tuple[Partner, ...] = ()
+    """Who keeps whose replica; while it is proposed, as in the round before."""
 
     @property
     def zones(self) -> tuple[str, ...]:

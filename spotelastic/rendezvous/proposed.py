@@ -12,7 +12,7 @@ from spotelastic_checkpoints.types import Commit, Resume
 
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
-from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Round, Streak
+from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Partner, Round, Streak
 from spotelastic.rendezvous import intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
@@ -22,6 +22,7 @@ from spotelastic.rendezvous.decision import (
     RoundDecision,
     WriteRound,
 )
+from spotelastic.rendezvous.partners import partners
 from spotelastic.rendezvous.rules import (
     ack_of,
     count_nodes,
@@ -262,6 +263,7 @@ def _start(
         pause=0.0,
         in_place=how,
         fruitless=round_.fruitless + 1 if how and not _advanced(round_, resume) else 0,
+        partners=_partners(at, round_, acks),
     )
     actions: tuple[Action, ...] = (WriteRound(started),)
     ends = [ack.end for ack in acks if ack.end is not None and ack.end.incarnation == round_.parent]
@@ -274,6 +276,17 @@ def _start(
             ),
         )
     return RoundDecision(actions, f"round {round_.number} starts at step {resume.step}")
+
+
+def _partners(at: Moment, round_: Round, acks: Iterable[Acknowledgement]) -> tuple[Partner, ...]:
+    """Returns who keeps whose replica in the round that starts."""
+    if not at.settings.replicate.on:
+        return ()
+    previous = {partner.of: partner.node for partner in round_.partners}
+    daemons = {ack.node: ack.daemon for ack in acks}
+    reached = [member for member in round_.members if daemons.get(member.node)]
+    found = partners(reached, previous, at.seen.drains.keys())
+    return tuple(Partner(keeper, of, daemons[of]) for of, keeper in found.items())
 
 
 def _give_up(at: Moment, round_: Round, reason: str) -> RoundDecision:

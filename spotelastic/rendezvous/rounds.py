@@ -308,6 +308,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         rests=round_.rests and cause != "settings",
         parent_from_memory=round_.resume.kind == "memory",
         fruitless=0 if cause == "settings" else round_.fruitless,
+        partners=round_.partners,
     )
     return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)
 

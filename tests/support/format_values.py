@@ -26,6 +26,7 @@ from spotelastic_checkpoints.types import (
     Snapshot,
     StepPoint,
     UploadStatus,
+    Ward,
     WorkerStep,
 )
 
@@ -45,8 +46,10 @@ from spotelastic.model.progress import (
     Progress,
     SlowNode,
 )
+from spotelastic.model.replication import Replication
 from spotelastic.model.round import (
     Member,
+    Partner,
     Past,
     Round,
     Streak,
@@ -111,6 +114,18 @@ ROUND_IN_PLACE = Round(
     parent_from_memory=True,
     fruitless=1,
 )
+ROUND_WITH_PARTNERS = Round(
+    number=9,
+    incarnation="8899aabbccddeeff",
+    phase="started",
+    members=MEMBERS,
+    cause="start",
+    reason="2 nodes",
+    partners=(
+        Partner("i-0b", "i-0a", "10.0.0.10:4100"),
+        Partner("i-0a", "i-0b", "10.0.0.11:4100"),
+    ),
+)
 STANDINGS = (Standing(1282, "pending"), Standing(1283))
 FINGERPRINT = Fingerprint(
     "3.11.9", "2.8.0", "12.8", "c0de" * 16, 2, "spotelastic", protocol=PROTOCOL
@@ -118,6 +133,7 @@ FINGERPRINT = Fingerprint(
 SLOW = SlowNode("i-0b", "bb00", 1700000300.0, 1.8, 0.55)
 MEASURED = Progress("i-0b", 7, 1280, 1700000300.0, measured=1280, own_time=0.2, waiting_time=0.05)
 SLOW_SETTINGS = Settings(2, 8, slow_after=60.0, replace_slow=True, protocol=PROTOCOL)
+REPLICATES = Settings(2, 8, replicate=Replication(50e6), protocol=PROTOCOL)
 RESTS = Progress("i-0b", 7, 1280, 1700000300.0, rests=True)
 NODE = Node("i-0a", "aa00", "10.0.0.10", "us-east-1a", FINGERPRINT, "10.0.0.10:4100", True, 1)
 SETTINGS = Settings(
@@ -201,6 +217,14 @@ ROUND_INFO = RoundInfo(
     schedule=SCHEDULE,
     resume=FROM_MEMORY,
     cause="drain",
+)
+ROUND_WITH_WARD = RoundInfo(
+    incarnation="8899aabbccddeeff",
+    number=9,
+    world_size=4,
+    slot=0,
+    members=(MemberRanks(0, "i-0a", (0, 1)), MemberRanks(1, "i-0b", (2, 3))),
+    ward=Ward("i-0b", "10.0.0.11:4100", 50e6),
 )
 WORKER_STEP = WorkerStep(2, 0, 1260, 0.25, 1700000002.0, 1700000005.0, True, True, 0.01)
 PREPARES = Node("i-0e", "ee00", "10.0.0.14", "us-east-1a", FINGERPRINT, prepares=True)

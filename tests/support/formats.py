@@ -126,6 +126,7 @@ def _in_etcd() -> Iterator[Kind]:
 def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-round", v.ROUND)
     yield _stored("all-round-in-place", v.ROUND_IN_PLACE)
+    yield _stored("all-round-partners", v.ROUND_WITH_PARTNERS)
     yield _stored("all-round-proposed", Round(1, "r", "proposed", v.MEMBERS[:1], "start", ""))
     yield _stored(
         "all-proposal",
@@ -137,6 +138,7 @@ def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-ending", Ending("stopped", 1700000200.0, "stopped by command"))
     yield _stored("all-settings", v.SETTINGS)
     yield _stored("all-settings-slow", v.SLOW_SETTINGS)
+    yield _stored("all-settings-replicates", v.REPLICATES)
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
     yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
 
@@ -424,6 +426,12 @@ def _in_memory() -> Iterator[Kind]:
     yield Kind(
         "memory/round.json",
         DaemonState(v.ROUND_INFO, {"fedcba9876543210": 4}, v.PROTOCOL),
+        msgspec.json.encode,
+        lambda data: msgspec.json.decode(data, type=DaemonState),
+    )
+    yield Kind(
+        "memory/round-ward.json",
+        DaemonState(v.ROUND_WITH_WARD, {}, v.PROTOCOL),
         msgspec.json.encode,
         lambda data: msgspec.json.decode(data, type=DaemonState),
     )

@@ -16,6 +16,7 @@ from spotelastic.errors import UsageError
 from spotelastic.model.counting import duration
 from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
+from spotelastic.model.replication import RATE
 
 SCRIPT = "train.py"
 """The script that is used if none is given."""
@@ -201,6 +202,15 @@ class JobConfig:
         UP,
         SAFETY,
         stored=lambda job: job.settings.keep_every,
+    )
+    replicate: str = option(
+        "off",
+        "Keep shards that one node alone holds in another node's memory, too.",
+        UP,
+        SAFETY,
+        metavar="auto|off|RATE",
+        pattern=rf"auto|off|{RATE}",
+        stored=lambda job: job.settings.replicate,
     )
     allow_uncommitted: bool = option(
         False,

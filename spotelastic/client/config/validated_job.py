@@ -176,6 +176,7 @@ def _settings(config: JobConfig) -> Settings:
         checkpoint_every=validation.interval("--checkpoint-every", str(config.checkpoint_every)),
         keep_last=config.keep_last,
         keep_every=config.keep_every,
+        replicate=validation.replication(config.replicate),
         replace_slow=config.replace_slow,
     )
     fitted = cloud.fitted(settings)

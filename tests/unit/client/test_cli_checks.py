@@ -27,6 +27,7 @@ from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.progress import Cost
+from spotelastic.model.replication import Replication
 
 
 def request(**changes: Any) -> JobConfig:
@@ -67,6 +68,7 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
         "checkpoint_every": "10m",
         "keep_last": 5,
         "keep_every": 1000,
+        "replicate": "auto",
         "gang": True,
         "stall_timeout": 90.0,
         "exit_barrier_timeout": 60.0,
@@ -77,6 +79,7 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
         checkpoint_every=Interval(seconds=600.0),
         keep_last=5,
         keep_every=1000,
+        replicate=Replication(None),
         gang=True,
         stall_timeout=90.0,
         exit_barrier=60.0,
@@ -111,6 +114,7 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
         ({"checkpoint_every": "10 m"}, "--checkpoint-every 10 m: give steps"),
         ({"checkpoint_every": "0s"}, "--checkpoint-every 0s: a time is more than nothing"),
+        ({"replicate": "100"}, "--replicate 100: give auto, off, or bytes per second (100MB)"),
         ({"placement": "near"}, "--placement near: expected cluster"),
         (
             {"placement": "cluster", "zones": "spread"},

@@ -140,6 +140,7 @@ OTHER: dict[str, Any] = {
     "checkpoint_every": "10m",
     "keep_last": 5,
     "keep_every": 100,
+    "replicate": "1.5GB",
     "allow_uncommitted": True,
     "max_restarts": 7,
     "stall_timeout": 60,
@@ -212,7 +213,7 @@ def test_the_file_that_init_writes_names_the_schema_and_follows_it(
     assert schema.line(tmp_path, published) == "#:schema ./.venv/spotelastic.schema.json"
 
 
-WORDS = ("pack", "cluster", "never", "10m", "3", "")
+WORDS = ("pack", "cluster", "never", "10m", "3", "auto", "")
 VALUES = (True, False, 0, 1, 7, -1, 2.5, *WORDS, ["a", 1], [], {"A": "1"}, [[1]])
 
 
@@ -246,6 +247,7 @@ TEXTS = ("auto", "0", "20", "10m", "1.5h", "90s", "10 m", "m", "-1", "", "foreve
 WORDS_OF = {
     "snapshot_every": TEXTS,
     "checkpoint_every": TEXTS,
+    "replicate": ("auto", "off", "100MB", "1.5GB/s", "10KB", "100", "100 MB", "on", ""),
     "deadline": TEXTS,
     "linger": TEXTS,
     "on_demand": (

@@ -19,6 +19,7 @@ from spotelastic.launcher import options as launcher_options
 from spotelastic.launcher.flags import GROUPS, WITHOUT_EFFECT, given, parse
 from spotelastic.launcher.rendezvous_config import RendezvousConfig, meeting
 from spotelastic.model.interval import Interval
+from spotelastic.model.replication import Replication
 from spotelastic.store.endpoints import endpoints_of
 from spotelastic.store.tls import TlsFiles
 
@@ -60,6 +61,7 @@ def test_a_variable_counts_where_the_flag_is_not_given() -> None:
 def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
     environ = {"SPOTELASTIC_KEEP_LAST": "5", "SPOTELASTIC_CHECKPOINT_EVERY": "10m"}
     environ |= {"PET_KEEP_EVERY": "1000", "SPOTELASTIC_KEEP_EVERY": "7"}
+    environ |= {"SPOTELASTIC_REPLICATE": "50MB"}
     assert launcher_options.settings(
         options("--snapshot-every", "20", **environ)
     ) == dataclasses.replace(
@@ -68,6 +70,7 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
         checkpoint_every=Interval(seconds=600.0),
         keep_last=5,
         keep_every=1000,
+        replicate=Replication(50e6),
     )
     assert launcher_options.settings(options("--keep_last=2", **environ)).keep_last == 2
 
@@ -77,6 +80,8 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
     [
         (["--snapshot-every", "often"], "--snapshot-every often: give steps (500), a time (10m)"),
         (["--checkpoint-every=-3"], "--checkpoint-every -3: give steps"),
+        (["--replicate", "fast"], "--replicate fast: give auto, off, or bytes per second (100MB)"),
+        (["--replicate", "0MB"], "--replicate 0MB: a rate is more than nothing; off means no"),
         (["--keep-last", "0"], "--keep-last 0: must be at least 1"),
         (["--keep-every=-1"], "--keep-every -1: must not be negative"),
         (["--stall-timeout=-1"], "--stall-timeout -1: must not be negative"),
