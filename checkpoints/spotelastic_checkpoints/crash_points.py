@@ -57,6 +57,20 @@ class Stage(StrEnum):
     """Some bytes have been fetched."""
     FETCH_VERIFIED = "fetch-verified"
     """All bytes have been fetched and match; the worker does not know yet."""
+    # The daemon of a node whose replica another one keeps.
+    REPLICA_OFFERED = "replica-offered"
+    """It knows which save to offer; the other one does not."""
+    REPLICA_SENT = "replica-sent"
+    """Some bytes are sent; their checksum is not."""
+    # The daemon that keeps the replica.
+    REPLICA_OPENED = "replica-opened"
+    """The files are marked as being written; no byte has come."""
+    REPLICA_WROTE = "replica-wrote"
+    """Some bytes have come."""
+    REPLICA_COPIED = "replica-copied"
+    """All bytes are in the files; none is sealed."""
+    REPLICA_SEALED = "replica-sealed"
+    """At least one file is sealed."""
 
 
 _DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")

@@ -157,6 +157,10 @@ class Snapshot(Value, frozen=True):
     whole: bool
     """Whether these slots alone hold everything that is not per-rank."""
     nbytes: int = 0
+    covers: tuple[int, ...] = ()
+    """Ranks of other nodes whose slots hold the same as these, but for what is per-rank."""
+    replica: bool = False
+    """Whether it is a replica: what the node of these ranks alone holds, in another's memory."""
 
 
 class WorkerStep(Value, frozen=True):

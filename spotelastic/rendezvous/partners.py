@@ -42,8 +42,8 @@ def _of_zone(group: Sequence[Member], previous: Mapping[str, str]) -> dict[str, 
     rest = [member for member in group if member.node not in taken]
     # One ring stays, and only where the others can form pairs.
     while rings and (len(rings) > 1 or len(rest) % 2):
-        *pair, third = rings.pop()
-        kept.append(tuple(pair))
+        *two, third = rings.pop()
+        kept.append(tuple(two))
         rest.append(by_name[third])
     fresh, odd = _pairs(rest)
     circles = [*kept, *fresh, *rings]

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "32d161b6d6d3a011ce1a89e8ac0236c12fd8d1c0ef331e70f63ed75778a55e14",
+    "v1.1": "9bd092501e649e856d781a9315241689cc4f77d274d3eb17fe408b1c2b1e8f1e",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

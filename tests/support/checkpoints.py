@@ -26,7 +26,7 @@ from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
 from spotelastic_checkpoints.restore.contents import Contents
-from spotelastic_checkpoints.types import Branch, MemberRanks, Resume, RoundInfo, Schedule
+from spotelastic_checkpoints.types import Branch, MemberRanks, Resume, RoundInfo, Schedule, Ward
 from support.patience import PATIENT
 
 if TYPE_CHECKING:
@@ -53,6 +53,30 @@ def plan_of(world_size: int, per_node: int) -> JobLayout:
             for rank in range(world_size)
         ]
     )
+
+
+def sharded_plan_of(world_size: int, per_node: int) -> JobLayout:
+    """Each rank has a shard of each tensor; all have one value, and each one of its own."""
+    return layout.plan(
+        [
+            Declaration(
+                rank,
+                f"n{rank // per_node}",
+                (
+                    *(
+                        Declared(
+                            f"w{i}", (f"w{i}",), "float32",
+                            (world_size * WIDTH,), (rank * WIDTH,), (WIDTH,),
+                        )
+                        for i in range(TENSORS)
+                    ),
+                    Declared("step", ("step",), room=256),
+                    Declared(f"own-{rank}", (f"own-{rank}",), rank=rank, room=256),
+                ),
+            )
+            for rank in range(world_size)
+        ]
+    )  # fmt: skip
 
 
 def content(fqn: str, step: int) -> bytes:
@@ -149,6 +173,9 @@ class Worker:
                 index_bytes=len(self.index),
                 values=self.values,
                 due=due,
+                alone=own.alone,
+                alone_bytes=own.alone_bytes,
+                covers=self.plan.covers.get(node, ()),
             ),
             lengths,
         )
@@ -266,6 +293,7 @@ def round_info(
     *,
     schedule: Schedule | None = None,
     lineage: Sequence[Branch] = (),
+    ward: Ward | None = None,
 ) -> RoundInfo:
     return RoundInfo(
         incarnation=incarnation,
@@ -279,6 +307,7 @@ def round_info(
         epoch=epoch,
         lineage=tuple(lineage),
         schedule=schedule or Schedule(1, 1),
+        ward=ward,
     )
 
 

@@ -249,6 +249,11 @@ SLOT_HEADER = SlotHeader(
     1,
     True,
 )
+SHARDED_HEADER = SlotHeader(
+    "run", "0123456789abcdef", 1250, "5e" * 16, 2, 8, (2, 3), False, 4, 3, 2, 1036, 2048, 300, 1,
+    False, alone=1, alone_bytes=512, covers=(6, 7),
+)  # fmt: skip
+OFFER = peer_messages.Offer((peer_messages.OfferedSlot(1 << 60, SHARDED_HEADER, (ITEM,)),))
 INTERRUPTION = Interruption(
     kind=InterruptionKind.SPOT_INTERRUPTION,
     node="i-0c",

@@ -378,7 +378,9 @@ def _on_a_node() -> Iterator[Kind]:
 def _between_nodes() -> Iterator[Kind]:
     """Between daemons, and their greeting but for what is random in it."""
     inventory = peer_messages.Inventory("0123456789abcdef", 1250, "5e" * 16)
-    for request in (inventory, peer_messages.Read(2, 1 << 60, 64, 512)):
+    wait = peer_messages.AwaitOffer("0123456789abcdef", 1240, 50e6)
+    digest = peer_messages.Digest(2, 1 << 60, 0, 512, 64)
+    for request in (inventory, peer_messages.Read(2, 1 << 60, 64, 512), wait, digest):
         name = type(request).__name__
         yield _frame("peers", name, (0, request), peer_messages.decode_request)
 
@@ -386,6 +388,11 @@ def _between_nodes() -> Iterator[Kind]:
         ident, error, result = framing.decode_reply(body)
         return ident, error, framing.decode_result(result, tuple[peer_messages.Shelf, ...])
 
+    def offered(body: bytes) -> Any:
+        ident, error, result = framing.decode_reply(body)
+        return ident, error, framing.decode_result(result, peer_messages.Offer)
+
+    yield _frame("peers", "Offer", (0, "", v.OFFER), offered)
     yield _frame("peers", "Shelf", (0, "", (v.SHELF,)), shelves)
     yield Kind("peers/hello", handshake.HELLO, _as_is, _as_is, text=False)
     yield Kind("peers/by-tls", handshake.BY_TLS, _as_is, _as_is, text=False)

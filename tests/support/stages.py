@@ -12,5 +12,13 @@ OVERLAP_STAGES = _named("overlap-")
 RESTORE_STAGES = _named("restore-")
 FURNISH_STAGES = _named("furnish-")
 FETCH_STAGES = _named("fetch-")
-_OTHERS = {*WORKER_STAGES, *OVERLAP_STAGES, *RESTORE_STAGES, *FURNISH_STAGES, *FETCH_STAGES}
+REPLICA_STAGES = _named("replica-")
+_OTHERS = {
+    *WORKER_STAGES,
+    *OVERLAP_STAGES,
+    *RESTORE_STAGES,
+    *FURNISH_STAGES,
+    *FETCH_STAGES,
+    *REPLICA_STAGES,
+}
 COMMIT_STAGES = tuple(stage for stage in Stage if stage not in _OTHERS)

@@ -134,7 +134,7 @@ async def _serve(options: argparse.Namespace) -> int:
 
     with minded(("peers",), fail):
         host, port = addresses.split(options.listen)
-        peers = PeerServer(service.arena, credentials, host, port, warn)
+        peers = PeerServer(service.arena, credentials, host, port, warn, service.offers)
         service.listen = peers.address
         unix = await _listen(options.socket, service)
         lifeline = loop.create_task(_watch(options, service, deserted, over))

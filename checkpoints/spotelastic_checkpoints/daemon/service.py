@@ -33,6 +33,8 @@ from spotelastic_checkpoints.errors import (
 from spotelastic_checkpoints.memory import fence, slots
 from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.peers.offers import Offers
+from spotelastic_checkpoints.replicas.keeper import ReplicaKeeper
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import SourceContext
@@ -82,6 +84,12 @@ class Service:
         self._node = node
         self._credentials = credentials
         self.listen = ""
+        self.offers = Offers(arena)
+        """What the node that keeps this one's replica is offered."""
+        self._replicas = ReplicaKeeper(
+            arena, credentials, self._may_pull, lambda: self._furnishing.settled, self._warn
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._executor = _stepping_back(8, "store")
         self._storage = DaemonStorage(storage, owner, self._executor)
         self._remembered = daemon_state.recall(arena.folder)
@@ -96,7 +104,9 @@ class Service:
             self._take_newest,
         )
         self.saves = DueSaves(arena, self.pipeline, lambda: self._remembered)
-        self._grants = SlotAllocator(arena, self._furnishing, self.pipeline)
+        self._grants = SlotAllocator(
+            arena, self._furnishing, self.pipeline, self.offers, self._replicas.give_up_memory
+        )
         self._collector = Collector(self._storage.commits, self.tell_problem, self._executor, keep)
         self._handlers = self._table()
         sources.forget_copies(arena)
@@ -106,7 +116,10 @@ class Service:
 
     async def run(self) -> None:
         """Upload, delete old checkpoints and pass on events, until cancelled."""
+        self._loop = asyncio.get_running_loop()
         self.saves.want()
+        if self.round is not None:
+            self._replicas.begin(self.round)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upload())
             group.create_task(self._collector.run())
@@ -130,6 +143,7 @@ class Service:
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._restores.forget()
+        self._replicas.end()
 
     def disconnected(self, client: Client) -> None:
         """Forget a client.
@@ -144,6 +158,15 @@ class Service:
     def tell_problem(self, message: str) -> None:
         logger.warning(message)
         self.clients.emit(messages.SaveFailed(message))
+
+    def _warn(self, message: str) -> None:
+        """Tell a problem from another thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.tell_problem, message)
+
+    def _may_pull(self) -> bool:
+        """Whether replicas are in nobody's way: nothing is restored, and the node stays."""
+        return not (self._hurried or self._restores.under_way)
 
     def _committed(self, commit: Commit) -> None:
         logger.info(f"step {commit.step} is committed")
@@ -231,6 +254,8 @@ class Service:
         self.saves.want()
         self._grant_waiting()
         self._keep()
+        if self._loop is not None:
+            self._replicas.begin(round_)
 
     def _keep(self) -> None:
         """Write down the round for the next daemon; this comes last, as only that one needs it.
@@ -300,13 +325,16 @@ class Service:
         upload = self.pipeline.upload
         return DaemonStatus(
             listen=self.listen,
-            snapshots=tuple(slots.snapshots(header for _, header in self.arena.sealed())),
+            snapshots=(
+                *slots.replicas(self.arena),
+                *slots.snapshots(header for _, header in self.arena.sealed()),
+            ),
             commit=self.pipeline.newest,
             workers=tuple(self._workers()),
             upload=upload,
             error=self.pipeline.outage or self._collector.problem,
             ready=self._furnishing.done,
-            arena=sum(slot.size for slot in self.arena.slots()),
+            arena=sum(slot.size for slot in (*self.arena.slots(), *self.arena.replicas())),
             commit_time=self.pipeline.commit_time,
             collecting=self._collector.busy,
         )
@@ -315,6 +343,8 @@ class Service:
         self._hurried, self._collector.on, self.pipeline.deadline = deadline, False, deadline
         for page in self.arena.pages:
             page.set_deadline(deadline)
+        self.offers.pause()
+        self._replicas.end()
         self.saves.want(every_save=True)
 
     # -- workers ----------------------------------------------------------------------------------
@@ -337,18 +367,13 @@ class Service:
         return opened
 
     def _source_context(self) -> SourceContext:
-        loop = asyncio.get_running_loop()
-
-        def warn(message: str) -> None:
-            loop.call_soon_threadsafe(self.tell_problem, message)
-
         return SourceContext(
             self.arena,
             self._storage.commits,
             self._node,
             self._credentials,
-            warn,
-            OutageRetry(warn),
+            self._warn,
+            OutageRetry(self._warn),
         )
 
     def _prepare(self, client: Client, nbytes: int) -> None:
@@ -377,6 +402,7 @@ class Service:
         if round_ is not None and ranks >= set(round_.ranks):
             waiting = all(c.waiting for c in workers)
             self.clients.emit(messages.Sealed(request.step, tuple(sorted(ranks)), waiting))
+            self.offers.sealed()
             if self.saves.passes(request, round_, in_haste=self._hurried > 0):
                 self.saves.want()
         return _LATER

@@ -1,13 +1,15 @@
 """Chooses the slot that a worker's next save overwrites, and slots to free for fetched data."""
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Protocol
 
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
+from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotView
+from spotelastic_checkpoints.peers.offers import Offers
 from spotelastic_checkpoints.types import Resume, RoundInfo
 
 
@@ -29,16 +31,33 @@ class SlotReader(Protocol):
 class SlotAllocator:
     """Hands out the slots of a node to its workers' saves."""
 
-    def __init__(self, arena: Arena, furnishing: SlotPrefaulter, uploads: SlotReader) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        furnishing: SlotPrefaulter,
+        uploads: SlotReader,
+        offers: Offers | None = None,
+        give_up_replicas: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`offers` are read by the node that keeps a replica. `give_up_replicas` frees the memory
+        that this node's replicas take, and returns whether there were any.
+        """
         self._arena = arena
         self._furnishing = furnishing
         self._uploads = uploads
+        self._offers = offers or Offers(arena)
+        self._give_up_replicas = give_up_replicas
 
     def prepare(self, local_rank: int, nbytes: int, round_: RoundInfo | None) -> list[Path]:
         """Return the slots, of `nbytes` each, that the rank will have. Raises `ArenaFull`."""
         views = self._views(local_rank)
         dispensable = slots.dispensable(views, round_, self._uploads.pinned)
-        return self._furnishing.begin(local_rank, nbytes, dispensable)
+        try:
+            return self._furnishing.begin(local_rank, nbytes, dispensable)
+        except ArenaFull:
+            if not self._give_up_replicas():
+                raise
+            return self._furnishing.begin(local_rank, nbytes, dispensable)
 
     def next(self, client: Client, round_: RoundInfo | None, *, urgent: bool) -> Path | None:
         """Return the slot for the client's next save; None while there is none.
@@ -59,10 +78,14 @@ class SlotAllocator:
     ) -> Path | None:
         """Return a free slot.
 
-        One that waits for a store that is away is taken only if no other is free.
+        One that is copied to another node, or waits for a store that is away, is taken only if no
+        other is free: a replica must not make training leave out a save.
         """
-        path = slots.choose(views, round_, self._uploads.pinned | missing)
-        return path or slots.choose(views, round_, self._uploads.in_use | missing)
+        pinned = self._uploads.pinned | missing
+        for busy in (pinned | self._offers.in_use, pinned, self._uploads.in_use | missing):
+            if path := slots.choose(views, round_, busy):
+                return path
+        return None
 
     def make_room(self, resume: Resume, round_: RoundInfo | None) -> None:
         """Discard slots that the next saves would overwrite anyway, for what is fetched to restore.

@@ -42,6 +42,13 @@ class SlotPrefaulter:
             task.done() and not task.cancelled() and task.exception() is None for task in tasks
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether slots take no more memory: all that were asked for are there, or a daemon that
+        took over has found some.
+        """
+        return self.done if self._under_way else bool(self._arena.slots())
+
     def begin(self, local_rank: int, nbytes: int, dispensable: Collection[Path] = ()) -> list[Path]:
         """Return the slots, of `nbytes` each, that the rank will have, and begin to create them.
 

@@ -6,6 +6,10 @@ Each rank declares what it has. From all declarations together every rank comput
   slots of one node together hold the whole replicated state;
 - one of these holders in the whole job owns the chunk: it alone uploads it.
 
+What no other node holds is copied into another node's memory. So in the slots of a node with such
+chunks these come first of all: they are the beginning of the slot. A node all of whose chunks are
+on other nodes, too, has none: values of its ranks alone are not worth a replica.
+
 For a chunk that may differ between ranks, such as a module's buffers, both are the lowest rank.
 
 Owned items come first in a slot and are contiguous, so that each of the rank's files (shards.py) is
@@ -14,7 +18,7 @@ prefix.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,8 +29,14 @@ from spotelastic_checkpoints.types import Item
 
 ALIGNMENT = 64
 """Bytes of a multiple of which the elements of each tensor begin."""
+MOST_COVERED = 256
+"""Ranks that a node says it can stand in for. They have to fit a slot's header."""
 SHARED = -1
 """Stands for the rank of what does not belong to a single one."""
+
+
+Key = tuple[str, tuple[int, ...]]
+"""Identifies a chunk within the state."""
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True):
@@ -86,6 +96,10 @@ class SlotLayout:
     """Bytes from the beginning of the slot that hold the items to upload."""
     nbytes: int
     """Bytes of all items, with alignment."""
+    alone: int = 0
+    """Number of items that no other node holds, which come first of all."""
+    alone_bytes: int = 0
+    """Bytes from the beginning of the slot that hold these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +119,18 @@ class JobLayout:
     """The ranks of each node."""
     whole: frozenset[str]
     """Nodes whose slots hold everything that is not per-rank."""
+    covers: dict[str, tuple[int, ...]]
+    """For nodes that are not whole, ranks of other nodes that hold the same, but for what is
+    per-rank.
+    """
 
 
 def plan(declarations: Sequence[Declaration]) -> JobLayout:
     """Compute the layout. The same declarations give the same layout, in any order."""
     declarations = sorted(declarations, key=lambda declaration: declaration.rank)
     nodes: dict[str, list[int]] = defaultdict(list)
-    chunks: dict[tuple[str, tuple[int, ...]], Declared] = {}
-    having: dict[tuple[str, tuple[int, ...]], dict[str, list[int]]] = {}
+    chunks: dict[Key, Declared] = {}
+    having: dict[Key, dict[str, list[int]]] = {}
     for declaration in declarations:
         nodes[declaration.node].append(declaration.rank)
         for item in declaration.items:
@@ -141,8 +159,15 @@ def plan(declarations: Sequence[Declaration]) -> JobLayout:
             if holder != owner:
                 held[holder].append(chunk)
 
-    slots = {rank: _arrange(rank, owned[rank], held[rank]) for rank in held}
     shared = {key for key, chunk in chunks.items() if chunk.rank == SHARED}
+    alone = {key for key, there in having.items() if len(there) == 1}
+    # A single node has nobody who could keep a replica.
+    lonely = {next(iter(having[key])) for key in alone & shared} if len(nodes) > 1 else set()
+    of_lonely = {rank for node in lonely for rank in nodes[node]}
+    slots = {
+        rank: _arrange(rank, owned[rank], held[rank], alone if rank in of_lonely else set())
+        for rank in held
+    }
     whole = frozenset(node for node in nodes if all(node in having[key] for key in shared))
     return JobLayout(
         hash=_hash(declarations, slots),
@@ -152,12 +177,41 @@ def plan(declarations: Sequence[Declaration]) -> JobLayout:
         slots=slots,
         nodes={node: tuple(ranks) for node, ranks in nodes.items()},
         whole=whole,
+        covers=_covers(nodes, whole, having, shared),
     )
 
 
-def _arrange(rank: int, owned: Sequence[Declared], held: Sequence[Declared]) -> SlotLayout:
+def _covers(
+    nodes: Mapping[str, Sequence[int]],
+    whole: Collection[str],
+    having: Mapping[Key, Collection[str]],
+    shared: Collection[Key],
+) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each node's twins, those that follow it first."""
+    held: dict[str, set[Key]] = {node: set() for node in nodes if node not in whole}
+    for key in shared:
+        for node in having[key]:
+            if node in held:
+                held[node].add(key)
+    alike: dict[frozenset[Key], list[str]] = defaultdict(list)
+    for node, keys in held.items():
+        alike[frozenset(keys)].append(node)
+    found: dict[str, tuple[int, ...]] = {}
+    for twins in alike.values():
+        for number, node in enumerate(twins):
+            others = [*twins[number + 1 :], *twins[:number]]
+            ranks = [rank for other in others for rank in nodes[other]]
+            found[node] = tuple(ranks[:MOST_COVERED])
+    return found
+
+
+def _arrange(
+    rank: int, owned: Sequence[Declared], held: Sequence[Declared], alone: Collection[Key]
+) -> SlotLayout:
     items: list[Item] = []
-    end = owned_bytes = 0
+    end = owned_bytes = alone_bytes = 0
+    owned = sorted(owned, key=lambda declared: declared.key not in alone)
+    first = sum(declared.key in alone for declared in owned)
     for number, declared in enumerate([*owned, *held]):
         offset, length, end = _place(declared, end)
         items.append(
@@ -173,11 +227,16 @@ def _arrange(rank: int, owned: Sequence[Declared], held: Sequence[Declared]) -> 
                 length,
             )
         )
+        if number == first - 1:
+            alone_bytes = end
         if number == len(owned) - 1:
             owned_bytes = end
             end = aligned(end)
     rooms = tuple(declared.room for declared in [*owned, *held] if not declared.dtype)
-    return SlotLayout(rank, tuple(items), rooms, len(owned), owned_bytes, aligned(end))
+    nbytes = aligned(end)
+    return SlotLayout(
+        rank, tuple(items), rooms, len(owned), owned_bytes, nbytes, first, alone_bytes
+    )
 
 
 def _place(declared: Declared, start: int) -> tuple[int, int, int]:

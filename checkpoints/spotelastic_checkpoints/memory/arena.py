@@ -2,7 +2,10 @@
 
     <arena>/page-<local rank>             a worker's page (see worker_page.py)
     <arena>/slot-<local rank>-<number>    a save of one rank
+    <arena>/replica-<set>-<number>        what one rank of another node holds alone
     <arena>/round.json                    the last round that the daemon was told of
+
+The files of a set are the replica of one save. They are written and sealed as slots are.
 
 A slot is a header of one memory page, the bytes of the items (owned ones first), the index of the
 items, and the lengths of the pickled values. A slot that was being written when its worker died
@@ -93,6 +96,12 @@ class SlotHeader(msgspec.Struct, frozen=True):
     """Number of pickled values, whose lengths stand behind the index."""
     due: bool
     """Whether the save is to be uploaded."""
+    alone: int = 0
+    """Number of items that no other node holds, which come first of all."""
+    alone_bytes: int = 0
+    """Bytes at the beginning of the data that hold them."""
+    covers: tuple[int, ...] = ()
+    """Ranks of other nodes that hold the same as this node, but for what is per-rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +273,39 @@ class Arena:
         """Return the file of a slot."""
         return self.folder / f"slot-{local_rank}-{number}"
 
+    def replica_path(self, number: int, rank: int) -> Path:
+        """Return the file of a set that has what the other node's `rank`-th worker holds alone."""
+        return self.folder / f"replica-{number}-{rank}"
+
     def slots(self, local_rank: int | None = None) -> list[Slot]:
         """Return all slots that exist, of one local rank or of all."""
-        pattern = f"slot-{'*' if local_rank is None else local_rank}-*"
+        return self._found(f"slot-{'*' if local_rank is None else local_rank}-*")
+
+    def replicas(self, number: int | None = None) -> list[Slot]:
+        """Return all files of replicas that exist, of one set or of all."""
+        return self._found(f"replica-{'*' if number is None else number}-*")
+
+    def _found(self, pattern: str) -> list[Slot]:
         found = (self._slot(path) for path in sorted(self.folder.glob(pattern)))
         return [slot for slot in found if slot is not None]
 
+    def held(self) -> list[tuple[Slot, SlotHeader]]:
+        """Return the sealed slots, and behind them the sealed files of replicas."""
+        return [*self.sealed(), *self.sealed_replicas()]
+
+    def sealed_replicas(self, number: int | None = None) -> list[tuple[Slot, SlotHeader]]:
+        """Return the sealed files of replicas with their headers, of one set or of all.
+
+        Not every set need be whole.
+        """
+        return self._with_headers(self.replicas(number))
+
     def sealed(self) -> list[tuple[Slot, SlotHeader]]:
         """Return all sealed slots with their headers."""
-        found = ((slot, slot.header()) for slot in self.slots())
+        return self._with_headers(self.slots())
+
+    def _with_headers(self, slots: Sequence[Slot]) -> list[tuple[Slot, SlotHeader]]:
+        found = ((slot, slot.header()) for slot in slots)
         return [(slot, header) for slot, header in found if header is not None]
 
     def drop_torn(self) -> None:

@@ -7,17 +7,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from spotelastic_checkpoints.memory.arena import Slot, SlotHeader, SlotView
+from spotelastic_checkpoints.memory.arena import Arena, Slot, SlotHeader, SlotView
 from spotelastic_checkpoints.types import RoundInfo, Snapshot
 
+REPLICA_SETS = (0, 1)
+"""Sets of files for replicas: while one is written, the other is whole."""
 
-def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
-    """Return the saves that all ranks of the node have sealed, by step."""
+
+def snapshots(headers: Iterable[SlotHeader], *, replica: bool = False) -> list[Snapshot]:
+    """Return the saves that all ranks of the node have sealed, by step.
+
+    With `replica` the headers are those of one set of another node's replicas.
+    """
     groups: dict[tuple[str, int, str], dict[int, SlotHeader]] = defaultdict(dict)
     for header in headers:
         groups[header.incarnation, header.step, header.layout][header.rank] = header
     complete = [
-        _snapshot(list(group.values()))
+        _snapshot(list(group.values()), replica)
         for group in groups.values()
         if set(group) == set(next(iter(group.values())).ranks)
     ]
@@ -41,7 +47,19 @@ def members(
     return list(found.values())
 
 
-def _snapshot(headers: Sequence[SlotHeader]) -> Snapshot:
+def replicas(arena: Arena) -> list[Snapshot]:
+    """Return the replicas that are whole, by step: all files of a set are of one save."""
+    found = [
+        snapshot
+        for number in REPLICA_SETS
+        for snapshot in snapshots(
+            (header for _, header in arena.sealed_replicas(number)), replica=True
+        )
+    ]
+    return sorted(found, key=lambda snapshot: snapshot.step)
+
+
+def _snapshot(headers: Sequence[SlotHeader], replica: bool) -> Snapshot:
     first = headers[0]
     return Snapshot(
         incarnation=first.incarnation,
@@ -51,6 +69,8 @@ def _snapshot(headers: Sequence[SlotHeader]) -> Snapshot:
         world_size=first.world_size,
         whole=first.whole,
         nbytes=sum(header.data_bytes for header in headers),
+        covers=first.covers,
+        replica=replica,
     )
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from spotelastic_checkpoints.memory.arena import SlotHeader
 from spotelastic_checkpoints.types import Item, Value
 
 
@@ -41,7 +42,48 @@ class Read(Value, frozen=True, tag="read"):
     length: int
 
 
-PeerRequest = Inventory | Read
+class AwaitOffer(Value, frozen=True, tag="offer"):
+    """Wait for a save that a replica can be made of; answered with an `Offer`, or None for now.
+
+    Comes from the daemon that keeps the replica, on the connection on which it then reads.
+    """
+
+    incarnation: str
+    """Incarnation of the round that sealed it: that of both nodes."""
+    after: int
+    """Only a later step counts."""
+    rate: float = 0.0
+    """Most bytes per second that are sent on this connection from now on; 0: no limit."""
+
+
+class OfferedSlot(Value, frozen=True):
+    """What one rank's slot has of the save that no other node holds: its beginning."""
+
+    generation: int
+    header: SlotHeader
+    items: tuple[Item, ...]
+
+
+class Offer(Value, frozen=True):
+    """A save of which a replica can be made."""
+
+    slots: tuple[OfferedSlot, ...]
+    """Those of all ranks of the node."""
+
+
+class Digest(Value, frozen=True, tag="digest"):
+    """Ask for the checksums of a slot's bytes; answered with the xxh3 (64 bits) of each `piece`
+    bytes.
+    """
+
+    rank: int
+    generation: int
+    offset: int
+    length: int
+    piece: int
+
+
+PeerRequest = Inventory | Read | AwaitOffer | Digest
 
 _request = msgspec.msgpack.Decoder(tuple[int, PeerRequest])
 

@@ -5,6 +5,7 @@ A node restores from another's memory this way. `handshake.py` authenticates bot
 
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -14,13 +15,23 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import addresses, framing
+from spotelastic_checkpoints import addresses, crash_points, framing
+from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.peers import handshake, messages
 from spotelastic_checkpoints.peers.handshake import PeerCredentials, PeerRefused, exactly, fill
-from spotelastic_checkpoints.peers.messages import Inventory, PeerRequest, Read, Shelf
+from spotelastic_checkpoints.peers.messages import (
+    AwaitOffer,
+    Digest,
+    Inventory,
+    Offer,
+    PeerRequest,
+    Read,
+    Shelf,
+)
+from spotelastic_checkpoints.peers.offers import Offers
 
 T = TypeVar("T")
 
@@ -38,6 +49,9 @@ ENCRYPTED_AT_ONCE = 256 << 10
 """Bytes given to TLS in one call, which may take `ANSWER_WITHIN`."""
 ACCEPT_AGAIN = 0.1
 """Seconds until the next attempt after a connection could not be accepted."""
+UNPACED = (1 << 32) - 1
+"""The rate, in bytes per second, from which on the kernel does not pace."""
+_SO_MAX_PACING_RATE = 47
 REMEMBERED = 256
 """Number of hosts for which the last reported refusal is remembered."""
 
@@ -55,14 +69,18 @@ class PeerServer:
         host: str,
         port: int,
         warn: Callable[[str], None] = lambda _: None,
+        offers: Offers | None = None,
     ) -> None:
         """Start to listen. `warn` is called, in a thread of this server, when a node is refused.
+
+        `offers` is what the node that keeps this one's replica is offered.
 
         Raises OSError where the address cannot be listened at.
         """
         self._arena = arena
         self._credentials = credentials
         self._warn = warn
+        self._offers = offers or Offers(arena)
         self._refused: dict[str, str] = {}
         self._closed = threading.Event()
         self._listener = addresses.listen(host, port, 64)
@@ -125,10 +143,17 @@ class PeerServer:
 
     def _answer(self, connection: socket.socket, ident: int, request: PeerRequest) -> None:
         try:
-            if isinstance(request, Inventory):
-                answer = framing.frame(ident, "", self._inventory(request))
-            else:
-                answer = framing.frame(ident, "", self._send(connection, ident, request))
+            match request:
+                case Inventory():
+                    answer = framing.frame(ident, "", self._inventory(request))
+                case AwaitOffer():
+                    _pace(connection, request.rate)
+                    answer = framing.frame(ident, "", self._offers.next(request))
+                    crash_points.reached(Stage.REPLICA_OFFERED)
+                case Digest():
+                    answer = framing.frame(ident, "", self._digests(request))
+                case Read():
+                    answer = framing.frame(ident, "", self._send(connection, ident, request))
         except CheckpointsError as error:
             answer = framing.frame(ident, str(error), None)
         connection.sendall(answer)
@@ -144,7 +169,22 @@ class PeerServer:
         elif request.length:
             with slot.path.open("rb", buffering=0) as file:
                 connection.sendfile(file, HEADER + request.offset, request.length)
+        if self._offers.is_read(slot.path):
+            crash_points.reached(Stage.REPLICA_SENT)
         return self._checksum(slot, request)
+
+    def _digests(self, request: Digest) -> tuple[int, ...]:
+        slot = self._slot(request)
+        end = request.offset + request.length
+        found = tuple(
+            xxhash.xxh3_64_intdigest(slot.data[at : min(at + request.piece, end)])
+            for at in range(request.offset, end, request.piece)
+        )
+        self._offers.is_read(slot.path)
+        # As with the bytes themselves: only now is it certain whose they were.
+        if slot.generation != request.generation:
+            raise _overwritten(request)
+        return found
 
     def _checksum(self, slot: Slot, request: Read) -> str:
         checksum = xxhash.xxh3_64_hexdigest(slot.data[request.offset :][: request.length])
@@ -159,11 +199,11 @@ class PeerServer:
             Shelf(
                 header.rank, slot.generation, header.world_size, header.shared, slot.items(header)
             )
-            for slot, header in slots.members(self._arena.sealed(), *save)
+            for slot, header in slots.members(self._arena.held(), *save)
         )
 
-    def _slot(self, request: Read) -> Slot:
-        for slot, header in self._arena.sealed():
+    def _slot(self, request: Read | Digest) -> Slot:
+        for slot, header in self._arena.held():
             if header.rank == request.rank and slot.generation == request.generation:
                 if not 0 <= request.offset <= request.offset + request.length <= len(slot.data):
                     break
@@ -171,7 +211,13 @@ class PeerServer:
         raise _overwritten(request)
 
 
-def _overwritten(request: Read) -> RestoreFailed:
+def _pace(connection: socket.socket, rate: float) -> None:
+    """Have the kernel send no faster than this, in bytes per second; 0: as fast as it can."""
+    least = min(int(rate) or UNPACED, UNPACED)
+    connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("I", least))
+
+
+def _overwritten(request: Read | Digest) -> RestoreFailed:
     return RestoreFailed(f"the slot of rank {request.rank} has been overwritten")
 
 
@@ -194,6 +240,14 @@ class Peer:
     def inventory(self, request: Inventory) -> tuple[Shelf, ...]:
         """Return the sealed slots of a save on that node. Raises `RestoreFailed`."""
         return self._call(request, tuple[Shelf, ...])
+
+    def offer(self, request: AwaitOffer) -> Offer | None:
+        """Return the next save for a replica; None if there is none yet. Raises `RestoreFailed`."""
+        return self._call(request, Offer | None)  # type: ignore[arg-type]
+
+    def digests(self, request: Digest) -> tuple[int, ...]:
+        """Return the checksums of a slot's pieces. Raises `RestoreFailed`."""
+        return self._call(request, tuple[int, ...])
 
     def read(self, request: Read, target: memoryview) -> None:
         """Fill `target` with the requested bytes, and verify them.

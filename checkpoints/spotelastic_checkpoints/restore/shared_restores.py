@@ -45,6 +45,11 @@ class Restores:
         """
         self._last = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a local rank may still read what was opened."""
+        return bool(self._restores)
+
     async def open(self, resume: Resume, local_rank: int) -> RestoreSet:
         """Open the source, once for all local ranks, and return what it holds.
 

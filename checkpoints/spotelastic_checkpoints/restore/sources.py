@@ -196,11 +196,15 @@ class _PeerReader:
 def _open_memory(ident: int, resume: Resume, context: SourceContext) -> OpenSource:
     """Open own slots, and holders that still answer for what these do not have."""
     save = Inventory(resume.incarnation, resume.step, resume.layout)
-    own = slots.members(context.arena.sealed(), save.incarnation, save.step, save.layout)
+    named = save.incarnation, save.step, save.layout
+    own = slots.members(context.arena.sealed(), *named)
     paths = [str(slot.path) for slot, _ in own]
     if own and _are_whole([header for _, header in own]):
         return _opened(ident, resume.step, own[0][1].world_size, paths, (), (), context)
 
+    # Here lies also what another node alone held.
+    own = slots.members(context.arena.held(), *named)
+    paths = [str(slot.path) for slot, _ in own]
     have = {item.key: item for slot, header in own for item in slot.items(header)}
     shelves, complaints = _shelves(resume, save, context)
     counts = [(header.shared, header.world_size) for _, header in own]
@@ -238,7 +242,8 @@ def _shelves(
             context.warn(f"no snapshot from node {holder.node}: {error}")
             return [], str(error)
 
-    others = [h for h in resume.holders if h.node != context.node and h.daemon]
+    # A node with a replica is a holder twice, and has both.
+    others = {h.daemon: h for h in resume.holders if h.node != context.node and h.daemon}.values()
     with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
         answers = list(pool.map(ask, others))
     shelves = [entry for found, _ in answers for entry in found]

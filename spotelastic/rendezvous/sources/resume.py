@@ -135,7 +135,10 @@ def _counts(snapshot: Snapshot, bounds: Mapping[str, int | None]) -> bool:
 
 
 def _is_complete(copies: Sequence[tuple[Held, Snapshot]]) -> bool:
+    """Whether each rank's part is there: in its node's slots, in a replica, or in the slots of a
+    node that holds the same.
+    """
     if any(snapshot.whole for _, snapshot in copies):
         return True
-    ranks = {rank for _, snapshot in copies for rank in snapshot.ranks}
+    ranks = {rank for _, each in copies for rank in (*each.ranks, *each.covers)}
     return ranks >= set(range(copies[0][1].world_size))

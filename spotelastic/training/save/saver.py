@@ -318,6 +318,9 @@ class Saver:
             index_bytes=len(self._index),
             values=len(self._value_items),
             due=due,
+            alone=own.alone,
+            alone_bytes=own.alone_bytes,
+            covers=plan.covers.get(self._ranks.node, ()),
         )
 
 

@@ -224,3 +224,84 @@ def test_a_slot_that_is_not_used_any_more_makes_no_room_for_others(
     monkeypatch.setattr(arena, "room", lambda: FreeMemory(size, "here", "make more"))
     assert arena.slots_that_fit(size // 2, most=4) == 4
     assert arena.slots_that_fit(size // 2, most=5) == 4
+
+
+# -- what one node alone holds ---------------------------------------------------------------------
+
+
+def shard(fqn: str, number: int) -> Declared:
+    return Declared(fqn, (fqn,), "float32", (32,), (8 * number,), (8,))
+
+
+def plan_on(nodes: dict[str, list[list[Declared]]]) -> layout.JobLayout:
+    """`nodes` has the chunks of each rank of each node."""
+    ranks = [(node, chunks) for node, all_ranks in nodes.items() for chunks in all_ranks]
+    return layout.plan(
+        [
+            Declaration(
+                rank,
+                node,
+                (*chunks, Declared("step", ("step",), room=64),
+                 Declared(f"rng-{rank}", (f"rng-{rank}",), rank=rank, room=64)),
+            )
+            for rank, (node, chunks) in enumerate(ranks)
+        ]
+    )  # fmt: skip
+
+
+def alone(plan: layout.JobLayout) -> dict[int, set[tuple[str, tuple[int, ...]]]]:
+    """For each rank, what its slot begins with that no other node holds."""
+    return {
+        rank: {item.key for item in slot.items[: slot.alone]} for rank, slot in plan.slots.items()
+    }
+
+
+def test_of_a_replicated_state_no_node_holds_anything_alone() -> None:
+    weights = [shard("w", 0), shard("w", 1)]
+    plan = plan_on({"a": [weights, weights], "b": [weights, weights]})
+    assert all(not slot.alone and not slot.alone_bytes for slot in plan.slots.values())
+
+
+def test_a_single_node_has_nobody_to_keep_its_shards() -> None:
+    plan = plan_on({"a": [[shard("w", 0)], [shard("w", 1)]]})
+    assert all(not slot.alone for slot in plan.slots.values())
+
+
+def test_shards_over_all_ranks_are_held_by_their_nodes_alone_and_come_first() -> None:
+    plan = plan_on({"a": [[shard("w", 0)], [shard("w", 1)]], "b": [[shard("w", 2)]]})
+    assert alone(plan) == {
+        rank: {("w", (8 * rank,)), (f"rng-{rank}", ())} for rank in range(3)
+    }  # fmt: skip
+    for slot in plan.slots.values():
+        last = slot.items[slot.alone - 1]
+        assert last.offset + max(last.length, 1) <= slot.alone_bytes <= slot.owned_bytes
+        behind = slot.items[slot.alone :]
+        assert all(item.offset >= slot.alone_bytes for item in behind)
+    assert set(plan.covers.values()) == {()}
+
+
+def test_two_shard_groups_hold_the_same_and_stand_in_for_each_other() -> None:
+    first, second = [shard("w", 0)], [shard("w", 1)]
+    plan = plan_on({"a": [first], "b": [second], "c": [first], "d": [second]})
+    assert all(not slot.alone for slot in plan.slots.values())
+    assert plan.covers == {"a": (2,), "b": (3,), "c": (0,), "d": (1,)}
+    assert plan.whole == set()
+
+
+def test_tensor_parallel_ranks_within_a_node_leave_nothing_alone() -> None:
+    node = [[shard("w", 0)], [shard("w", 1)]]
+    plan = plan_on({"a": node, "b": node})
+    assert all(not slot.alone for slot in plan.slots.values())
+    assert plan.whole == {"a", "b"} and plan.covers == {}
+
+
+def test_tensor_parallel_ranks_over_two_nodes_hold_their_parts_alone() -> None:
+    norm = Declared("norm", ("norm",), "float32", (8,), (0,), (8,))
+    plan = plan_on({"a": [[shard("w", 0), norm]], "b": [[shard("w", 1), norm]]})
+    assert alone(plan) == {0: {("w", (0,)), ("rng-0", ())}, 1: {("w", (8,)), ("rng-1", ())}}
+
+
+def test_what_a_node_can_stand_in_for_fits_a_header() -> None:
+    plan = plan_on({f"n{n:04}": [[shard("w", n % 2)]] for n in range(2000)})
+    assert {len(ranks) for ranks in plan.covers.values()} == {layout.MOST_COVERED}
+    assert plan.covers["n0000"][:2] == (2, 4) and plan.covers["n1998"][:2] == (0, 2)
