@@ -94,6 +94,12 @@ class NodeProcess:
         return [pid for pid in descendants(self.process.pid) if comm(pid).startswith("se-worker")]
 
 
+def arena_of(node: NodeProcess) -> Path:
+    """Where its checkpoint daemon has its slots."""
+    [arena] = {found for pid in descendants(node.process.pid) if (found := _arena(pid))}
+    return Path(arena)
+
+
 def vanish(*nodes: NodeProcess) -> None:
     """As machines that vanish at one moment, with all that runs on them."""
     processes = [node.process for node in nodes]
