@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Snapshot
 
-from spotelastic.model.round import Round
+from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous.partners import partners
 from spotelastic.rendezvous.sources.resume import LINEAGE_KEPT, Held, choose, could_be_newer, extend
 
 
@@ -102,3 +105,60 @@ def test_the_lineage_is_bounded() -> None:
     round_ = Round(101, "me", "proposed", (), "loss", "", parent="parent", lineage=long)
     extended = extend(round_, Resume("memory", 100))
     assert len(extended) == LINEAGE_KEPT and extended[-1] == Branch("parent", 100)
+
+
+# -- replicas --------------------------------------------------------------------------------------
+
+
+def replica(round_: str, step: int, *ranks: int, world: int = 4) -> Snapshot:
+    return Snapshot(round_, step, "L", ranks, world, False, replica=True)
+
+
+def test_a_replica_has_the_part_of_a_lost_node() -> None:
+    nodes = [
+        held("b", snapshot("p", 90, 1, world=3), replica("p", 90, 0, world=3)),
+        held("c", snapshot("p", 90, 2, world=3)),
+    ]
+    resume = choose("p", (), nodes, [Commit(1, 50)])
+    assert (resume.kind, resume.step) == ("memory", 90)
+    assert {(h.node, h.ranks) for h in resume.holders} == {("b", (0,)), ("b", (1,)), ("c", (2,))}
+
+
+def test_a_replica_of_another_step_or_history_makes_nothing_complete() -> None:
+    own = snapshot("p", 90, 1, world=2)
+    for other in (replica("p", 80, 0, world=2), replica("q", 90, 0, world=2)):
+        assert choose("p", (), [held("b", own, other)], [Commit(1, 50)]).kind == "store"
+
+
+def test_a_node_that_holds_the_same_stands_in_for_a_lost_one() -> None:
+    c = held("c", Snapshot("p", 90, "L", (2,), 4, False, covers=(0,)))
+    d = held("d", Snapshot("p", 90, "L", (3,), 4, False, covers=(1,)))
+    assert choose("p", (), [c, d], []).step == 90
+    assert choose("p", (), [c, held("b", snapshot("p", 90, 1))], []).kind == "fresh"
+
+
+@given(st.integers(2, 9), st.sets(st.integers(0, 8)))
+def test_any_losses_without_a_whole_pair_restore_from_memory(count: int, lost: set[int]) -> None:
+    """Of a ring of three any two are a whole one: the third keeps one of them alone."""
+    members = [
+        Member(f"n{number}", f"n{number}-1", number, f"10.0.0.{number}", "a", 1)
+        for number in range(count)
+    ]
+    keeper = partners(members, {})
+    gone = {f"n{number}" for number in lost if number < count}
+    left = [member for member in members if member.node not in gone]
+    nodes = [
+        held(
+            member.node,
+            snapshot("p", 90, member.slot, world=count),
+            *(
+                replica("p", 90, of.slot, world=count)
+                for of in members
+                if keeper[of.node] == member.node
+            ),
+        )
+        for member in left
+    ]
+    resume = choose("p", (), nodes, [Commit(1, 50)])
+    without_keeper = any(keeper[name] in gone for name in gone)
+    assert resume.kind == ("store" if without_keeper or not left else "memory")
