@@ -79,6 +79,8 @@ class ReplicaKeeper:
         self._writing = threading.Lock()
         """Held by the one thread that writes replicas."""
         self._current: _Keeping | None = None
+        self.pulled = 0
+        """Bytes that have come from other daemons. What has not changed is not among them."""
 
     def begin(self, round_: RoundInfo) -> None:
         """Keep what this round asks for. What is there of earlier rounds stays until then."""
@@ -254,7 +256,7 @@ class ReplicaKeeper:
                     target[:] = same
                 else:
                     peer.read(Read(rank, generation, at, end - at), target)
-                    keeping.pulled += end - at
+                    self.pulled += end - at
                 crash_points.reached(Stage.REPLICA_WROTE)
         return True
 
@@ -276,8 +278,6 @@ class _Keeping:
         self.rate = ward.rate or usual_rate(Path("/sys/class/net"))
         self.over = threading.Event()
         self.told = ""
-        self.pulled = 0
-        """Bytes that have come over the network."""
         self._peer: Peer | None = None
 
     def is_for(self, round_: RoundInfo) -> bool:
