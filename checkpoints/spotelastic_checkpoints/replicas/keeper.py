@@ -126,8 +126,10 @@ class ReplicaKeeper:
                 except CheckpointsError as error:
                     # It has died, or has overwritten what it had offered: its next save serves.
                     logger.debug(f"the replica of {keeping.ward.node} waits: {error}")
-                except OSError as error:
-                    keeping.tell_once(self._tell, f"no replica of {keeping.ward.node}: {error}")
+                except Exception as error:  # training goes on without a replica
+                    why = f"no replica of {keeping.ward.node}: {type(error).__name__}: {error}"
+                    keeping.tell_once(self._tell, why)
+                    logger.debug(why, exc_info=True)
                 keeping.over.wait(AGAIN)
 
     def _follow(self, peer: Peer, keeping: "_Keeping") -> None:

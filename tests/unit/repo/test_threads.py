@@ -57,6 +57,7 @@ HARMLESS = {
     "peer": "it serves one connection, which ends with it",
     "preparing": "it only repeats what was told already",
     "prices": "it only looks up earlier what is looked up again when it is needed",
+    "replicas": "its loop takes every error, tells it, and asks again",
     "resolve": "its caller waits for it with a deadline, and goes on without an answer",
     "nccl-errors": "its loop takes every error, and looks again",
     "restarted": "its only work is to tell of one restart; what goes wrong is logged",
