@@ -71,6 +71,8 @@ class Holder(Value, frozen=True):
     """Global ranks whose slots the node holds, as numbered in the round that sealed them."""
     whole: bool = False
     """Whether these slots alone hold everything that is not per-rank."""
+    replica: bool = False
+    """Whether these are the shards of another node, which this one has kept."""
 
 
 class Resume(Value, frozen=True):

@@ -71,6 +71,8 @@ class Progress:
     """Seconds of a step in which that worker waits for them."""
     rests: bool = False
     """Whether its workers can outlive their round."""
+    replica: int = 0
+    """The newest step of this round of which the node keeps another one's shards; 0: of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,9 @@ class Status:
     network: str = ""
     """EFA devices of the nodes, and whether NCCL's plugin for them is there; empty: none has
     them."""
+    replica: int = 0
+    """The newest step of which the shards of each node are in another node's memory, too; 0: of
+    none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,9 @@ class Interruption:
     """US dollars that the pause and the repeated steps cost, in the row that accounts for them."""
     round: int | None = None
     """The round in which training went on; None if it did not stop, or has not gone on yet."""
+    source: str = ""
+    """Where that step came from: memory (of the nodes that held it), replica (also from a node that
+    kept another one's shards), store, or empty where training did not stop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,10 @@ def optimum(cost: float, between: float) -> float:
 def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Rates:
     """Returns how often the group is set back, from its past and from what is assumed of its nodes.
 
-    `nodes` tells of each node in the round whether it is a spot instance. `whole`: each node's
-    memory alone holds the whole state, so that only the loss of all nodes leads back to a
-    checkpoint. That counts as often as the loss of one node, because AWS takes capacity from a
-    whole zone.
+    `nodes` tells of each node in the round whether it is a spot instance. `whole`: the loss of a
+    node is covered by the memory of others, because each holds the whole state, or keeps a replica.
+    So only the loss of several at once leads back to a checkpoint. That counts as often as the loss
+    of one node, because AWS takes capacity from a whole zone.
     """
     known = [SPOT_NODE if spot else OWN_NODE for spot in nodes]
     usual = len(known) / sum(1 / seconds for seconds in known)
@@ -231,7 +231,8 @@ def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past:
     spot = [node is not None and node.node.spot for node in live]
     mine = set(nodes)
     at_risk = sum(each.at_risk for each in told if each.node in mine)
-    whole = bool(told) and all(each.whole for each in told)
+    # What each node alone holds is in another one's memory as well, if each keeps a replica.
+    whole = bool(told) and all(each.whole or each.replica for each in told)
     return rates(past, spot, at_risk, whole=whole)
 
 

@@ -35,7 +35,17 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         own_time=slowest.own_time if slowest is not None else 0.0,
         waiting_time=slowest.waiting_time if slowest is not None else 0.0,
         rests=local.workers is not None and local.workers.can_rest,
+        replica=_replica(local, status),
     )
+
+
+def _replica(local: NodeState, status: DaemonStatus) -> int:
+    """Returns the newest step of the workers' round of which another node's shards are here."""
+    if local.workers is None:
+        return 0
+    found = (each for each in status.snapshots if each.replica)
+    steps = (each.step for each in found if each.incarnation == local.workers.round)
+    return max(steps, default=0)
 
 
 def _upload(status: DaemonStatus) -> Upload | None:

@@ -144,6 +144,8 @@ def status_table(status: Status) -> RenderableType:
         parts.append(Text(status.network))
     if status.quiet:
         parts.append(Text(status.quiet, "yellow"))
+    if status.replica:
+        parts.append(Text(f"each node's shards of step {status.replica} are on another node, too"))
     parts += [Text(slow.line, "yellow") for slow in status.slow]
     if odd := _not_understood(status):
         parts.append(Text(odd))

@@ -281,9 +281,18 @@ def _priced(
             pause_s=_rounded(pause),
             steps_lost=lost if trouble is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
+            source=_source(transition),
         )
         for trouble in troubles
     ]
+
+
+def _source(transition: Transition) -> str:
+    """Returns where the state came from that training resumed from."""
+    resume = transition.resume
+    if resume is None or resume.kind == "fresh":
+        return ""
+    return "replica" if any(holder.replica for holder in resume.holders) else resume.kind
 
 
 def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | None:

@@ -78,6 +78,7 @@ def status(
         slow=tuple(_slow(records)),
         warnings=(*held, *_warnings(records), *_of_health(records, now)),
         network=_network(records),
+        replica=_replica(records),
     )
 
 
@@ -188,6 +189,15 @@ def upload(records: Records, committed: int) -> Upload | None:
         return None
     done, total = sum(part.done for part in parts), sum(part.total for part in parts)
     return Upload(newest, done, total, sum(part.rate for part in parts))
+
+
+def _replica(records: Records) -> int:
+    """Returns the newest step of which each node of the round has kept its partner's shards."""
+    round_ = records.round
+    if round_ is None or round_.phase != "started" or not round_.partners:
+        return 0
+    told = (records.progress.get(partner.node) for partner in round_.partners)
+    return min(each.replica if each and each.round == round_.number else 0 for each in told)
 
 
 def step_time(points: Sequence[Point]) -> float:

@@ -222,7 +222,9 @@ def _same(one: Status, other: Status) -> bool:
 
 def _standing(status: Status) -> Status:
     """Returns the status without the training's progress."""
-    return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={})
+    return replace(
+        status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={}, replica=0
+    )
 
 
 def _report(account: Account, now: float) -> Report:

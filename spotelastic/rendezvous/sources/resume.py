@@ -119,7 +119,7 @@ def _newest_in_memory(bounds: Mapping[str, int | None], held: Iterable[Held]) ->
     # A later round may have been sent back to earlier steps.
     step, incarnation, layout = max(complete, key=lambda key: (generations.index(key[1]), *key))
     holders = tuple(
-        Holder(node.node, node.daemon, snapshot.ranks, snapshot.whole)
+        Holder(node.node, node.daemon, snapshot.ranks, snapshot.whole, snapshot.replica)
         for node, snapshot in sorted(
             sources[step, incarnation, layout], key=lambda copy: copy[1].ranks
         )

@@ -89,6 +89,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "first_step_at": None,
         "usd": None,
         "round": None,
+        "source": "",
     }
 
 
