@@ -185,6 +185,20 @@ def test_a_node_that_leaves_takes_its_risk_along() -> None:
     assert left.snapshot_every >= calm.snapshot_every > 2 * stays.snapshot_every
 
 
+def test_shards_of_which_each_node_keeps_a_replica_are_committed_less_often() -> None:
+    def every(*keepers: str) -> int:
+        at = moment(HOUR)
+        told = {
+            name: replace(each, replica=90 * (name in keepers))
+            for name, each in at.seen.progress.items()
+        }
+        seen = replace(at.seen, progress=told)
+        made = intervals.following(replace(at, seen=seen), ROUND, ROUND.members, Past(4 * HOUR))
+        return made.checkpoint_every
+
+    assert every(*NAMES) > every(*NAMES[1:]) == every()
+
+
 def test_where_nobody_is_left_intervals_stay() -> None:
     assert intervals.following(moment(HOUR, there=""), ROUND, (), Past()) == ROUND.schedule
 

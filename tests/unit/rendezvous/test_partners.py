@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spotelastic.model.round import Member
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.replication import Replication
+from spotelastic.model.round import Acknowledgement, Member, Partner, Round
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.decision import WriteRound
 from spotelastic.rendezvous.partners import partners
+from spotelastic.rendezvous.view import LiveNode, RunState
 
 PLACES = st.lists(
     st.tuples(st.sampled_from("ab"), st.sampled_from(["h1", "h2", "h3", "h4"])), max_size=12
@@ -118,3 +126,49 @@ def test_partners_are_on_two_machines_where_no_machine_has_half_of_them(
     nodes = numbered(places)
     host = {member.node: member.address for member in nodes}
     assert all(host[name] != host[partner] for name, partner in partners(nodes, {}).items())
+
+
+# -- in a round ----------------------------------------------------------------------------------
+
+
+def started(replicate: str, *, drained: str = "", before: tuple[Partner, ...] = ()) -> Round:
+    """The round of four nodes that begins when all of them are ready."""
+    of = members("abcd")
+    proposed = Round(2, "r2", "proposed", tuple(of), "start", "", partners=before)
+    leaves = Notice(InterruptionKind.SPOT_INTERRUPTION, drained, "imds", 0.0, 0.0, 1e6)
+    seen = RunState(
+        settings=Settings(4, 4, replicate=Replication.parse(replicate)),
+        round=proposed,
+        nodes={
+            m.node: LiveNode(Node(m.node, m.incarnation, m.address, m.zone, Fingerprint()), 1, 0.0)
+            for m in of
+        },
+        acks={
+            m.node: Acknowledgement(
+                m.node, m.incarnation, "r2", "ready", f"{m.node}:1", store="" if m.slot else "s:1"
+            )
+            for m in of
+        },
+        drains={drained: Drain(drained, leaves)} if drained else {},
+    )
+    actions = rounds.decide(seen, 1.0, lambda: "r3").actions
+    [write] = [action for action in actions if isinstance(action, WriteRound)]
+    assert write.round.phase == "started"
+    return write.round
+
+
+def test_a_round_names_the_partners_and_the_daemons_that_they_ask() -> None:
+    before = (Partner("d", "a", "a:9"), Partner("a", "d", "d:9"))
+    found = {partner.of: partner for partner in started("auto", before=before).partners}
+    assert (found["a"].node, found["d"].node, found["b"].node) == ("d", "a", "c")
+    assert found["a"].daemon == "a:1", "where it listens now"
+
+
+def test_a_node_that_trains_on_under_notice_has_no_partner_in_the_round() -> None:
+    made = started("100MB", drained="b")
+    assert {partner.of for partner in made.partners} == {"a", "c", "d"}
+    assert "b" not in {partner.node for partner in made.partners}
+
+
+def test_without_the_setting_there_are_no_partners() -> None:
+    assert started("off").partners == ()

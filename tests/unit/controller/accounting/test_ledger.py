@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from spotelastic_checkpoints.types import Resume
+from spotelastic_checkpoints.types import Holder, Resume
 from support.story import STEP, Story, memory, only
 
 from spotelastic.controller.accounting.ledger import report
@@ -31,6 +31,23 @@ def test_a_noticed_node_costs_a_pause_but_no_step() -> None:
     assert (row.committed, row.round) == (True, 2)
     assert row.seen_after_s == pytest.approx(0.5)
     assert row.pause_s == pytest.approx(1.0 - STEP)
+
+
+def test_a_row_tells_where_the_state_came_from() -> None:
+    def source(resume: Resume) -> str:
+        story = Story().propose("start", "abc").train(30, after=1.0)
+        story.tell("loss", "b", at=story.now, seen_at=story.now).end()
+        story.propose("loss", "ac", about="b", resume=resume).train(60, after=1.0)
+        return only(story.report()).source
+
+    kept = Holder("a", "a:1", (1,), replica=True), Holder("c", "c:1", (2,))
+    assert source(memory(30)) == "memory"
+    assert source(replace_holders(memory(30), kept)) == "replica"
+    assert source(Resume("store", 20, epoch=1)) == "store"
+
+
+def replace_holders(resume: Resume, holders: tuple[Holder, ...]) -> Resume:
+    return Resume(resume.kind, resume.step, resume.incarnation, holders=holders)
 
 
 def test_the_drained_node_being_killed_at_last_is_not_a_second_interruption() -> None:

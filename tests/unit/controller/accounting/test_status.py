@@ -13,7 +13,7 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, NodeStatus, Point, Progress, SlowNode, Upload
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
-from spotelastic.model.round import Member, Round
+from spotelastic.model.round import Member, Partner, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
@@ -135,6 +135,22 @@ def test_the_status_tells_how_far_all_nodes_are_with_the_newest_checkpoint() -> 
     assert status("demo", records, {}, "", 5.0).upload == Upload(80, 80, 200, 20.0)
     committed = dict(records.progress, d=Progress("", 1, 90, 5.0, committed=80))
     assert status("demo", replace(records, progress=committed), {}, "", 5.0).upload is None
+
+
+def test_the_status_tells_of_which_step_each_node_has_its_partners_shards() -> None:
+    pairs = (Partner("a", "b", "b:1"), Partner("b", "a", "a:1"))
+    round_ = replace(ROUND, partners=pairs)
+
+    def replica(**of: Progress) -> int:
+        return status("demo", Records(round=round_, progress=of), {}, "", 5.0).replica
+
+    def told(step: int, round: int = round_.number) -> Progress:
+        return Progress("", round, 90, 5.0, replica=step)
+
+    assert replica(a=told(80), b=told(90)) == 80
+    assert replica(a=told(80)) == 0
+    assert replica(a=told(80), b=told(90, round_.number - 1)) == 0, "of the round before"
+    assert status("demo", Records(round=ROUND), {}, "", 5.0).replica == 0
 
 
 def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
