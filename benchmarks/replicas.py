@@ -1,8 +1,8 @@
 """Benchmarks replicas: how fast a node's shards reach its partner's memory, and come back from it.
 
 Two checkpoint daemons on this machine, each with one worker's shard. The limit is the same bytes
-through a plain connection over the loopback interface. A restore from the replica is beside one from
-a folder in shared memory, which stands for a store: S3 is slower than that.
+through a plain connection over the loopback interface. A restore from the replica is beside one
+from a folder in shared memory, which stands for a store: S3 is slower than that.
 """
 
 import argparse
@@ -299,8 +299,8 @@ def main() -> None:
         )
     print(f"\nshared memory of the keeper: {shared:,.0f} MiB (two slots and two replicas)")
     print(
-        f"all shards restored on a third node: {memory:.2f} s from the keeper's memory, {store:.2f} "
-        "s from a folder in shared memory"
+        f"all shards restored on a third node: {memory:.2f} s from the keeper's memory, "
+        f"{store:.2f} s from a folder in shared memory"
     )
 
 

@@ -79,6 +79,8 @@ class ReplicaKeeper:
         self._writing = threading.Lock()
         """Held by the one thread that writes replicas."""
         self._current: _Keeping | None = None
+        self._declined = ""
+        """Incarnation of the round that keeps none, because slots needed the memory."""
         self.pulled = 0
         """Bytes that have come from other daemons. What has not changed is not among them."""
 
@@ -86,6 +88,8 @@ class ReplicaKeeper:
         """Keep what this round asks for. What is there of earlier rounds stays until then."""
         current = self._current
         if current is not None and current.is_for(round_):
+            return
+        if round_.incarnation == self._declined:
             return
         self.end()
         if round_.ward is not None:
@@ -106,6 +110,8 @@ class ReplicaKeeper:
         No more are made until the next round.
         """
         paths = [slot.path for slot in self._arena.replicas()]
+        if paths and self._current is not None:
+            self._declined = self._current.incarnation
         self.end()
         for path in paths:
             self._arena.discard(path)

@@ -180,6 +180,9 @@ def test_slots_get_the_memory_of_replicas(pair: Pair) -> None:
     assert not pair.arena.replicas()
     [told] = pair.told
     assert "gave way to this node's own saves" in told
+    pulled = keeper.pulled
+    keeper.begin(pair.round)  # told again of the same round
+    assert not keeper.give_up_memory() and keeper.pulled == pulled
 
 
 def test_the_usual_rate_is_a_part_of_the_network_cards(tmp_path: Path) -> None:
