@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.json import encode
-from spotelastic_checkpoints.types import Branch, Holder, Resume, Schedule
+from spotelastic_checkpoints.types import Branch, Holder, Resume, Schedule, Ward
 from support.checkpoints import Node, cluster, round_info
 from support.faulty_s3 import FaultyS3
 from support.large_parts import REPLICATED, SHARDED
 from support.patience import PATIENT
+from support.replicating import all_have, resume_from, ring
 from support.s3 import s3_server, use_s3
 
 TESTS = Path(__file__).parent.parent
@@ -36,14 +38,20 @@ def begin(
     resume: Resume,
     schedule: Schedule,
     lineage: Sequence[Branch] = (),
+    *,
+    replicate: bool = False,
 ) -> int:
     """A round over these nodes, and what their workers find in their environment; its epoch."""
     names = [member.name for member in members]
     epoch = members[0].agent.claim("test", timeout=PATIENT).epoch
+    keeps = ring(members)
     for slot, node in enumerate(members):
-        node.begin(
-            round_info(incarnation, slot, names, 1, epoch, schedule=schedule, lineage=lineage)
-        )
+        of = keeps[node.name]
+        info = round_info(
+            incarnation, slot, names, 1, epoch, schedule=schedule, lineage=lineage,
+            ward=Ward(of.name, of.agent.status().listen, 1e9) if replicate else None,
+        )  # fmt: skip
+        node.begin(info)
         environment = {
             "SPOTELASTIC_DAEMON": str(node.socket),
             "SPOTELASTIC_ROUND": incarnation,
@@ -81,6 +89,31 @@ def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path
             lineage = [*lineage, Branch(incarnation, step + 1)]
             [layout] = layouts
             resume = Resume("memory", step + 1, incarnation, layout, tuple(holders))
+
+
+@pytest.mark.soak
+def test_every_sharding_is_resumed_without_a_node_of_which_the_others_have_a_replica(
+    tmp_path: Path,
+) -> None:
+    """Of FSDP, HSDP, tensor and two-dimensional parallelism: what only the lost one held is on its
+    partner, what another shard group held as well is there."""
+    with cluster(tmp_path, 4, storage=str(tmp_path / "never")) as nodes:
+        begin(tmp_path, nodes, "r0", Resume(), Schedule(1, 0), replicate=True)
+        run("shardings", tmp_path, "memory", 0, 4)
+        all_have(nodes, 1)
+        own, kept = (
+            sum(each.nbytes for each in nodes[0].agent.status().snapshots if each.replica is of)
+            for of in (False, True)
+        )
+        assert 0 < kept < own, "what the others have is not copied"
+        lost, *left = nodes
+        for node in nodes:
+            node.agent.end()
+        lost.kill()
+        shutil.rmtree(lost.arena)
+        resume = resume_from(left, 1, "r0")
+        begin(tmp_path, left, "r1", resume, Schedule(1, 0), [Branch("r0", 1)])
+        run("shardings", tmp_path, "memory", 1, 3)
 
 
 def test_what_is_each_rank_s_own_comes_from_the_memory_of_other_nodes(tmp_path: Path) -> None:
