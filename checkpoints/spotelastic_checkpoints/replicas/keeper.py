@@ -37,7 +37,7 @@ from spotelastic_checkpoints.peers import transfers
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import AwaitOffer, Digest, Offer, OfferedSlot, Read
 from spotelastic_checkpoints.peers.transfers import Peer
-from spotelastic_checkpoints.replicas.rates import usual_rate
+from spotelastic_checkpoints.replicas.rates import Pace, Reached, usual_rate
 from spotelastic_checkpoints.types import RoundInfo, Snapshot, Ward
 
 logger = logging.getLogger(__name__)
@@ -144,10 +144,17 @@ class ReplicaKeeper:
             if not (self._has_slots() and self._may_pull()):
                 keeping.over.wait(LOOK_EVERY)
                 continue
-            request = AwaitOffer(keeping.incarnation, self._newest(keeping), keeping.rate)
+            request = AwaitOffer(keeping.incarnation, self._newest(keeping), keeping.pace.rate)
             offer = peer.offer(request)
             if offer is not None and offer.slots:
+                begun = self._reached()
                 self._pull(peer, offer, keeping)
+                keeping.pulled(begun, self._reached())
+
+    def _reached(self) -> Reached:
+        """Return how far training is on this node."""
+        worker = self._arena.pages[0].read(0)
+        return Reached(worker.step, worker.last_step_at)
 
     def _newest(self, keeping: "_Keeping") -> int:
         """Return the step of the newest replica of this round; 0 if there is none."""
@@ -283,7 +290,10 @@ class _Keeping:
         self.round = round_
         self.ward = ward
         self.incarnation = round_.incarnation
-        self.rate = ward.rate or usual_rate(Path("/sys/class/net"))
+        self.pace = Pace.of(ward.rate or usual_rate(Path("/sys/class/net")))
+        self._follows = not ward.rate
+        """Whether the rate follows what it costs: nobody has said it."""
+        self._idle_since: Reached | None = None
         self.over = threading.Event()
         self.told = ""
         self._peer: Peer | None = None
@@ -297,6 +307,12 @@ class _Keeping:
         self._peer = peer
         if self.over.is_set():
             peer.abort()
+
+    def pulled(self, begun: Reached, ended: Reached) -> None:
+        """Note how far training was when a pull began and ended."""
+        if self._follows and self._idle_since is not None:
+            self.pace = self.pace.after(self._idle_since.mean(begun), begun.mean(ended))
+        self._idle_since = ended
 
     def stop(self) -> None:
         """End the work, and a read that is under way."""

@@ -15,7 +15,6 @@ from spotelastic_checkpoints.peers.messages import AwaitOffer
 from spotelastic_checkpoints.peers.offers import Offers
 from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.replicas.keeper import ReplicaKeeper
-from spotelastic_checkpoints.replicas.rates import UNKNOWN, usual_rate
 from spotelastic_checkpoints.types import Item, RoundInfo, Ward
 from support.checkpoints import round_info
 from support.patience import eventually
@@ -183,11 +182,3 @@ def test_slots_get_the_memory_of_replicas(pair: Pair) -> None:
     pulled = keeper.pulled
     keeper.begin(pair.round)  # told again of the same round
     assert not keeper.give_up_memory() and keeper.pulled == pulled
-
-
-def test_the_usual_rate_is_a_part_of_the_network_cards(tmp_path: Path) -> None:
-    for name, speed in (("lo", "-1"), ("eth0", "10000"), ("eth1", "x")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "speed").write_text(f"{speed}\n")
-    assert usual_rate(tmp_path) == 0.1 * 10e9 / 8
-    assert usual_rate(tmp_path / "lo") == UNKNOWN
