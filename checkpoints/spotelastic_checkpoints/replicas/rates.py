@@ -19,8 +19,10 @@ ALLOWED = 0.01
 """Share by which steps may take longer beside a pull."""
 FEWEST_STEPS = 3
 """Steps that a mean is made of."""
-FEWEST, KEPT = 4, 8
+FEWEST, KEPT = 6, 64
 """Comparisons that a change is made of, and how many are looked at."""
+SURE = 3.0
+"""Standard errors by which their mean has to be on one side of what is allowed."""
 UP, DOWN = 1.25, 0.5
 
 
@@ -81,7 +83,7 @@ class Pace:
         if len(slower) < FEWEST:
             return replace(self, slower=slower)
         mean = statistics.fmean(slower)
-        unsure = statistics.stdev(slower) / math.sqrt(len(slower))
+        unsure = SURE * statistics.stdev(slower) / math.sqrt(len(slower))
         factor = DOWN if mean - unsure > ALLOWED else UP if mean + unsure < ALLOWED else 1.0
         rate = min(max(self.rate * factor, LEAST * self.begun), MOST * self.begun)
         if rate == self.rate:

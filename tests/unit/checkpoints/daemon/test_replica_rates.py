@@ -36,7 +36,7 @@ def after(pulls: int, cost: Callable[[float], float], noise: float = 0.0) -> Pac
 
 
 def test_what_costs_too_much_becomes_slower_until_it_does_not() -> None:
-    pace = after(100, lambda rate: 0.04 * rate / BEGUN)
+    pace = after(200, lambda rate: 0.04 * rate / BEGUN)
     assert pace.rate > LEAST * BEGUN and 0.04 * pace.rate / BEGUN <= 1.25 * ALLOWED
 
 
