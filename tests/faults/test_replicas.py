@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.memory import slots
@@ -127,15 +128,13 @@ def test_an_owner_that_dies_leaves_its_keeper_the_replica_before(
         owner.kill()
         owner.start(die_at=stage)
         owner.begin(infos["n1"])
-        nodes[0].begin(with_wards(nodes, "r1")["n0"])
         saved(workers, 2)
         eventually(owner.died)
         assert 1 in [found.step for found in replicas(nodes[0])]
         owner.agent.close()
         owner.start()
         owner.begin(infos["n1"])
-        nodes[0].begin(with_wards(nodes, "r1")["n0"])
-        eventually(lambda: has_replica(nodes[0], 2))
+        eventually(lambda: has_replica(nodes[0], 2), "it is asked where it was before")
         for worker in workers:
             worker.client.leave(clean=True)
 
@@ -220,3 +219,16 @@ def test_with_both_of_a_pair_gone_nothing_is_made_up(tmp_path: Path) -> None:
         with pytest.raises(RestoreFailed, match="no longer complete"):
             fetched(worker.client, resume)
         worker.client.leave(clean=True)
+
+
+def test_a_daemon_whose_port_was_taken_meanwhile_listens_at_another(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        before = node.agent.status().listen
+        node.kill()
+        with addresses.listen(*addresses.split(before), 1):
+            node.start()
+            assert node.agent.status().listen != before
+        after = node.agent.status().listen
+        node.kill()
+        node.start()
+        assert node.agent.status().listen == after

@@ -20,6 +20,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -29,7 +30,7 @@ import msgspec
 from spotelastic_checkpoints import addresses, framing, log_records, messages
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
-from spotelastic_checkpoints.daemon import handover
+from spotelastic_checkpoints.daemon import handover, peer_port
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.errors import CheckpointsError, ProtocolRefused
@@ -133,8 +134,7 @@ async def _serve(options: argparse.Namespace) -> int:
         loop.call_soon_threadsafe(over.set)
 
     with minded(("peers",), fail):
-        host, port = addresses.split(options.listen)
-        peers = PeerServer(service.arena, credentials, host, port, warn, service.offers)
+        peers = _peer_server(options, service, credentials, warn)
         service.listen = peers.address
         unix = await _listen(options.socket, service)
         lifeline = loop.create_task(_watch(options, service, deserted, over))
@@ -156,6 +156,25 @@ async def _serve(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     # A thread that waits for a store which does not answer must not delay the end of the process.
     os._exit(0)
+
+
+def _peer_server(
+    options: argparse.Namespace,
+    service: Service,
+    credentials: PeerCredentials,
+    warn: Callable[[str], None],
+) -> PeerServer:
+    """Listen for other daemons, where the daemon before did unless a port is given."""
+    host, port = addresses.split(options.listen)
+    before = 0 if port else peer_port.recall(options.arena)
+    try:
+        peers = PeerServer(service.arena, credentials, host, before or port, warn, service.offers)
+    except OSError:
+        if not before:
+            raise
+        peers = PeerServer(service.arena, credentials, host, port, warn, service.offers)
+    peer_port.remember(options.arena, peers.address)
+    return peers
 
 
 def _tls(options: argparse.Namespace) -> PeerTls | None:

@@ -3,6 +3,7 @@
     <arena>/page-<local rank>             a worker's page (see worker_page.py)
     <arena>/slot-<local rank>-<number>    a save of one rank
     <arena>/replica-<set>-<number>        what one rank of another node holds alone
+    <arena>/port                          where the daemon listens for other ones
     <arena>/round.json                    the last round that the daemon was told of
 
 The files of a set are the replica of one save. They are written and sealed as slots are.
