@@ -148,8 +148,10 @@ class PeerServer:
                     answer = framing.frame(ident, "", self._inventory(request))
                 case AwaitOffer():
                     _pace(connection, request.rate)
-                    answer = framing.frame(ident, "", self._offers.next(request))
-                    crash_points.reached(Stage.REPLICA_OFFERED)
+                    offer = self._offers.next(request)
+                    answer = framing.frame(ident, "", offer)
+                    if offer is not None:
+                        crash_points.reached(Stage.REPLICA_OFFERED)
                 case Digest():
                     answer = framing.frame(ident, "", self._digests(request))
                 case Read():
