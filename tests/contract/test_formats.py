@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "9bd092501e649e856d781a9315241689cc4f77d274d3eb17fe408b1c2b1e8f1e",
+    "v1.1": "4a946b921c06996924b9c67245a947e0816b0629ef91e020299abe9b7c3f6114",
 }
 """Of all files of each version."""
 KINDS = list(kinds())
