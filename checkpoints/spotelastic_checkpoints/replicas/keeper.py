@@ -37,7 +37,7 @@ from spotelastic_checkpoints.peers import transfers
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import AwaitOffer, Digest, Offer, OfferedSlot, Read
 from spotelastic_checkpoints.peers.transfers import Peer
-from spotelastic_checkpoints.replicas.rates import Pace, Reached, usual_rate
+from spotelastic_checkpoints.replicas.rates import PullPace, Reached, usual_rate
 from spotelastic_checkpoints.types import RoundInfo, Snapshot, Ward
 
 logger = logging.getLogger(__name__)
@@ -290,7 +290,7 @@ class _Keeping:
         self.round = round_
         self.ward = ward
         self.incarnation = round_.incarnation
-        self.pace = Pace.of(ward.rate or usual_rate(Path("/sys/class/net")))
+        self.pace = PullPace.of(ward.rate or usual_rate(Path("/sys/class/net")))
         self._follows = not ward.rate
         """Whether the rate follows what it costs: nobody has said it."""
         self._idle_since: Reached | None = None

@@ -56,7 +56,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PullPace:
     """A rate that follows what it costs."""
 
     rate: float
@@ -67,11 +67,11 @@ class Pace:
     """By what share steps were longer beside the last pulls at this rate."""
 
     @classmethod
-    def of(cls, rate: float) -> "Pace":
+    def of(cls, rate: float) -> "PullPace":
         """Return the pace that begins with this rate."""
         return cls(rate, rate)
 
-    def after(self, alone: float, beside: float) -> "Pace":
+    def after(self, alone: float, beside: float) -> "PullPace":
         """Return the pace after a pull: mean seconds of a step before it and beside it; 0: not
         known.
 

@@ -10,7 +10,7 @@ from spotelastic_checkpoints.replicas.rates import (
     LEAST,
     MOST,
     UNKNOWN,
-    Pace,
+    PullPace,
     Reached,
     usual_rate,
 )
@@ -26,9 +26,9 @@ def test_it_begins_with_a_part_of_the_fastest_network_card(tmp_path: Path) -> No
     assert usual_rate(tmp_path / "lo") == UNKNOWN
 
 
-def after(pulls: int, cost: Callable[[float], float], noise: float = 0.0) -> Pace:
+def after(pulls: int, cost: Callable[[float], float], noise: float = 0.0) -> PullPace:
     """The pace after so many pulls, where steps are longer by a share that the rate costs."""
-    rng, pace = random.Random(1), Pace.of(BEGUN)
+    rng, pace = random.Random(1), PullPace.of(BEGUN)
     for _ in range(pulls):
         beside = 0.2 * (1 + cost(pace.rate)) * (1 + rng.gauss(0, noise))
         pace = pace.after(0.2, beside)
@@ -55,7 +55,7 @@ def test_a_few_steps_are_not_measured() -> None:
     begun = Reached(10, 100.0)
     assert begun.mean(Reached(12, 101.0)) == 0.0
     assert begun.mean(Reached(20, 105.0)) == pytest.approx(0.5)
-    pace = Pace.of(BEGUN)
+    pace = PullPace.of(BEGUN)
     for _ in range(20):
         pace = pace.after(0.0, 1.0).after(1.0, 0.0)
-    assert pace == Pace.of(BEGUN)
+    assert pace == PullPace.of(BEGUN)
