@@ -226,6 +226,8 @@ class DaemonStatus(Value, frozen=True):
     """Seconds that this daemon's newest commit took; 0 before the first."""
     collecting: bool = False
     """Whether old checkpoints are being deleted."""
+    replica_time: float = 0.0
+    """Seconds that the newest replica of another node's shards took; 0 before the first."""
 
 
 class Item(Value, frozen=True, array_like=True):

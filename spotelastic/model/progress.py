@@ -73,6 +73,8 @@ class Progress:
     """Whether its workers can outlive their round."""
     replica: int = 0
     """The newest step of this round of which the node keeps another one's shards; 0: of none."""
+    replica_time: float = 0.0
+    """Seconds that it took to copy these; 0: not measured yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ SPOT_NODE, OWN_NODE = 24 * 3600.0, 30 * 24 * 3600.0
 """Assumed mean seconds until a spot node, or a node of the user's own, is lost or fails."""
 AT_RISK = 600.0
 """Assumed mean seconds until a node is lost after a rebalance recommendation."""
+PULLS = 1.25
+"""Least time between two snapshots, in the time that a replica takes. Each is whole before the next
+save, so that nodes have replicas of the same step.
+"""
 DRAG = 0.05
 """Largest share of training time that a concurrent upload costs (measured by `make bench`)."""
 NEGLIGIBLE = 0.001
@@ -54,6 +58,8 @@ class Costs:
     """Seconds for which a snapshot keeps training waiting."""
     commit_time: float = 0.0
     """Seconds from a seal to its commit, while training goes on."""
+    replica_time: float = 0.0
+    """Seconds in which a node's shards are copied into its partner's memory; 0: they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +123,12 @@ def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) 
 def _wished(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
     """Returns both intervals, each computed without regard to the other."""
     snapshot, checkpoint = settings.snapshot_every, settings.checkpoint_every
-    memory = _steps(
-        snapshot,
-        costs.step_time,
-        _seconds(costs.stall, often.to_snapshot, SNAPSHOTS) if costs.stall else 0.0,
-        current.snapshot_every,
-    )
+    snapshots = 0.0
+    if costs.stall:
+        least = max(SNAPSHOTS[0], PULLS * costs.replica_time)
+        limits = least, max(least, SNAPSHOTS[1])
+        snapshots = _seconds(costs.stall, often.to_snapshot, limits)
+    memory = _steps(snapshot, costs.step_time, snapshots, current.snapshot_every)
     uploads = 0.0
     if costs.commit_time:
         least = _pause(costs)
@@ -222,6 +228,7 @@ def _costs(told: Sequence[Progress]) -> Costs:
         slowest(lambda each: each.step_time),
         slowest(lambda each: each.stall),
         slowest(lambda each: each.commit_time),
+        slowest(lambda each: each.replica_time),
     )
 
 

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "4a946b921c06996924b9c67245a947e0816b0629ef91e020299abe9b7c3f6114",
+    "v1.1": "1deb4e82b291ffc006fc333fddef4e7d6ea2b25ccb582201a26e16c1a9d92922",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -337,6 +337,7 @@ class Service:
             arena=sum(slot.size for slot in (*self.arena.slots(), *self.arena.replicas())),
             commit_time=self.pipeline.commit_time,
             collecting=self._collector.busy,
+            replica_time=self._replicas.pull_time,
         )
 
     def _hurry(self, deadline: float) -> None:

@@ -83,6 +83,8 @@ class ReplicaKeeper:
         """Incarnation of the round that keeps none, because slots needed the memory."""
         self.pulled = 0
         """Bytes that have come from other daemons. What has not changed is not among them."""
+        self.pull_time = 0.0
+        """Seconds that the newest replica of this round took; 0 before the first."""
 
     def begin(self, round_: RoundInfo) -> None:
         """Keep what this round asks for. What is there of earlier rounds stays until then."""
@@ -92,6 +94,7 @@ class ReplicaKeeper:
         if round_.incarnation == self._declined:
             return
         self.end()
+        self.pull_time = 0.0
         if round_.ward is not None:
             self._current = _Keeping(round_, round_.ward)
             threading.Thread(
@@ -193,9 +196,11 @@ class ReplicaKeeper:
             crash_points.reached(Stage.REPLICA_SEALED)
         keeping.told = ""
         total = sum(header.data_bytes for header, _ in described)
-        step, took = offer.slots[0].header.step, time.monotonic() - begun
+        self.pull_time = time.monotonic() - begun
+        step = offer.slots[0].header.step
         logger.info(
-            f"has a replica of {keeping.ward.node} at step {step}: {mib(total)} in {took:.1f} s"
+            f"has a replica of {keeping.ward.node} at step {step}: {mib(total)} in "
+            f"{self.pull_time:.1f} s"
         )
 
     def _set_to_overwrite(self, round_: RoundInfo) -> int:

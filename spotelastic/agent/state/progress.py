@@ -36,6 +36,7 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         waiting_time=slowest.waiting_time if slowest is not None else 0.0,
         rests=local.workers is not None and local.workers.can_rest,
         replica=_replica(local, status),
+        replica_time=round(status.replica_time, 3),
     )
 
 

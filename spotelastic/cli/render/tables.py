@@ -29,7 +29,7 @@ from spotelastic.model.progress import (
 T = TypeVar("T")
 LEDGER = (
     *("", "node", "at", "source", "after"),
-    *("saved\nstep", "in\nS3", "pause", "steps\nredone", "cost"),
+    *("saved\nstep", "from", "in\nS3", "pause", "steps\nredone", "cost"),
 )
 """The columns of the table of interruptions."""
 NUMBERS = ("after", "saved\nstep", "pause", "steps\nredone", "cost")
@@ -145,11 +145,20 @@ def status_table(status: Status) -> RenderableType:
     if status.quiet:
         parts.append(Text(status.quiet, "yellow"))
     if status.replica:
-        parts.append(Text(f"each node's shards of step {status.replica} are on another node, too"))
+        parts.append(Text(_replicated(status)))
     parts += [Text(slow.line, "yellow") for slow in status.slow]
     if odd := _not_understood(status):
         parts.append(Text(odd))
     return Group(*parts, Text(), nodes_table(status))
+
+
+def _replicated(status: Status) -> str:
+    """Return how old the newest step is that survives the loss of any node."""
+    steps = max(0, status.step - status.replica)
+    age = f"{counted(steps, 'step')} ago"
+    if status.step_time:
+        age += f", {steps * status.step_time:.0f} s"
+    return f"each node's shards of step {status.replica} are on another node, too ({age})"
 
 
 def _not_understood(status: Status) -> str:
@@ -337,6 +346,7 @@ def _cells(row: Interruption) -> tuple[str, ...]:
         row.told_by or "-",
         _seconds(row.seen_after_s),
         _or_dash(row.saved_step),
+        row.source or "-",
         {True: "yes", False: "no", None: "-"}[row.committed],
         _seconds(row.pause_s),
         _or_dash(row.steps_lost),
@@ -345,9 +355,11 @@ def _cells(row: Interruption) -> tuple[str, ...]:
 
 
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
-    """Put the time below the node, and the delay below the reporter, for a narrow table."""
-    kind, node, at, teller, after, *others = cells
-    return kind, f"{node}\n{at}", f"{teller}\n{after}", *others
+    """Put cells below others, for a narrow table: the time below the node, the delay below the
+    reporter, and where the step came from below the step.
+    """
+    kind, node, at, teller, after, step, source, *others = cells
+    return kind, f"{node}\n{at}", f"{teller}\n{after}", f"{step}\n{source}", *others
 
 
 def _seconds(value: float | None) -> str:

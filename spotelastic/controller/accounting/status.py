@@ -110,6 +110,23 @@ def _warnings(records: Records) -> Iterable[str]:
         for event in records.events
         if event.kind == "version" and event.node in records.nodes
     )
+    yield from _slow_replicas(records)
+
+
+def _slow_replicas(records: Records) -> Iterable[str]:
+    """Of replicas that cannot follow the snapshots, so that nodes have replicas of other steps."""
+    round_ = records.round
+    if round_ is None or not round_.partners:
+        return
+    told = [each for each in records.progress.values() if each.round == round_.number]
+    took = max((each.replica_time for each in told), default=0.0)
+    every = round_.schedule.snapshot_every * step_time(records.points)
+    if 0 < every < took:
+        yield (
+            f"a replica takes {took:.1f} s, and snapshots come every {every:.1f} s: a node that is "
+            "lost may lead back to a checkpoint. Make snapshots rarer (--snapshot-every auto), or "
+            "replicas faster (--replicate)"
+        )
 
 
 def _of_health(records: Records, now: float) -> Iterable[str]:

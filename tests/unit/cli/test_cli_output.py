@@ -132,10 +132,10 @@ def test_each_interruption_is_shown_with_who_told_of_it_and_what_it_cost(width: 
     first, second = (row for row in rows if node in row)
     assert (first[-1], second[-1]) == ("$0.0040", "$12.50")
     assert "imds" in first and "lease" in second
-    if width > 80:  # on one line
-        assert first[-9:-5] == ["imds", "0.40", "s", "60"]
+    if width > 100:  # on one line
+        assert first[-10:-5] == ["imds", "0.40", "s", "60", "-"]
     else:
-        assert rows[rows.index(first) + 1] == [tables.clock(1003.0), "0.40", "s"]
+        assert rows[rows.index(first) + 1] == [tables.clock(1003.0), "0.40", "s", "-"]
 
 
 def test_a_wide_row_of_the_ledger_is_stacked_before_anything_of_it_is_cut() -> None:
@@ -200,6 +200,17 @@ def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:
         assert node in text
         assert "…" not in text
         assert not any(line[:1].isspace() and line[:10].strip() for line in text.splitlines())
+
+
+def test_it_is_shown_where_a_step_came_from_and_how_old_the_newest_replica_is() -> None:
+    rows = (replace(LOSS, source="replica"), replace(NOTICE, source=""))
+    text = rendered(tables.report_table(replace(REPORT, interruptions=rows)), 80)
+    assert "replica" in text
+    status = replace(STATUS, step=120, replica=100, step_time=0.15)
+    told = "each node's shards of step 100 are on another node, too (20 steps ago, 3 s)"
+    assert told in rendered(tables.status_table(status)).splitlines()
+    alone = rendered(tables.status_table(replace(status, replica=0)))
+    assert "another node" not in alone
 
 
 def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:

@@ -199,6 +199,18 @@ def test_shards_of_which_each_node_keeps_a_replica_are_committed_less_often() ->
     assert every(*NAMES) > every(*NAMES[1:]) == every()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_replica_is_whole_before_the_next_snapshot(case: random.Random) -> None:
+    of = replace(costs(case), replica_time=10 ** case.uniform(-2, 3.5))
+    often = rates(past(case), [True] * 4, 0, whole=True)
+    made = schedule(SETTINGS, of, often, intervals.START)
+    assert made.snapshot_every * of.step_time >= of.replica_time
+    without = schedule(SETTINGS, replace(of, replica_time=0.0), often, intervals.START)
+    assert made.snapshot_every >= without.snapshot_every
+    asked = replace(SETTINGS, snapshot_every=Interval(steps=3))
+    assert schedule(asked, of, often, intervals.START).snapshot_every == 3, "as the user says"
+
+
 def test_where_nobody_is_left_intervals_stay() -> None:
     assert intervals.following(moment(HOUR, there=""), ROUND, (), Past()) == ROUND.schedule
 

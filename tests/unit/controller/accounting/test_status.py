@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import status, step_time
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
@@ -151,6 +153,20 @@ def test_the_status_tells_of_which_step_each_node_has_its_partners_shards() -> N
     assert replica(a=told(80)) == 0
     assert replica(a=told(80), b=told(90, round_.number - 1)) == 0, "of the round before"
     assert status("demo", Records(round=ROUND), {}, "", 5.0).replica == 0
+
+
+def test_status_warns_of_replicas_that_take_longer_than_snapshots_are_apart() -> None:
+    def warnings(seconds: float, round_: Round) -> tuple[str, ...]:
+        told = {"a": replace(RECORDS.progress["a"], replica_time=seconds)}
+        return status("demo", replace(RECORDS, round=round_, progress=told), {}, "", 5.0).warnings
+
+    pairs = (Partner("a", "b", "b:1"), Partner("b", "a", "a:1"))
+    # Ten steps of half a second each.
+    round_ = replace(ROUND, partners=pairs, schedule=Schedule(10, 100))
+    assert warnings(4.9, round_) == ()
+    assert warnings(9.0, replace(round_, partners=())) == ()
+    (told,) = warnings(6.0, round_)
+    assert told.startswith("a replica takes 6.0 s, and snapshots come every 5.0 s")
 
 
 def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
