@@ -33,6 +33,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="device of the model")
     parser.add_argument("--backend", default="gloo", help="of the process group")
     parser.add_argument("--loop", choices=["steps", "restore"], default="steps")
+    parser.add_argument("--mib", type=int, default=0, help="size of a state that is sharded")
     parser.add_argument("--turns", action="store_true", help="train while `<folder>/turn` says so")
     parsed = parser.parse_args()
     file = parsed.folder / f"{os.environ['NODE']}.steps"
