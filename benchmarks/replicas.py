@@ -181,13 +181,16 @@ def loopback(nbytes: int) -> float:
                 file.seek(0)
                 connection.sendfile(file)
 
-        threading.Thread(target=send, daemon=True).start()
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
         target = memoryview(bytearray(nbytes))
         with socket.create_connection(server.getsockname()) as client:
             begun, got = time.perf_counter(), 0
             while got < nbytes:
                 got += client.recv_into(target[got:])
-            return nbytes / MIB / (time.perf_counter() - begun)
+            took = time.perf_counter() - begun
+        sending.join()  # it still has the file
+        return nbytes / MIB / took
 
 
 def pulled(nodes: list[Node], step: int, content: Sequence[bytes], what: str) -> Pull:

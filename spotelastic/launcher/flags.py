@@ -193,7 +193,7 @@ CHECKPOINTS = (
         "--replicate",
         "keep shards of one node in another's memory, too: auto, off, 100MB (a second)",
         "RATE",
-        "off",
+        "auto",
     ),
     Flag("--keep-last", "how many of the newest checkpoints to keep (3)", "N", 3, int),
     Flag(

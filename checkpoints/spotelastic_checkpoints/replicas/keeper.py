@@ -48,7 +48,7 @@ AGAIN = 1.0
 """Seconds until the other daemon is asked again after an error."""
 LOOK_EVERY = 0.1
 """Seconds between looks at whether ranges may be asked for."""
-SHARE = 0.75
+SHARE = 0.5
 """Share of the free memory that replicas may take. Slots have theirs before."""
 COMPARED = 64
 """Ranges whose checksums are asked for at a time."""

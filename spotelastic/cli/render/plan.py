@@ -8,7 +8,7 @@ from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.model.counting import counted, duration, size, usd
-from spotelastic.model.job import Capacity
+from spotelastic.model.job import Capacity, JobSpec
 
 BESIDE = (
     "and outside of the stack: a launch template, two worker groups (spot and on-demand), and "
@@ -88,7 +88,17 @@ def plan(job: ValidatedJob, found: Survey, planned: Planned, about_prices: str) 
             f"the job of {job.name} is already as requested: nothing would change, except that "
             "a stack made by another version of spotelastic is updated"
         )
+    yield from _replicas(job.spec)
     yield lingers(job.spec.linger)
+
+
+def _replicas(spec: JobSpec) -> Iterator[str]:
+    """Yield which nodes keep no replicas of each other's shards, and why."""
+    if spec.settings.replicate.on and spec.capacity.zones == "spread":
+        yield (
+            "shards of a sharded model are copied between nodes of one zone, which costs nothing; "
+            "a node that is alone in its zone has no partner for that (--zones pack)"
+        )
 
 
 def lingers(seconds: float | None) -> str:

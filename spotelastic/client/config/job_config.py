@@ -204,7 +204,7 @@ class JobConfig:
         stored=lambda job: job.settings.keep_every,
     )
     replicate: str = option(
-        "off",
+        "auto",
         "Keep shards that one node alone holds in another node's memory, too.",
         UP,
         SAFETY,

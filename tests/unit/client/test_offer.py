@@ -22,6 +22,7 @@ from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec, Settings
+from spotelastic.model.replication import Replication
 
 
 def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0) -> list[str]:
@@ -80,6 +81,22 @@ def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_ta
             preflight.check_spent(known, limit)
     for fine in (None, 1.5, 2.2):
         preflight.check_spent(known, fine)
+
+
+@pytest.mark.parametrize(
+    ("zones", "replicate", "told"),
+    [("spread", "auto", True), ("spread", "off", False), ("pack", "auto", False)],
+)
+def test_the_plan_says_where_a_node_has_no_partner(zones: Any, replicate: str, told: bool) -> None:
+    settings = Settings(2, 4, replicate=Replication.parse(replicate))
+    spec = job("demo", settings=settings, capacity=Capacity(zones=zones), linger=600.0)
+    wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
+    found: Any = SimpleNamespace(
+        options=(), ranking=(), estimate=Estimate((Line("worker", 2, 4, 0.5),))
+    )
+    planned: Any = SimpleNamespace(is_up=False, resources=(), changes=())
+    lines = "\n".join(plan.plan(wanted, found, planned, ""))
+    assert ("alone in its zone has no partner" in lines) is told
 
 
 def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
