@@ -9,12 +9,13 @@ command is interrupted while it watches or changes the cluster (detach.py).
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from spotelastic import wrapping
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.render import list_prices as render_list_prices
 from spotelastic.cli.render import plan as render_plan
@@ -28,12 +29,17 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.progress import Say, ended, training
+from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.watch import JobOutcome, outcome
-from spotelastic.errors import SpotelasticError
+from spotelastic.clock import Clock, steady
+from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.local.drill import Drill, DrillPlan
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import Cost, Status
 from spotelastic.signals import Signals
+
+COST_EVERY = 10.0
+"""Seconds between two looks at the cost."""
 
 
 def launch(config: JobConfig) -> int:
@@ -128,17 +134,38 @@ def _watch(
 ) -> Status:
     """Show the job until it has ended, or with --detach until it trains; return the last status."""
     until, last = training if config.detach else ended, None
+    costs = CostWatch(cluster.record)
     with nullcontext() if stays.target.owns(cluster.name) else stays.watched():
         for update in cluster.updates():
             show(shown, update)
             if isinstance(update, Status):
                 last = update
+                if (cost := costs.due()) is not None:
+                    shown.cost(cost)
                 if drill is not None:
                     drill.feed(update)
                 if until(update):
                     break
     assert last is not None, "the updates end with the status of a job that has ended"
     return last
+
+
+class CostWatch:
+    """Looks up what a cluster costs, now and then."""
+
+    def __init__(self, cluster: ClusterRecord, clock: Clock = steady) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._next = 0.0
+
+    def due(self) -> Cost | None:
+        """Return the cost if it is time; None if it is not, or if the bucket does not answer."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + COST_EVERY
+        with suppress(Unavailable):
+            return running_cost_of(self._cluster)
+        return None
 
 
 def _finish(stays: LeftRunning, say: Say) -> None:

@@ -126,28 +126,37 @@ def status_line(status: Status) -> str:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     if status.upload is not None:
-        parts[-1] += f", {_upload(status.upload)}"
+        parts[-1] += f", {upload_text(status.upload)}"
     return "  ".join(parts)
 
 
-def _upload(upload: Upload) -> str:
+def upload_text(upload: Upload) -> str:
+    """Return how far an upload is."""
     share = upload.done / upload.total if upload.total else 0.0
     return f"{share:.0%} of {upload.step} at {size(upload.rate)}/s"
 
 
 def status_table(status: Status) -> RenderableType:
     """Return the job, why its round began (or how it ended), and its nodes."""
-    state = f"{status.state}, " if status.round or status.state in ENDED else ""
-    head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
-    parts = [head, Text(status_line(status))]
-    if status.network:
-        parts.append(Text(status.network))
-    if status.quiet:
-        parts.append(Text(status.quiet, "yellow"))
-    parts += [Text(slow.line, "yellow") for slow in status.slow]
-    if odd := _not_understood(status):
-        parts.append(Text(odd))
+    parts = [headline(status), Text(status_line(status)), *notes(status)]
     return Group(*parts, Text(), nodes_table(status))
+
+
+def headline(status: Status) -> Text:
+    """Return the job's name, its state, and why its round began or how it ended."""
+    state = f"{status.state}, " if status.round or status.state in ENDED else ""
+    return Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
+
+
+def notes(status: Status) -> list[Text]:
+    """Return what else there is to know about the job: a line for each."""
+    lines = [Text(status.network)] if status.network else []
+    if status.quiet:
+        lines.append(Text(status.quiet, "yellow"))
+    lines += [Text(slow.line, "yellow") for slow in status.slow]
+    if odd := _not_understood(status):
+        lines.append(Text(odd))
+    return lines
 
 
 def _not_understood(status: Status) -> str:
@@ -173,14 +182,14 @@ def nodes_table(status: Status) -> Fitting:
     kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
     tables = [table_of(*names) for names in kept]
     for node in status.nodes:
-        cells = (node.id, node.role, node.state, node.zone, node.address, _ranks(node.ranks))
+        cells = (node.id, node.role, node.state, node.zone, node.address, ranks_text(node.ranks))
         row = dict(zip(NODE, cells, strict=True))
         for table, names in zip(tables, kept, strict=True):
             table.add_row(*(row[name] for name in names))
     return Fitting(tuple(tables))
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return a node's ranks, which are consecutive, as "8-15"."""
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
