@@ -38,7 +38,7 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
@@ -79,6 +79,8 @@ class AgentExecutor:
         self._processes = processes
         self._clock = clock
         self._new_id = new_id
+        self.published: Progress | None = None
+        """The progress that was published last. Any thread may read it."""
 
     def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> Events:
         """Returns what the action did. What could not be done is tried again by the next
@@ -462,6 +464,7 @@ class AgentExecutor:
         told = progress(self.config.node, local, status, self._clock(), quiet)
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(told), self._session.lease)
+        self.published = told
         commit = newest_commit(status, local.store.commit)
         return [events.ProgressReported(told.step, told.step_time, commit)]
 

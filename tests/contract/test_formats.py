@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "8c08cbe86662805446db4ad3b7ade36f08032e3d48fa22269ff81fd436d117e0",
+    "v1.1": "fb47181004186a03e7b3198d67ac9dffd41c2841de88d8491866f145c3c950cb",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -228,6 +228,7 @@ def _object(name: str, value: Any, kind: Any = None) -> Kind:
 
 def _in_the_bucket() -> Iterator[Kind]:
     yield _object("job.json", v.SPEC)
+    yield _object("job-watched.json", v.WATCHED)
     yield _object(
         "status.json",
         Status(

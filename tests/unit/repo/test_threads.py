@@ -58,6 +58,7 @@ HARMLESS = {
     "preparing": "it only repeats what was told already",
     "prices": "it only looks up earlier what is looked up again when it is needed",
     "resolve": "its caller waits for it with a deadline, and goes on without an answer",
+    "metrics": "its loop takes every error; a node goes on without what it serves",
     "nccl-errors": "its loop takes every error, and looks again",
     "restarted": "its only work is to tell of one restart; what goes wrong is logged",
     "rounds": "its end closes the connection: the agent ends a worker that cannot be told to rest",
