@@ -250,7 +250,8 @@ class AgentExecutor:
         rests = resting is not None and resting.belong_before(round_)
         if action.ready:
             status, opened = self._processes.status(), local.store.round_store
-            epoch = claim.epoch if claim and claim.round == round_.incarnation else 0
+            claimed = claim if claim and claim.round == round_.incarnation else None
+            epoch = claimed.epoch if claimed is not None else 0
             commit = newest_commit(status, local.store.commit)
             if not epoch and round_.members[0].node == node.id:
                 commit = newest(commit, membership.told_commit(self._store, self.keys))
@@ -262,6 +263,7 @@ class AgentExecutor:
                 commit=commit,
                 store=opened.address if opened is not None else "",
                 epoch=epoch,
+                run_id=claimed.run_id if claimed is not None else "",
                 end=local.agreement.end,
                 rested=round_.parent if rests else "",
                 standings=resting.standings if resting is not None and rests else (),

@@ -142,6 +142,9 @@ class Round:
     """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0
     """Rounds in a row, up to this one, that workers entered in place without a new step between."""
+    run_id: str = ""
+    """The run's id for experiment trackers: what the storage says, or else the incarnation of the
+    job's first round."""
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -211,6 +214,8 @@ class Acknowledgement:
     """The round before, if its workers were in it, or could have entered it, and rest."""
     standings: tuple[Standing, ...] = ()
     """Where these workers rest, by local rank."""
+    run_id: str = ""
+    """The run's id as the storage says, from the node in slot 0 that has claimed it."""
 
 
 @dataclass(frozen=True, slots=True)

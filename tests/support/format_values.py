@@ -111,6 +111,7 @@ ROUND_IN_PLACE = Round(
     rests=True,
     parent_from_memory=True,
     fruitless=1,
+    run_id="8899aabbccddeeff",
 )
 STANDINGS = (Standing(1282, "pending"), Standing(1283))
 FINGERPRINT = Fingerprint(
