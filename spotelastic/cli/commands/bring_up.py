@@ -100,7 +100,8 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
             undo.callback(finish)
         result = outcome(cluster.record, status)
         log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
-    return _conclude(config, result, log, drill, replace(stays, say=wrapping.say))
+    page = partial(_page, cluster)
+    return _conclude(config, result, page, log, drill, replace(stays, say=wrapping.say))
 
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:
@@ -200,6 +201,7 @@ def _undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]
 def _conclude(
     config: JobConfig,
     result: JobOutcome,
+    page: Callable[[], str | None],
     log: Path | None,
     drill: Drill | None,
     cluster: LeftRunning,
@@ -209,7 +211,7 @@ def _conclude(
     Reports come first, so that a failing clean-up cannot cost the report.
     """
     tables.display(tables.report_table(result.report))
-    written = _write(config, result)
+    written = _write(config, result, page)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
     stays = result.status.state == "stopped" or (config.keep_failed and kept)
     if config.keep or (stays and not cluster.target.owns(cluster.name)):
@@ -230,8 +232,24 @@ def _conclude(
     return 0 if written and not missed else 1
 
 
-def _write(config: JobConfig, result: JobOutcome) -> bool:
-    """Write the files that were asked for; return False if one could not be written."""
+def _page(cluster: Cluster) -> str | None:
+    """Return the report as a page; None, with a line, if its parts cannot be read any more."""
+    from spotelastic.web.reading import html_report
+
+    try:
+        return html_report(cluster)
+    except SpotelasticError as error:
+        print(f"spotelastic: no report is written as a page: {error}", file=sys.stderr)
+        return None
+
+
+def _write(config: JobConfig, result: JobOutcome, page: Callable[[], str | None]) -> bool:
+    """Write the files that were asked for; return False if one could not be written.
+
+    The page comes last, as it asks the cluster once more.
+    """
+    from spotelastic.web.reading import write_html
+
     try:
         if config.report:
             report = Path(config.report)
@@ -239,6 +257,8 @@ def _write(config: JobConfig, result: JobOutcome) -> bool:
             report.write_text(tables.to_json(result.report) + "\n")
         if config.curve:
             loss_curve.draw(result.points, result.report.interruptions, Path(config.curve))
+        if config.report and (written := page()) is not None:
+            write_html(written, Path(config.report).with_suffix(".html"))
     except OSError as error:
         print(f"spotelastic: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return False

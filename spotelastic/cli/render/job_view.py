@@ -14,7 +14,7 @@ from rich.text import Text
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.sparkline import sparkline
 from spotelastic.cli.render.tables import Fitting
-from spotelastic.model.counting import counted
+from spotelastic.model.counting import counted, dollars
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
 
@@ -145,12 +145,12 @@ def _committed_at(shown: JobPicture) -> float | None:
 
 
 def _money(cost: Cost) -> str:
-    text = f"{tables.usd(cost.total_usd)} so far"
+    text = f"{dollars(cost.total_usd)} so far"
     if cost.total_usd_per_hour:
-        text += f", {tables.usd(cost.total_usd_per_hour)} an hour"
+        text += f", {dollars(cost.total_usd_per_hour)} an hour"
     if cost.on_demand_usd > 0:
         saved = 1 - cost.cost_usd / cost.on_demand_usd
-        text += f"   workers on demand: {tables.usd(cost.on_demand_usd)} ({saved:.0%} saved)"
+        text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({saved:.0%} saved)"
     return text
 
 

@@ -1,6 +1,5 @@
 """Formats status, events, reports and costs: as JSON for programs, as tables for people."""
 
-import math
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from spotelastic.model.counting import counted, size
+from spotelastic.model.counting import counted, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -272,21 +271,22 @@ def report_table(report: Report) -> RenderableType:
 
 
 def _cost(report: Report) -> str:
-    text = f"{usd(report.cost_usd)} (estimated)"
+    text = f"{dollars(report.cost_usd)} (estimated)"
     if report.usd_per_hour:
-        text += f", {usd(report.usd_per_hour)} an hour now"
+        text += f", {dollars(report.usd_per_hour)} an hour now"
     if report.on_demand_usd > 0:
         saved = 1 - report.cost_usd / report.on_demand_usd
         dated = f", prices of {report.prices_of}" if report.prices_of else ""
-        text += f", {usd(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
+        text += f", {dollars(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
     interruptions = sum(row.usd or 0.0 for row in report.interruptions)
-    return f"{text}; {usd(interruptions)} for interruptions" if interruptions else text
+    return f"{text}; {dollars(interruptions)} for interruptions" if interruptions else text
 
 
 def _with_control(report: Report) -> str:
-    text = f"in all   {usd(report.total_usd)}, {usd(report.control_usd)} of it for control nodes"
+    total, control = dollars(report.total_usd), dollars(report.control_usd)
+    text = f"in all   {total}, {control} of it for control nodes"
     if report.total_usd_per_hour:
-        text += f", {usd(report.total_usd_per_hour)} an hour now"
+        text += f", {dollars(report.total_usd_per_hour)} an hour now"
     return text
 
 
@@ -298,29 +298,22 @@ def cost_table(cost: Cost) -> RenderableType:
     table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
 
     def row(what: str, spent: float, per_hour: float, note: str = "") -> None:
-        table.add_row(what, usd(spent), usd(per_hour), note)
+        table.add_row(what, dollars(spent), dollars(per_hour), note)
 
     row("workers", cost.cost_usd, cost.usd_per_hour, f"{hours} node-hours")
     row("control nodes", cost.control_usd, cost.control_usd_per_hour)
     row("in all", cost.total_usd, cost.total_usd_per_hour, "estimated")
     if cost.max_cost is not None:
         left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
-        table.add_row("limit", usd(cost.max_cost), "", left)
+        table.add_row("limit", dollars(cost.max_cost), "", left)
     if cost.interruptions_usd:
-        table.add_row("interruptions", usd(cost.interruptions_usd), "", "of the workers'")
+        table.add_row("interruptions", dollars(cost.interruptions_usd), "", "of the workers'")
     if cost.on_demand_usd > 0:
         saved = 1 - cost.cost_usd / cost.on_demand_usd
         dated = f", prices of {cost.prices_of}" if cost.prices_of else ""
         note = f"for workers ({saved:.0%} saved{dated})"
-        table.add_row("on demand", usd(cost.on_demand_usd), "", note)
+        table.add_row("on demand", dollars(cost.on_demand_usd), "", note)
     return Group(Text(cost.name, "bold"), table)
-
-
-def usd(amount: float) -> str:
-    """Format an amount: two significant digits for cents, else two decimals."""
-    if 0 < amount < 0.095:
-        return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
-    return f"${amount:.2f}"
 
 
 def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
@@ -347,7 +340,7 @@ def _cells(row: Interruption) -> tuple[str, ...]:
         {True: "yes", False: "no", None: "-"}[row.committed],
         _seconds(row.pause_s),
         _or_dash(row.steps_lost),
-        "-" if row.usd is None else usd(row.usd),
+        "-" if row.usd is None else dollars(row.usd),
     )
 
 

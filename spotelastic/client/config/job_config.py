@@ -465,7 +465,11 @@ class JobConfig:
         stored=lambda job: job.metrics_port or None,
     )
     report: str | Path | None = option(
-        None, "Write the report here, as JSON.", COMMAND, JOB, metavar="FILE"
+        None,
+        "Write the report here, as JSON; beside it, as a page (.html).",
+        COMMAND,
+        JOB,
+        metavar="FILE",
     )
     curve: str | Path | None = option(
         None, "Draw the loss curve here, as PNG.", COMMAND, JOB, metavar="FILE"

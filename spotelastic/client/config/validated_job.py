@@ -276,3 +276,8 @@ def _check_combination(config: JobConfig) -> None:
         if (config.detach or config.plan) and getattr(config, flag):
             wrong = "plan" if config.plan else "detach"
             raise UsageError(f"--{flag} needs a command that stays until the end: remove --{wrong}")
+    if config.report and Path(config.report).suffix == ".html":
+        raise UsageError(
+            f"--report {config.report}: names the file for JSON, beside which the page is written: "
+            f"give --report {Path(config.report).with_suffix('.json')}"
+        )

@@ -150,6 +150,7 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"drill": True, "min": 1, "max": 1}, "give at least --max 2"),
         ({"report": Path("r.json"), "detach": True}, "--report needs a command that stays"),
         ({"report": Path("/dev/null/r.json")}, "/dev/null/r.json cannot be written"),
+        ({"report": Path("a/r.html")}, "give --report a/r.json"),
         ({"curve": Path("/")}, "--curve / is a folder"),
     ],
 )
