@@ -18,7 +18,7 @@ AT_ONCE ?= 3
 # it imports is followed, so other errors than of such names are left to the check of everything.
 ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --python-version 3.11 \
   --follow-imports skip --ignore-missing-imports --exclude replay/picture \
-  $(foreach name,cli client aws cloud model replay,-p spotelastic.$(name)) \
+  $(foreach name,cli web client aws cloud model replay,-p spotelastic.$(name)) \
   $(foreach name,catalog commit format storage,-p spotelastic_checkpoints.$(name)) \
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve
@@ -102,7 +102,7 @@ types-on-macos: install
 test-examples: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'
 	$(VENV)/bin/pytest -m 'programs or not programs' tests/programs/test_examples.py \
-	  tests/programs/test_packages.py \
+	  tests/programs/test_packages.py tests/programs/test_trackers.py \
 	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py \
 	  tests/integration/test_tutorials.py tests/integration/test_guides.py
 

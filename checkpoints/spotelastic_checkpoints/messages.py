@@ -115,6 +115,8 @@ class ClaimEpoch(Value, frozen=True, tag="claim"):
     """Incarnations of the round that claims and of the one before it. Where the daemon's own round
     is one of them, complete steps of its history are recorded, too.
     """
+    run_id: str = ""
+    """The id for experiment trackers that a storage gets which has none."""
 
 
 class GetStatus(Value, frozen=True, tag="status"):

@@ -143,6 +143,8 @@ class EpochClaim(Value, frozen=True):
 
     epoch: int
     commit: Commit | None = None
+    run_id: str = ""
+    """The run's id for experiment trackers."""
 
 
 class Snapshot(Value, frozen=True):

@@ -124,8 +124,11 @@ class Checkpoints:
                     timeout=CLAIM_TIMEOUT,
                     take_over=config.take_over,
                     rounds=(round_.incarnation, round_.parent),
+                    run_id=round_.run_id,
                 )
-                self._post(Claimed(round_.incarnation, answer.epoch, answer.commit))
+                self._post(
+                    Claimed(round_.incarnation, answer.epoch, answer.commit, run_id=answer.run_id)
+                )
             except CheckpointsError as error:
                 self._post(Claimed(round_.incarnation, 0, None, str(error)))
 

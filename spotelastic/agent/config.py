@@ -118,6 +118,8 @@ class AgentConfig:
     """Receives each line that a worker prints: (rank, local rank, line)."""
     error_line: Callable[[int, int, str], None] | None = None
     """Receives the lines of a teed standard error, instead of `line`."""
+    metrics: tuple[str, int] | None = None
+    """The address and the port at which metrics are served; None: they are not."""
 
     def round_logs(self, number: int) -> Path:
         """Returns the folder of the logs of a round's workers."""

@@ -85,6 +85,7 @@ def worker(
         "SPOTELASTIC_IN_PLACE": round_.in_place,
         "SPOTELASTIC_SAVE_AT_REST": "1" if _is_tight(round_, settings) else "",
         "SPOTELASTIC_ROUND": round_.incarnation,
+        "SPOTELASTIC_RUN_ID": round_.run_id or round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
         "SPOTELASTIC_MEASURE_EVERY": settings.slow_after / MEASUREMENTS,
     }

@@ -38,7 +38,7 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
@@ -79,6 +79,8 @@ class AgentExecutor:
         self._processes = processes
         self._clock = clock
         self._new_id = new_id
+        self.published: Progress | None = None
+        """The progress that was published last. Any thread may read it."""
 
     def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> Events:
         """Returns what the action did. What could not be done is tried again by the next
@@ -248,7 +250,8 @@ class AgentExecutor:
         rests = resting is not None and resting.belong_before(round_)
         if action.ready:
             status, opened = self._processes.status(), local.store.round_store
-            epoch = claim.epoch if claim and claim.round == round_.incarnation else 0
+            claimed = claim if claim and claim.round == round_.incarnation else None
+            epoch = claimed.epoch if claimed is not None else 0
             commit = newest_commit(status, local.store.commit)
             if not epoch and round_.members[0].node == node.id:
                 commit = newest(commit, membership.told_commit(self._store, self.keys))
@@ -260,6 +263,7 @@ class AgentExecutor:
                 commit=commit,
                 store=opened.address if opened is not None else "",
                 epoch=epoch,
+                run_id=claimed.run_id if claimed is not None else "",
                 end=local.agreement.end,
                 rested=round_.parent if rests else "",
                 standings=resting.standings if resting is not None and rests else (),
@@ -462,6 +466,7 @@ class AgentExecutor:
         told = progress(self.config.node, local, status, self._clock(), quiet)
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(told), self._session.lease)
+        self.published = told
         commit = newest_commit(status, local.store.commit)
         return [events.ProgressReported(told.step, told.step_time, commit)]
 

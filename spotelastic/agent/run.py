@@ -32,12 +32,16 @@ from spotelastic.agent.state.events import (
     Signalled,
     ZygoteWarm,
 )
+from spotelastic.agent.state.node_facts import node_facts
 from spotelastic.agent.state.values import NEW
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.linux import handled, name_process
+from spotelastic.metrics import node as node_metrics
+from spotelastic.metrics.catalogue import Sample
+from spotelastic.metrics.server import MetricsServer
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
@@ -142,13 +146,14 @@ class AgentLoop:
         executor = AgentExecutor(config, store, self._session, processes)
         self._keys = executor.keys
         checks = config.health.gpus or config.health.network
+        self._executor = executor
         self._core = AgentCore(executor, self._log, stays=config.stays, checks=checks)
         self._claim_error = ""
 
     def serve(self) -> AgentResult:
         """Runs until a decision says to exit."""
         signals = handled(self._config.signals, self._signalled)
-        with self._dumper, self._log, signals, minding(self._queue.put):
+        with self._dumper, self._log, signals, minding(self._queue.put), self._metrics():
             poller = watches = None
             try:
                 if self._config.notices is not None:
@@ -164,6 +169,16 @@ class AgentLoop:
                     watches.close()
                 self._core.close()
                 self._session.close()
+
+    def samples(self) -> list[tuple[str, list[Sample]]]:
+        """Returns what is known of this node, as samples. Any thread may ask."""
+        facts = node_facts(self._config, self._core.local, self._executor.published)
+        return [(self._config.run, list(node_metrics.samples(facts)))]
+
+    def _metrics(self) -> contextlib.AbstractContextManager[object]:
+        if self._config.metrics is None:
+            return contextlib.nullcontext()
+        return MetricsServer(*self._config.metrics, self.samples)
 
     def _loop(self, watches: Watches) -> int:
         while True:

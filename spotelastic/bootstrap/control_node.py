@@ -89,6 +89,7 @@ def run(me: Identity) -> int:
 
 def controller() -> int:
     """Runs the controller, in a process of its own."""
+    from spotelastic.aws.provider.calls import CallCount
     from spotelastic.aws.provider.cloud import connect
     from spotelastic.controller.loop.run import run
     from spotelastic.controller.model.config import ControllerConfig
@@ -98,11 +99,12 @@ def controller() -> int:
     log_as("controller")
     me = from_imds(imds())
     aws = Aws(me.region, account=me.account)
+    calls = CallCount(aws)
     spec = job(aws, me)
     log_as("controller", me.instance, spec.env)
     tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
     config = ControllerConfig(spec, me.instance, me.address, tls)
-    return run(config, connect(aws, spec, me.tag(BUCKET)))
+    return run(config, connect(aws, spec, me.tag(BUCKET), calls))
 
 
 def _install_etcd(objects: BucketObjects, version: str) -> None:

@@ -211,6 +211,7 @@ def _agent_config(
         line=lambda rank, _local_rank, text: logs.write(
             str(LogStream(born, me.instance, rank)), blot(text)
         ),
+        metrics=(me.address, spec.metrics_port) if spec.metrics_port else None,
     )
 
 

@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli.commands import ckpt, dump, interrupt, lifecycle, replay, shell, status, up
+from spotelastic.cli.commands import (
+    ckpt,
+    doctor,
+    dump,
+    interrupt,
+    lifecycle,
+    replay,
+    shell,
+    status,
+    up,
+)
 from spotelastic.cli.options import up as options
 from spotelastic.client.config import config_file
 
@@ -49,6 +59,7 @@ app.command(
     # Everything after the script is passed to the script.
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(up.up)
+app.command("doctor", epilog=doctor.EXAMPLES, context_settings=options.SINGULAR)(doctor.doctor)
 app.command("ls", epilog=status.LS_EXAMPLES)(status.ls)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("logs", epilog=status.LOGS_EXAMPLES)(status.logs)

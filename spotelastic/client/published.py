@@ -6,7 +6,7 @@ from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import USAGE
-from spotelastic.controller.accounting.usage import Usage, closed, cost
+from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
 from spotelastic.model.progress import Cost, Status
 
 
@@ -23,10 +23,22 @@ def cost_of(cluster: ClusterRecord) -> Cost:
 
     For a cluster that is gone, up to its last report: no controller saw its instances end.
     """
-    objects = cluster.objects
-    data = objects.get(USAGE)
-    bill = {item.instance: item for item in from_json(data or b"[]", list[Usage])}
+    bill = _bill(cluster)
     if lifecycle.find(cluster.name, cluster.aws) is None:
         bill = closed(bill, status_of(cluster).at)
+    return _cost(cluster, bill)
+
+
+def running_cost_of(cluster: ClusterRecord) -> Cost:
+    """Return the costs of a cluster that is known to be up: this asks nothing but its bucket."""
+    return _cost(cluster, _bill(cluster))
+
+
+def _bill(cluster: ClusterRecord) -> Bill:
+    data = cluster.objects.get(USAGE)
+    return {item.instance: item for item in from_json(data or b"[]", list[Usage])}
+
+
+def _cost(cluster: ClusterRecord, bill: Bill) -> Cost:
     limit = cluster.spec.capacity.max_cost
-    return cost(cluster.name, bill, objects.report(), wall(), limit)
+    return cost(cluster.name, bill, cluster.objects.report(), wall(), limit)

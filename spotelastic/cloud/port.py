@@ -12,7 +12,7 @@ what was shown before: the caller remembers what it has done.
 everything in memory. `tests/contract/test_capacity_provider.py` holds for all of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -182,3 +182,5 @@ class Cloud:
     commands: CommandSource
     prices: ClusterPrices
     objects: ClusterBucket
+    calls: Callable[[], Mapping[tuple[str, str], int]] = dict
+    """Returns how often this process has called the cloud, by service and outcome."""

@@ -174,6 +174,7 @@ OUTPUT = (
         "info",
         choices=LEVELS,
     ),
+    Flag("--metrics-port", "serve metrics for Prometheus there (IP: 127.0.0.1)", "[IP:]PORT"),
 )
 CHECKPOINTS = (
     Flag("--storage", "where checkpoints go (./runs/ID)", "URL"),

@@ -8,6 +8,7 @@ Looks at this machine's files and modules, and starts nothing. The rendezvous op
 import argparse
 import hashlib
 import importlib.util
+import ipaddress
 import os
 import pkgutil
 import re
@@ -31,7 +32,29 @@ from spotelastic.launcher.rendezvous_config import is_static
 from spotelastic.model.job import RankPolicy, Settings
 
 PREFIX = "[${rank}] "
+LAST_PORT = 65535
 TEE_PREFIX = "[${role_name}${local_rank}]:"
+
+
+def metrics(options: argparse.Namespace) -> tuple[str, int] | None:
+    """Return the address and the port at which metrics are served; None: they are not.
+
+    Nothing but this machine reaches them unless an address is named.
+    """
+    text = options.metrics_port
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    wrong = f"--metrics-port {text}: give a port, or the IP address of one of this machine's"
+    try:
+        address = ipaddress.ip_address(host.strip("[]") or "127.0.0.1")
+    except ValueError:
+        raise UsageError(f"{wrong} networks before it: 9464, 10.0.0.5:9464") from None
+    if address.is_unspecified:
+        raise UsageError(f"{wrong} networks before it: {host} is all of them, the internet, too")
+    if not (port.isdecimal() and 0 < int(port) <= LAST_PORT):
+        raise UsageError(f"--metrics-port {text}: a port is a number from 1 to {LAST_PORT}")
+    return str(address), int(port)
 
 
 def sizes(nnodes: str) -> tuple[int, int]:

@@ -170,6 +170,7 @@ def _plan(
     grace = launcher_options.grace(options, environ)
     preload = launcher_options.preload(options)
     prefix = launcher_options.prefix(options, environ)
+    metrics = launcher_options.metrics(options)
     env = bagua.environment(options, environ)
     if options.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
@@ -214,6 +215,7 @@ def _plan(
             take_over=options.take_over,
             line=printer(prefix, sys.stdout),
             error_line=printer(prefix, sys.stderr),
+            metrics=metrics,
         )
 
     return configure

@@ -1,4 +1,6 @@
-"""Formats counts and sizes for people."""
+"""Formats counts, sizes and amounts for people."""
+
+import math
 
 
 def counted(number: int, noun: str) -> str:
@@ -23,3 +25,10 @@ def duration(seconds: float) -> str:
 def usd(amount: float) -> str:
     """Returns US dollars: cents, or tenths of a cent below ten cents."""
     return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
+
+
+def dollars(amount: float) -> str:
+    """Returns US dollars with their sign: cents, or two digits that count below ten cents."""
+    if 0 < amount < 0.095:
+        return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
+    return f"${amount:.2f}"

@@ -317,6 +317,8 @@ class JobSpec:
     """Size of a worker's root disk, which is billed; by default that of version 0.1."""
     disk_mib_s: int = 125
     """Throughput of a worker's root disk, of which more than 125 MiB/s are billed."""
+    metrics_port: int = 0
+    """The port at which nodes serve metrics, on their private address; 0: they serve none."""
 
     @property
     def release(self) -> str:

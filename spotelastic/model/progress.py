@@ -134,6 +134,10 @@ class NodeStatus:
     zone: str
     address: str
     ranks: tuple[int, ...] = ()
+    type: str = ""
+    """The instance type; empty: not told."""
+    leaves_at: float | None = None
+    """When the node may be gone, by a notice or an announcement; None: nothing is announced."""
 
 
 @dataclass(frozen=True, slots=True)

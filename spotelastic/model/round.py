@@ -155,6 +155,9 @@ class Round:
     """Rounds in a row, up to this one, that workers entered in place without a new step between."""
     partners: tuple[Partner, ...] = ()
     """Who keeps whose replica; while it is proposed, as in the round before."""
+    run_id: str = ""
+    """The run's id for experiment trackers: what the storage says, or else the incarnation of the
+    job's first round."""
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -224,6 +227,8 @@ class Acknowledgement:
     """The round before, if its workers were in it, or could have entered it, and rest."""
     standings: tuple[Standing, ...] = ()
     """Where these workers rest, by local rank."""
+    run_id: str = ""
+    """The run's id as the storage says, from the node in slot 0 that has claimed it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,6 +254,7 @@ def _start(
         started_at=at.now,
         store=lead.store,
         epoch=lead.epoch,
+        run_id=lead.run_id or round_.run_id,
         resume=resume,
         known=newest_known(_commits(acks)),
         lineage=extend(round_, resume),

@@ -86,9 +86,10 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
     if len(eligible) < at.settings.max_nodes and at.now < quiet_at:
         return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
     members = members_of(at, (), eligible)
+    incarnation = at.new_id()
     first = Round(
         number=1 if over is None else over.number + 1,
-        incarnation=at.new_id(),
+        incarnation=incarnation,
         phase="proposed",
         members=members,
         cause="start",
@@ -97,6 +98,7 @@ def _first(at: Moment, over: Round | None) -> RoundDecision:
         schedule=intervals.first(at.settings),
         past=Past() if over is None else over.past,
         code=at.settings.code,
+        run_id=(over.run_id if over is not None else "") or incarnation,
     )
     return RoundDecision((WriteRound(first),), first.reason)
 
@@ -108,7 +110,7 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
     claim = _late_claim(at.seen, round_)
     later = _later_commit(at.seen, round_, claim) if claim is not None else None
     if claim is not None and later is None:
-        claimed = replace(round_, epoch=claim.epoch)
+        claimed = replace(round_, epoch=claim.epoch, run_id=claim.run_id or round_.run_id)
         return RoundDecision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
     if not round_.rests and any(told.rests for told in _progress(at.seen, round_)):
         known = replace(round_, rests=True)
@@ -309,6 +311,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         parent_from_memory=round_.resume.kind == "memory",
         fruitless=0 if cause == "settings" else round_.fruitless,
         partners=round_.partners,
+        run_id=round_.run_id or round_.incarnation,
     )
     return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)
 

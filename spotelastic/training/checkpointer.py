@@ -309,32 +309,27 @@ class Checkpointer:
             self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
-        self._save_if_due(step, session, client, at_target=at_target)
+        self._save_if_due(step, session, client, agreed=at_target)
         if self._measuring is not None:
             self._measuring.step_begins()
 
     def _save_if_due(
-        self, step: int, session: WorkerSession, client: WorkerClient, *, at_target: bool
+        self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool
     ) -> None:
         """Save a step where the schedule, or an agreement of all ranks, says so."""
         schedule = client.page.schedule
         unsaved = step != self._saved_step
-        commit = at_target or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
+        commit = agreed or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
         if commit or (unsaved and step_numbers.falls_on(step, schedule.snapshot_every)):
             # The first save of a fresh run is committed: nothing else would survive the loss of its
             # nodes.
             first = session.resume.kind == "fresh" and not self._last_committing
             commit = commit or (first and schedule.checkpoint_every > 0)
-            patience = AGREED_PATIENCE if at_target else PATIENCE
+            patience = AGREED_PATIENCE if agreed else PATIENCE
             saved = self._save(
-                step,
-                patience,
-                waiting=at_target,
-                due=commit,
-                urgent=at_target,
-                overlaps=not at_target,
+                step, patience, waiting=agreed, due=commit, urgent=agreed, overlaps=not agreed
             )
-            if saved and at_target:
+            if saved and agreed:
                 client.wait(step)
 
     def save(self) -> bool:
@@ -363,6 +358,11 @@ class Checkpointer:
         _, client, _ = self._entered()
         self._settle(client)
         return client.flush(timeout)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id for experiment trackers: it outlives restarts; a fresh start has another."""
+        return self._session.run_id if self._session else os.environ.get("SPOTELASTIC_RUN_ID", "")
 
     @property
     def stall(self) -> float:

@@ -81,6 +81,19 @@ def test_a_run_that_stops_and_resumes_equals_one_that_does_not(tmp_path: Path) -
     assert torch.equal(weights(resumed), weights(straight))
 
 
+def test_a_run_has_one_id_until_it_begins_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_id() -> str:
+        with se.Checkpointer(make(), storage=str(tmp_path)) as checkpoint:
+            return checkpoint.run_id
+
+    first = run_id()
+    assert first and run_id() == first
+    monkeypatch.setenv("SPOTELASTIC_FRESH", "1")
+    assert run_id() not in ("", first)
+
+
 def test_stock_dcp_loads_the_last_checkpoint(tmp_path: Path) -> None:
     state = make()
     with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:

@@ -16,6 +16,7 @@ import pytest
 from support import mac
 from support.local_cloud import environment
 from support.patience import PATIENT
+from support.scraping import scraped
 
 from spotelastic import client
 from spotelastic.client.cluster import Cluster
@@ -39,6 +40,7 @@ SECRETS = ("--secret", "API", "--env", f"PLANTED={PLANTED}")
 SCRIPT_ARGS = ("--api-key", TYPED, "--name", SECRET)
 
 
+METRICS = 9464
 PROGRAM = [sys.executable, "-m", "spotelastic"]
 
 
@@ -112,6 +114,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
         *("--name", "demo", "--instance-types", "m5.large", "--deadline", "8h"),
+        *("--metrics-port", str(METRICS)),
         *(*SECRETS, "train.py", *SCRIPT_ARGS),
     )
     try:
@@ -155,6 +158,20 @@ def test_the_status_names_every_node(terminal: Terminal) -> None:
     assert sorted(ranks) == [0, 1]
     assert all(node["zone"] and node["address"] for node in status["nodes"])
     assert all(node["id"] in terminal("status", "demo").stdout for node in status["nodes"])
+
+
+def test_every_node_serves_metrics_on_its_address_and_one_of_the_job(terminal: Terminal) -> None:
+    nodes = terminal.cluster.status().nodes
+    pages = {node.id: scraped(node.address, METRICS) for node in nodes}
+    by_state = {node.state: pages[node.id] for node in nodes}
+    assert 'spotelastic_job_state{cluster="demo",state="running"} 1.0' in by_state["leading"]
+    assert 'spotelastic_cloud_calls_total{cluster="demo",outcome="ok",' in by_state["leading"]
+    assert 'spotelastic_controller_leads{cluster="demo"} 0.0' in by_state["standing by"]
+    assert "spotelastic_job_" not in by_state["standing by"]
+    workers = [node.id for node in nodes if node.role == "worker"]
+    assert all(f'spotelastic_node_info{{cluster="demo",node="{n}"' in pages[n] for n in workers)
+    with pytest.raises(OSError, match="refused"):
+        scraped("127.0.0.1", METRICS)
 
 
 def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:

@@ -90,6 +90,9 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     assert log.startswith(f"{tmp_path}/home/logs/train/rank-")
     assert "as far as here" in Path(log).read_text()
     assert json.loads((tmp_path / "build/report.json").read_text())["job"]["state"] == "failed"
+    page = (tmp_path / "build/report.html").read_text()
+    assert "ValueError: the loss is not a number" in page
+    assert ">failed</span>" in page
     assert "ending the local cloud" in told
     assert not (tmp_path / "home/local.json").exists()
 

@@ -1,6 +1,7 @@
 """`spotelastic run` with real agents, workers, daemons and a real etcd."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -166,6 +167,8 @@ def test_standalone_needs_nothing_else_and_continues_where_it_ended(tmp_path: Pa
     more = launch("--standalone", str(SCRIPT), "40", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     assert resumed_steps(more.stdout) == [30]
+    ids = re.findall(r"run id: (\w+)", done.stdout + more.stdout)
+    assert len(ids) == 2 and len(set(ids)) == 1
 
 
 def test_a_script_that_raises_ends_the_job_with_its_traceback(tmp_path: Path) -> None:

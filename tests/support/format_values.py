@@ -3,6 +3,7 @@
 A value here never changes. A field that a later version adds is told by a value of its own.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from spotelastic_checkpoints import messages
@@ -113,6 +114,7 @@ ROUND_IN_PLACE = Round(
     rests=True,
     parent_from_memory=True,
     fruitless=1,
+    run_id="8899aabbccddeeff",
 )
 ROUND_WITH_PARTNERS = Round(
     number=9,
@@ -303,6 +305,7 @@ SPEC = JobSpec(
     folder="/home/me/demo",
     protocol=PROTOCOL,
 )
+WATCHED = replace(SPEC, metrics_port=9464)
 REQUESTS: tuple[messages.Request, ...] = (
     messages.Begin(ROUND_INFO),
     messages.ClaimEpoch("demo", 10.0, True),

@@ -173,6 +173,7 @@ def _of_a_node() -> Iterator[Kind]:
         "ready",
         rested="fedcba9876543210",
         standings=v.STANDINGS,
+        run_id="8899aabbccddeeff",
     )
     yield _stored("nodes-ack-rests", rests)
     yield _stored("nodes-vote", Vote("i-0a", "p0", 1255, 0.25, 1260, 1260, 1260, True, True))
@@ -230,6 +231,7 @@ def _object(name: str, value: Any, kind: Any = None) -> Kind:
 
 def _in_the_bucket() -> Iterator[Kind]:
     yield _object("job.json", v.SPEC)
+    yield _object("job-watched.json", v.WATCHED)
     yield _object(
         "status.json",
         Status(
@@ -300,6 +302,8 @@ def _as_is(data: bytes) -> bytes:
 
 def _beside_checkpoints() -> Iterator[Kind]:
     yield _beside(LATEST, Latest("demo", 4, v.COMMIT, "0011223344556677", 2, FORMAT))
+    told = Latest("demo", 4, v.COMMIT, "0011223344556677", 2, FORMAT, "8899aabbccddeeff")
+    yield _beside(f"{LATEST}-of-a-run", told)
     yield _beside(
         KEY,
         Tenant(

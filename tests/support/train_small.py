@@ -20,6 +20,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
     step = checkpoint.restore()
     print(f"begins at {step} of {os.environ['WORLD_SIZE']}", flush=True)
+    print(f"run id: {os.environ.get('SPOTELASTIC_RUN_ID')}", flush=True)
     while step < STEPS:
         torch.manual_seed(step)
         loss = model(torch.randn(8, 64)).square().mean()

@@ -72,9 +72,11 @@ class VirtualBucket:
         (content,) = self._outside.manifests(commit, [rank])
         return content.world_size
 
-    def claim(self) -> None:
-        """Claims an epoch, as the late claim of a round that was replaced does."""
-        self._outside.claim()
+    def claim(self, run_id: str = "") -> str:
+        """Claims an epoch, as the late claim of a round that was replaced does. Returns the run's
+        id.
+        """
+        return self._outside.claim(run_id=run_id).run_id
 
     def hold(self, commit: Commit) -> None:
         """Makes this the newest commit, as a job of before has left it."""

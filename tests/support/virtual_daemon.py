@@ -104,13 +104,15 @@ class VirtualDaemon:
             if uploads is not self._uploads:
                 raise DaemonUnavailable("it is gone")
             history = self._remembered.history((round_.incarnation, round_.parent))
-            claim = uploads.commits.claim(history=history)
+            claim = uploads.commits.claim(history=history, run_id=round_.run_id)
         except CheckpointsError as error:
             self._node.post(events.Claimed(round_.incarnation, 0, None, str(error)))
             return
         self._world.bucket.claimed(claim)
         uploads.learned(claim.commit)
-        self._node.post(events.Claimed(round_.incarnation, claim.epoch, claim.commit))
+        self._node.post(
+            events.Claimed(round_.incarnation, claim.epoch, claim.commit, run_id=claim.run_id)
+        )
 
     def flush(self, round_: str) -> None:
         """Tells the agent when all that is due is committed, or can no longer be."""

@@ -15,6 +15,7 @@ from typing import Any
 import command_reference
 import configuration_reference
 import errors_reference
+import metrics_reference
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -25,6 +26,7 @@ COPIES = "source"
 INSERTS: Mapping[str, Callable[[], str]] = {
     "commands": command_reference.page,
     "exit-codes": errors_reference.table,
+    "metrics": metrics_reference.tables,
     "template": configuration_reference.template,
     "toml-keys": configuration_reference.keys,
 }

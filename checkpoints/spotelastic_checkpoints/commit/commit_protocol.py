@@ -59,6 +59,10 @@ foreign.
 """
 
 
+History = Mapping[int, float]
+"""The last step of each epoch that a claiming round goes on from, as far as that is known."""
+
+
 class Latest(msgspec.Struct, frozen=True):
     """The content of LATEST."""
 
@@ -77,6 +81,8 @@ class Latest(msgspec.Struct, frozen=True):
     but ignored.
     """
     version: int = FORMAT
+    run_id: str = ""
+    """The run's id for experiment trackers. A fresh start gets a new one by its first claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +141,19 @@ class Commits:
     # -- epochs -----------------------------------------------------------------------------------
 
     def claim(
-        self, *, take_over: bool = False, history: Mapping[int, float] | None = None
+        self, *, take_over: bool = False, history: History | None = None, run_id: str = ""
     ) -> EpochClaim:
         """Claim the next epoch, which fences every earlier round.
 
         Returns the epoch and the newest commit. Steps that the last round completed but did not
-        record are recorded first, and so are those of `history`: the last step of each epoch that
-        the claiming round goes on from, as far as that is known. Claims run one at a time, because
-        a proposal that was replaced leaves its claim under way. Raises `StorageRefused` where the
-        storage belongs to another run, unless `take_over`.
+        record are recorded first, and so are those of `history`. Claims run one at a time, because
+        a proposal that was replaced leaves its claim under way. `run_id` is for a storage that has
+        none. Raises `StorageRefused` where the storage belongs to another run, unless `take_over`.
         """
         with self._one_claim:
-            return self._claim(take_over, history or {})
+            return self._claim(take_over, history or {}, run_id)
 
-    def _claim(self, take_over: bool, history: Mapping[int, float]) -> EpochClaim:
+    def _claim(self, take_over: bool, history: History, run_id: str) -> EpochClaim:
         if not self._conditions_seen:
             self.see_conditions()
         latest, etag = self._read_latest()
@@ -160,19 +165,20 @@ class Commits:
             # and a round of the new epoch that has saved hides what came before. They are recorded
             # again after the swap, for steps that were completed meanwhile.
             newest = self._recorded(latest, latest.epoch, history)
+            nonce, run_id = os.urandom(8).hex(), latest.run_id or run_id
             claimed = Latest(
-                self.owner, latest.epoch + 1, newest, os.urandom(8).hex(), latest.begins
+                self.owner, latest.epoch + 1, newest, nonce, latest.begins, run_id=run_id
             )
             self._claiming = claimed.nonce, latest.epoch
             if not self._write_latest(claimed, etag):
-                return self._claim(take_over, history)
+                return self._claim(take_over, history, run_id)
             latest = claimed
         crash_points.reached(Stage.EPOCH_CLAIMED)
         newest = self._recorded(latest, self._claiming[1], history)
         if newest is not None and newest != latest.commit:
             self._advance(newest, latest.epoch)
         self._claiming = None
-        return EpochClaim(latest.epoch, newest)
+        return EpochClaim(latest.epoch, newest, latest.run_id)
 
     def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
@@ -221,7 +227,7 @@ class Commits:
         highest = max((commit.epoch for commit in folders), default=0)
         return Latest(self.owner, highest, max(commits, default=None), "")
 
-    def _recorded(self, latest: Latest, epoch: int, history: Mapping[int, float]) -> Commit | None:
+    def _recorded(self, latest: Latest, epoch: int, history: History) -> Commit | None:
         """Record complete steps that have no record, and return the newest commit.
 
         Their last writer died before it could, or is in no round any more. Looks at the last epoch
@@ -243,7 +249,7 @@ class Commits:
         return newest
 
     def _of_history(
-        self, epoch: int, newest: Commit | None, history: Mapping[int, float]
+        self, epoch: int, newest: Commit | None, history: History
     ) -> Mapping[Commit, StepFolder]:
         """Return the steps of `history` that may be newer than the newest commit.
 

@@ -71,4 +71,4 @@ class DaemonStorage:
     def _claim_once(self, request: messages.ClaimEpoch, history: Mapping[int, float]) -> EpochClaim:
         commits = self.commits()
         commits.owner = request.owner
-        return commits.claim(take_over=request.take_over, history=history)
+        return commits.claim(take_over=request.take_over, history=history, run_id=request.run_id)

@@ -54,15 +54,22 @@ class DaemonClient:
         self._call(Begin(round), type(None))
 
     def claim(
-        self, owner: str, *, timeout: float, take_over: bool = False, rounds: Sequence[str] = ()
+        self,
+        owner: str,
+        *,
+        timeout: float,
+        take_over: bool = False,
+        rounds: Sequence[str] = (),
+        run_id: str = "",
     ) -> EpochClaim:
         """Claim the next epoch of the storage (docs/explanation/protocols.md, Commits).
 
-        `rounds` are the incarnations of the round that claims and of the one before it. Raises
+        `rounds` are the incarnations of the round that claims and of the one before it. `run_id`
+        is the id for experiment trackers that a storage gets which has none. Raises
         `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the storage belongs
         to another run, unless `take_over`.
         """
-        request = ClaimEpoch(owner, timeout, take_over, tuple(rounds))
+        request = ClaimEpoch(owner, timeout, take_over, tuple(rounds), run_id)
         return self._call_alone(request, EpochClaim, timeout)
 
     def status(self) -> DaemonStatus:

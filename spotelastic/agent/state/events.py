@@ -65,6 +65,7 @@ class Claimed(AgentEvent, frozen=True):
     epoch: int
     commit: Commit | None
     error: str = ""
+    run_id: str = ""
 
 
 class EpochSuperseded(AgentEvent, frozen=True):

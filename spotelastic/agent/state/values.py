@@ -200,6 +200,7 @@ class StorageClaim:
     asked_at: float
     pending: bool = True
     epoch: int = 0
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

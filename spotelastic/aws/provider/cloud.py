@@ -5,13 +5,17 @@ from spotelastic.aws.base.names import CONTROL_TYPE, Names
 from spotelastic.aws.compute.prices import AwsPrices, PriceList
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
+from spotelastic.aws.provider.calls import CallCount
 from spotelastic.aws.provider.capacity import AwsCapacity
 from spotelastic.cloud.port import Cloud
 from spotelastic.model.job import JobSpec
 
 
-def connect(aws: Aws, spec: JobSpec, bucket: str) -> Cloud:
-    """Return what the cluster of this job is in. On-demand prices are looked up beside."""
+def connect(aws: Aws, spec: JobSpec, bucket: str, calls: CallCount | None = None) -> Cloud:
+    """Return what the cluster of this job is in. On-demand prices are looked up beside. `calls`
+    has counted the calls so far.
+    """
+    calls = calls or CallCount(aws)
     listed = PriceList(aws)
     listed.prepare((*spec.instance_types, CONTROL_TYPE))
     return Cloud(
@@ -20,4 +24,5 @@ def connect(aws: Aws, spec: JobSpec, bucket: str) -> Cloud:
         commands=queues.commands(aws, Names(spec.cluster).commands),
         prices=AwsPrices(aws, listed, disk_gib=spec.disk_gib, disk_mib_s=spec.disk_mib_s),
         objects=BucketObjects(aws, bucket, spec.cluster),
+        calls=calls.so_far,
     )

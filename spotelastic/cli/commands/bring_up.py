@@ -9,12 +9,13 @@ command is interrupted while it watches or changes the cluster (detach.py).
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from spotelastic import wrapping
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.render import list_prices as render_list_prices
 from spotelastic.cli.render import plan as render_plan
@@ -28,12 +29,17 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.progress import Say, ended, training
+from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.watch import JobOutcome, outcome
-from spotelastic.errors import SpotelasticError
+from spotelastic.clock import Clock, steady
+from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.local.drill import Drill, DrillPlan
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import Cost, Status
 from spotelastic.signals import Signals
+
+COST_EVERY = 10.0
+"""Seconds between two looks at the cost."""
 
 
 def launch(config: JobConfig) -> int:
@@ -94,7 +100,8 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
             undo.callback(finish)
         result = outcome(cluster.record, status)
         log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
-    return _conclude(config, result, log, drill, replace(stays, say=wrapping.say))
+    page = partial(_page, cluster)
+    return _conclude(config, result, page, log, drill, replace(stays, say=wrapping.say))
 
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:
@@ -128,17 +135,38 @@ def _watch(
 ) -> Status:
     """Show the job until it has ended, or with --detach until it trains; return the last status."""
     until, last = training if config.detach else ended, None
+    costs = CostWatch(cluster.record)
     with nullcontext() if stays.target.owns(cluster.name) else stays.watched():
         for update in cluster.updates():
             show(shown, update)
             if isinstance(update, Status):
                 last = update
+                if (cost := costs.due()) is not None:
+                    shown.cost(cost)
                 if drill is not None:
                     drill.feed(update)
                 if until(update):
                     break
     assert last is not None, "the updates end with the status of a job that has ended"
     return last
+
+
+class CostWatch:
+    """Looks up what a cluster costs, now and then."""
+
+    def __init__(self, cluster: ClusterRecord, clock: Clock = steady) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._next = 0.0
+
+    def due(self) -> Cost | None:
+        """Return the cost if it is time; None if it is not, or if the bucket does not answer."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + COST_EVERY
+        with suppress(Unavailable):
+            return running_cost_of(self._cluster)
+        return None
 
 
 def _finish(stays: LeftRunning, say: Say) -> None:
@@ -173,6 +201,7 @@ def _undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]
 def _conclude(
     config: JobConfig,
     result: JobOutcome,
+    page: Callable[[], str | None],
     log: Path | None,
     drill: Drill | None,
     cluster: LeftRunning,
@@ -182,7 +211,7 @@ def _conclude(
     Reports come first, so that a failing clean-up cannot cost the report.
     """
     tables.display(tables.report_table(result.report))
-    written = _write(config, result)
+    written = _write(config, result, page)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
     stays = result.status.state == "stopped" or (config.keep_failed and kept)
     if config.keep or (stays and not cluster.target.owns(cluster.name)):
@@ -203,8 +232,24 @@ def _conclude(
     return 0 if written and not missed else 1
 
 
-def _write(config: JobConfig, result: JobOutcome) -> bool:
-    """Write the files that were asked for; return False if one could not be written."""
+def _page(cluster: Cluster) -> str | None:
+    """Return the report as a page; None, with a line, if its parts cannot be read any more."""
+    from spotelastic.web.reading import html_report
+
+    try:
+        return html_report(cluster)
+    except SpotelasticError as error:
+        print(f"spotelastic: no report is written as a page: {error}", file=sys.stderr)
+        return None
+
+
+def _write(config: JobConfig, result: JobOutcome, page: Callable[[], str | None]) -> bool:
+    """Write the files that were asked for; return False if one could not be written.
+
+    The page comes last, as it asks the cluster once more.
+    """
+    from spotelastic.web.reading import write_html
+
     try:
         if config.report:
             report = Path(config.report)
@@ -212,6 +257,8 @@ def _write(config: JobConfig, result: JobOutcome) -> bool:
             report.write_text(tables.to_json(result.report) + "\n")
         if config.curve:
             loss_curve.draw(result.points, result.report.interruptions, Path(config.curve))
+        if config.report and (written := page()) is not None:
+            write_html(written, Path(config.report).with_suffix(".html"))
     except OSError as error:
         print(f"spotelastic: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return False

@@ -11,7 +11,7 @@ from spotelastic.cli.options import replay as options
 from spotelastic.cli.options.common import AsJson
 from spotelastic.client.config.capacity_policy import capacity, seconds_left, with_deadline
 from spotelastic.errors import UsageError
-from spotelastic.model.counting import counted
+from spotelastic.model.counting import counted, dollars
 from spotelastic.validation import size
 
 if TYPE_CHECKING:
@@ -255,8 +255,8 @@ def _table(outcomes: "Sequence[ReplayOutcome]", *, allows: bool) -> "RenderableT
             f"{each.hours:.2f}",
             f"{each.stopped_hours:.2f}",
             f"{each.bill.hours:.1f}",
-            tables.usd(each.bill.usd),
-            tables.usd(each.usd_per_node_hour),
+            dollars(each.bill.usd),
+            dollars(each.usd_per_node_hour),
             str(each.steps),
             str(each.steps_lost),
             str(each.starts),

@@ -1,6 +1,7 @@
 """Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`, `cost`."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,7 +9,11 @@ from spotelastic import validation
 from spotelastic.cli.commands.found_cluster import LAST_REPORT, found_cluster
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.clock import wall
+from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
+
+if TYPE_CHECKING:
+    from spotelastic.client.cluster import Cluster
 
 LS_EXAMPLES = """[bold]Examples[/]
 
@@ -42,6 +47,8 @@ REPORT_EXAMPLES = """[bold]Examples[/]
 spotelastic report
 
 spotelastic report demo --json > report.json
+
+spotelastic report demo --html report.html
 """
 
 
@@ -133,14 +140,39 @@ def events(
 
 
 def report(
-    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+    name: Name = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a page instead: one file, with loss curve, nodes and events.",
+            show_default=False,
+        ),
+    ] = None,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
 ) -> None:
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
 
     left = f"{LAST_REPORT}; `spotelastic logs {name}` prints its output"
     cluster = found_cluster(name, where, region, gone=True, left=left)
-    tables.show(cluster.report(), tables.report_table, as_json=json)
+    if html is not None:
+        _write_page(cluster, html)
+    if html is None or json:
+        tables.show(cluster.report(), tables.report_table, as_json=json)
+
+
+def _write_page(cluster: "Cluster", file: Path) -> None:
+    from spotelastic.web.reading import html_report, write_html
+
+    page = html_report(cluster)
+    try:
+        write_html(page, file)
+    except OSError as error:
+        raise UsageError(f"--html {file}: cannot be written: {error.strerror}") from error
+    note(f"the report of {cluster.name} is in {file}")
 
 
 def cost(

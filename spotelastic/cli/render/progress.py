@@ -1,14 +1,16 @@
-"""Shows the progress of a job: a live table on a terminal, plain lines anywhere else."""
+"""Shows the progress of a job: a live picture on a terminal, plain lines anywhere else."""
 
+import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from spotelastic.cli.render.sparkline import LossSeries
 from spotelastic.client.progress import Update
-from spotelastic.clock import Clock, steady
-from spotelastic.model.progress import Event, Status
+from spotelastic.clock import Clock, steady, wall
+from spotelastic.model.progress import Cost, Event, Status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -19,8 +21,12 @@ QUIET = frozenset({"committed"})
 EVERY = 5.0
 """Seconds between two plain lines of progress if nothing else happens."""
 
+UNABLE = frozenset({"", "dumb", "unknown"})
+"""Terminals, by TERM, that cannot move the cursor."""
 RECENT = 200
 """Lines that are kept to redraw a terminal after its size changed."""
+COMMITTED = 20
+"""Events of checkpoints that are kept to tell the age of the newest one."""
 
 
 class ProgressView(Protocol):
@@ -45,6 +51,10 @@ class ProgressView(Protocol):
         """Show the current status in place of the previous one."""
         ...
 
+    def cost(self, cost: Cost) -> None:
+        """Show what the cluster costs beside the status."""
+        ...
+
 
 def show(view: ProgressView, update: Update) -> None:
     """Show one update of a job."""
@@ -52,15 +62,16 @@ def show(view: ProgressView, update: Update) -> None:
         case Status():
             view.status(update)
         case Event():
-            if update.kind not in QUIET:
-                view.event(update)
+            view.event(update)
         case _:
             view.say(str(update))
 
 
-def view() -> ProgressView:
-    """Return the view that fits stdout."""
-    return Live() if sys.stdout.isatty() else Plain(lambda line: print(line, flush=True))
+def view(environ: Mapping[str, str] = os.environ) -> ProgressView:
+    """Return the view that fits stdout: lines, unless a terminal can redraw what it shows."""
+    if sys.stdout.isatty() and environ.get("TERM", "").lower() not in UNABLE:
+        return Live()
+    return Plain(lambda line: print(line, flush=True))
 
 
 class Plain:
@@ -87,6 +98,8 @@ class Plain:
         """Print an event as a line."""
         from spotelastic.cli.render.tables import event_line
 
+        if event.kind in QUIET:
+            return
         self._write(event_line(event))
 
     def status(self, status: Status) -> None:
@@ -101,19 +114,27 @@ class Plain:
         self._told, self._due, self._line = (status.round, status.state), now + EVERY, line
         self._write(line)
 
+    def cost(self, cost: Cost) -> None:
+        """Costs are no progress: the report at the end tells them."""
+
 
 class Live:
-    """Redraws a table of nodes in place, with events scrolling by above it.
+    """Redraws a job in place, with events scrolling by above it. Its last picture stays.
 
     A terminal that changes its size moves its contents, and no program can tell where to. The
     screen is then cleared, and as many of the newest lines as fit are shown again.
     """
 
-    def __init__(self, console: "Console | None" = None) -> None:
+    def __init__(self, console: "Console | None" = None, clock: Clock = wall) -> None:
         from rich.console import Console
 
         self._console = console or Console(markup=False)
+        self._clock = clock
         self._recent: deque[RenderableType] = deque(maxlen=RECENT)
+        self._committed: deque[Event] = deque(maxlen=COMMITTED)
+        self._losses = LossSeries()
+        self._status: Status | None = None
+        self._cost: Cost | None = None
         self._size = self._console.size
         self._live = self._drawn("")
 
@@ -124,25 +145,40 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self._fit()
         self._live.stop()
+        if self._status is not None:
+            self._console.print(self._picture(self._status), highlight=False)
 
     def say(self, line: str) -> None:
-        """Print a line above the table."""
+        """Print a line above the job."""
         from rich.text import Text
 
         self._print(Text(line))
 
     def event(self, event: Event) -> None:
-        """Print an event above the table."""
+        """Print an event above the job, unless the picture shows what it tells."""
         from spotelastic.cli.render.tables import event_row
 
-        self._print(event_row(event))
+        if event.kind in QUIET:
+            self._committed.append(event)
+        else:
+            self._print(event_row(event))
 
     def status(self, status: Status) -> None:
-        """Replace the table by the present status."""
-        from spotelastic.cli.render.tables import status_table
-
+        """Draw the job as it is now."""
+        self._status = status
+        self._losses.feed(status.step, status.loss)
         self._fit()
-        self._live.update(status_table(status), refresh=True)
+        self._live.update(self._picture(status), refresh=True)
+
+    def cost(self, cost: Cost) -> None:
+        """Show this with the next status."""
+        self._cost = cost
+
+    def _picture(self, status: Status) -> "RenderableType":
+        from spotelastic.cli.render.job_view import JobPicture, job_view
+
+        shown = JobPicture(status, tuple(self._committed), self._losses.values, self._cost)
+        return job_view(shown, self._clock(), *self._console.size)
 
     def _drawn(self, shown: "RenderableType") -> "RichLive":
         from rich.live import Live as RichLive
@@ -159,7 +195,7 @@ class Live:
         if size == self._size:
             return
         self._size = size
-        table = self._live.renderable
+        table = self._live.renderable if self._status is None else self._picture(self._status)
         self._live.stop()
         self._console.clear()
         for shown in self._newest(size.height - self._height(table) - 1):

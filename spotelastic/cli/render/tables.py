@@ -1,6 +1,5 @@
 """Formats status, events, reports and costs: as JSON for programs, as tables for people."""
 
-import math
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from spotelastic.model.counting import counted, size
+from spotelastic.model.counting import counted, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -126,30 +125,39 @@ def status_line(status: Status) -> str:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     if status.upload is not None:
-        parts[-1] += f", {_upload(status.upload)}"
+        parts[-1] += f", {upload_text(status.upload)}"
     return "  ".join(parts)
 
 
-def _upload(upload: Upload) -> str:
+def upload_text(upload: Upload) -> str:
+    """Return how far an upload is."""
     share = upload.done / upload.total if upload.total else 0.0
     return f"{share:.0%} of {upload.step} at {size(upload.rate)}/s"
 
 
 def status_table(status: Status) -> RenderableType:
     """Return the job, why its round began (or how it ended), and its nodes."""
-    state = f"{status.state}, " if status.round or status.state in ENDED else ""
-    head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
-    parts = [head, Text(status_line(status))]
-    if status.network:
-        parts.append(Text(status.network))
-    if status.quiet:
-        parts.append(Text(status.quiet, "yellow"))
-    if status.replica:
-        parts.append(Text(_replicated(status)))
-    parts += [Text(slow.line, "yellow") for slow in status.slow]
-    if odd := _not_understood(status):
-        parts.append(Text(odd))
+    parts = [headline(status), Text(status_line(status)), *notes(status)]
     return Group(*parts, Text(), nodes_table(status))
+
+
+def headline(status: Status) -> Text:
+    """Return the job's name, its state, and why its round began or how it ended."""
+    state = f"{status.state}, " if status.round or status.state in ENDED else ""
+    return Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
+
+
+def notes(status: Status) -> list[Text]:
+    """Return what else there is to know about the job: a line for each."""
+    lines = [Text(status.network)] if status.network else []
+    if status.quiet:
+        lines.append(Text(status.quiet, "yellow"))
+    if status.replica:
+        lines.append(Text(_replicated(status)))
+    lines += [Text(slow.line, "yellow") for slow in status.slow]
+    if odd := _not_understood(status):
+        lines.append(Text(odd))
+    return lines
 
 
 def _replicated(status: Status) -> str:
@@ -184,14 +192,14 @@ def nodes_table(status: Status) -> Fitting:
     kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
     tables = [table_of(*names) for names in kept]
     for node in status.nodes:
-        cells = (node.id, node.role, node.state, node.zone, node.address, _ranks(node.ranks))
+        cells = (node.id, node.role, node.state, node.zone, node.address, ranks_text(node.ranks))
         row = dict(zip(NODE, cells, strict=True))
         for table, names in zip(tables, kept, strict=True):
             table.add_row(*(row[name] for name in names))
     return Fitting(tuple(tables))
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return a node's ranks, which are consecutive, as "8-15"."""
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
@@ -274,21 +282,22 @@ def report_table(report: Report) -> RenderableType:
 
 
 def _cost(report: Report) -> str:
-    text = f"{usd(report.cost_usd)} (estimated)"
+    text = f"{dollars(report.cost_usd)} (estimated)"
     if report.usd_per_hour:
-        text += f", {usd(report.usd_per_hour)} an hour now"
+        text += f", {dollars(report.usd_per_hour)} an hour now"
     if report.on_demand_usd > 0:
         saved = 1 - report.cost_usd / report.on_demand_usd
         dated = f", prices of {report.prices_of}" if report.prices_of else ""
-        text += f", {usd(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
+        text += f", {dollars(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
     interruptions = sum(row.usd or 0.0 for row in report.interruptions)
-    return f"{text}; {usd(interruptions)} for interruptions" if interruptions else text
+    return f"{text}; {dollars(interruptions)} for interruptions" if interruptions else text
 
 
 def _with_control(report: Report) -> str:
-    text = f"in all   {usd(report.total_usd)}, {usd(report.control_usd)} of it for control nodes"
+    total, control = dollars(report.total_usd), dollars(report.control_usd)
+    text = f"in all   {total}, {control} of it for control nodes"
     if report.total_usd_per_hour:
-        text += f", {usd(report.total_usd_per_hour)} an hour now"
+        text += f", {dollars(report.total_usd_per_hour)} an hour now"
     return text
 
 
@@ -300,29 +309,22 @@ def cost_table(cost: Cost) -> RenderableType:
     table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
 
     def row(what: str, spent: float, per_hour: float, note: str = "") -> None:
-        table.add_row(what, usd(spent), usd(per_hour), note)
+        table.add_row(what, dollars(spent), dollars(per_hour), note)
 
     row("workers", cost.cost_usd, cost.usd_per_hour, f"{hours} node-hours")
     row("control nodes", cost.control_usd, cost.control_usd_per_hour)
     row("in all", cost.total_usd, cost.total_usd_per_hour, "estimated")
     if cost.max_cost is not None:
         left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
-        table.add_row("limit", usd(cost.max_cost), "", left)
+        table.add_row("limit", dollars(cost.max_cost), "", left)
     if cost.interruptions_usd:
-        table.add_row("interruptions", usd(cost.interruptions_usd), "", "of the workers'")
+        table.add_row("interruptions", dollars(cost.interruptions_usd), "", "of the workers'")
     if cost.on_demand_usd > 0:
         saved = 1 - cost.cost_usd / cost.on_demand_usd
         dated = f", prices of {cost.prices_of}" if cost.prices_of else ""
         note = f"for workers ({saved:.0%} saved{dated})"
-        table.add_row("on demand", usd(cost.on_demand_usd), "", note)
+        table.add_row("on demand", dollars(cost.on_demand_usd), "", note)
     return Group(Text(cost.name, "bold"), table)
-
-
-def usd(amount: float) -> str:
-    """Format an amount: two significant digits for cents, else two decimals."""
-    if 0 < amount < 0.095:
-        return f"${amount:.{1 - math.floor(math.log10(amount))}f}"
-    return f"${amount:.2f}"
 
 
 def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
@@ -350,7 +352,7 @@ def _cells(row: Interruption) -> tuple[str, ...]:
         {True: "yes", False: "no", None: "-"}[row.committed],
         _seconds(row.pause_s),
         _or_dash(row.steps_lost),
-        "-" if row.usd is None else usd(row.usd),
+        "-" if row.usd is None else dollars(row.usd),
     )
 
 

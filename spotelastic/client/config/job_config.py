@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from spotelastic.client.config.capacity_policy import ON_DEMAND, ON_DEMAND_PATTERN
 from spotelastic.client.config.option import Effect, config_fields, option, said
+from spotelastic.client.config.panels import PANELS
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import duration
 from spotelastic.model.interval import TIME
@@ -20,15 +21,8 @@ from spotelastic.model.replication import RATE
 
 SCRIPT = "train.py"
 """The script that is used if none is given."""
-JOB = "The job"
-MACHINES = "Nodes"
-MONEY = "Money and time"
-SAFETY = "Checkpoints and failures"
-ENVIRONMENT = "The script's environment"
-NETWORK = "The account's network"
-AFTER = "After the job"
-"""The panels of `up --help`, from `JOB` on."""
 CLUSTER, UP, SCALE, COMMAND = Effect
+JOB, MACHINES, MONEY, SAFETY, WATCHING, ENVIRONMENT, NETWORK, AFTER = PANELS
 INTERVAL = rf"auto|\d+|{TIME}"
 
 
@@ -470,8 +464,22 @@ class JobConfig:
         off="no-keep-failed",
         stored=lambda job: job.capacity.keep_failed,
     )
+    metrics_port: int | None = option(
+        None,
+        "Port at which nodes serve metrics for Prometheus, inside the cluster's network.",
+        UP,
+        WATCHING,
+        metavar="PORT",
+        least=1,
+        shown_default="none are served",
+        stored=lambda job: job.metrics_port or None,
+    )
     report: str | Path | None = option(
-        None, "Write the report here, as JSON.", COMMAND, JOB, metavar="FILE"
+        None,
+        "Write the report here, as JSON; beside it, as a page (.html).",
+        COMMAND,
+        JOB,
+        metavar="FILE",
     )
     curve: str | Path | None = option(
         None, "Draw the loss curve here, as PNG.", COMMAND, JOB, metavar="FILE"

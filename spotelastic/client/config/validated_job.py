@@ -9,7 +9,7 @@ from pathlib import Path
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive, requirements
 from spotelastic.aws.base.demands import boundary, read_tags
-from spotelastic.aws.base.names import Names
+from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.aws.planning.type_selection import Requirement
@@ -149,6 +149,7 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         read=variables.folders("read", config.read),
         write=variables.folders("write", config.write),
         folder=str(folder.resolve()),
+        metrics_port=config.metrics_port or 0,
     )
     return ValidatedJob(config, spec, archive, _requirement(config), secrets, build_secrets)
 
@@ -216,7 +217,24 @@ LONGEST_LEASE = 60.0
 """Seconds. A node that nothing else tells of keeps the others waiting for so long."""
 
 
+LAST_PORT = 65535
+RESERVED_PORTS = {CLIENT_PORT: "etcd", PEER_PORT: "etcd"}
+"""Ports of the control nodes."""
+
+
+def _check_ports(config: JobConfig) -> None:
+    port = config.metrics_port
+    if port is not None and port > LAST_PORT:
+        raise UsageError(f"--metrics-port {port}: the last port is {LAST_PORT}")
+    if port in RESERVED_PORTS:
+        raise UsageError(
+            f"--metrics-port {port}: {RESERVED_PORTS[port]} of the control nodes has that port: "
+            "choose another one"
+        )
+
+
 def _check_numbers(config: JobConfig) -> None:
+    _check_ports(config)
     if config.lease is not None and config.lease > LONGEST_LEASE:
         raise UsageError(
             f"--lease {config.lease:g}: expected at most {LONGEST_LEASE:g} s: the other nodes wait "
@@ -259,3 +277,8 @@ def _check_combination(config: JobConfig) -> None:
         if (config.detach or config.plan) and getattr(config, flag):
             wrong = "plan" if config.plan else "detach"
             raise UsageError(f"--{flag} needs a command that stays until the end: remove --{wrong}")
+    if config.report and Path(config.report).suffix == ".html":
+        raise UsageError(
+            f"--report {config.report}: names the file for JSON, beside which the page is written: "
+            f"give --report {Path(config.report).with_suffix('.json')}"
+        )

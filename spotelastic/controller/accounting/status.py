@@ -244,17 +244,35 @@ def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeS
     ordered = sorted(machines.values(), key=lambda m: (m.role == "control", m.launched_at, m.id))
     for machine in ordered:
         if machine.role == "control" and machine.state in ALIVE:
-            yield _row(machine, "control", _control_state(records, machine))
+            yield _row(records, machine, "control", _control_state(records, machine))
         elif machine.role == "worker":
             if machine.state not in ALIVE and machine.id not in records.nodes:
                 continue
             node_state = _worker_state(records, machine)
             ranks = _ranks(records.round, machine.id) if node_state != "gone" else ()
-            yield _row(machine, "worker", node_state, ranks)
+            yield _row(records, machine, "worker", node_state, ranks)
 
 
-def _row(machine: Instance, role: NodeRole, state: str, ranks: tuple[int, ...] = ()) -> NodeStatus:
-    return NodeStatus(machine.id, role, state, machine.zone, machine.address, ranks)
+def _row(
+    records: Records, machine: Instance, role: NodeRole, state: str, ranks: tuple[int, ...] = ()
+) -> NodeStatus:
+    return NodeStatus(
+        machine.id,
+        role,
+        state,
+        machine.zone,
+        machine.address,
+        ranks,
+        type=machine.type,
+        leaves_at=None if state == "gone" else _leaves_at(records, machine.id),
+    )
+
+
+def _leaves_at(records: Records, node: str) -> float | None:
+    """Returns when the node may be gone, by its notice, else by what is announced for it."""
+    drain = records.drains.get(node)
+    notice = drain.notice if drain is not None else records.scheduled.get(node)
+    return notice.deadline if notice is not None else None
 
 
 def _control_state(records: Records, machine: Instance) -> str:

@@ -246,7 +246,7 @@ class ControllerExecutor:
     def _lay_to_rest(self, round_: Round, ended_at: float) -> list[Write]:
         over = Round(
             round_.number, round_.incarnation, "over", (), round_.cause, round_.reason,
-            past=round_.past, lineage=round_.lineage,
+            past=round_.past, lineage=round_.lineage, run_id=round_.run_id,
         )  # fmt: skip
         writes: list[Write] = [_put(self._keys.round, over)]
         record = self._keys.history(round_.number)

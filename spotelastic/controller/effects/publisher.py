@@ -26,7 +26,8 @@ from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told
-from spotelastic.model.job import ENDED, Job
+from spotelastic.metrics.job import PublishedFacts
+from spotelastic.model.job import ENDED, Job, JobSpec
 from spotelastic.model.progress import Event, Report, Status
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,12 @@ class Account:
     short_since: float | None = None
     held: tuple[str, ...] = ()
     """What somebody has suspended of the worker groups, and how to resume it."""
+    spec: JobSpec | None = None
+    """The job's description as it was read last; None: not yet."""
+
+
+def _unheard(facts: PublishedFacts) -> None:
+    """Takes what was published where nobody wants to know."""
 
 
 class Publisher:
@@ -73,9 +80,11 @@ class Publisher:
         alive: Callable[[], bool],
         clock: Clock = unbroken,
         draw: Draw = random.uniform,
+        shows: Callable[[PublishedFacts], None] = _unheard,
     ) -> None:
         """`etcd_leader` returns the member that leads etcd; it is called before each publication.
         `alive` tells whether the leadership's lease is still held: nothing is written without it.
+        `shows` is given all that is published, as it changes.
         """
         self._objects = store
         self._etcd_leader = etcd_leader
@@ -92,6 +101,8 @@ class Publisher:
         self._not_before: dict[str, float] = {}
         self._status: Status | None = None
         self._status_at = 0.0
+        self._shows = shows
+        self._made: Report | None = None
         self.entries: tuple[Event, ...] = ()
         """Events of the newest report's rows. The caller records them."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -180,6 +191,7 @@ class Publisher:
     def _report(self, account: Account, now: float) -> Report:
         report = _report(account, now)
         self.entries = tuple(entries(report, now))
+        self._made = report
         return report
 
     def _may_write(self) -> bool:
@@ -203,6 +215,7 @@ class Publisher:
             account.short_since,
             account.held,
         )
+        self._shows(PublishedFacts(cluster, made, self._made, account.records.events, account.spec))
         before, age = self._status, now - self._status_at
         if before is not None and age < HEARTBEAT and _same(made, before):
             return True

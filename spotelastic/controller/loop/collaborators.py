@@ -17,6 +17,7 @@ from spotelastic.controller.etcd.etcd_leader import EtcdLeader
 from spotelastic.controller.etcd.snapshots import Snapshots
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import Message, PendingCommand
+from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Event
 from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
@@ -85,10 +86,12 @@ def connect(
     leadership: Leadership,
     wake: threading.Event,
     alive: Callable[[], bool],
+    shows: Callable[[PublishedFacts], None],
     draw: Draw = random.uniform,
 ) -> Collaborators:
     """Starts the collaborators of a leader. `alive` tells whether the leadership's lease is still
-    held; `draw` returns a random number between two, for back-off.
+    held; `shows` is given what is published; `draw` returns a random number between two, for
+    back-off.
     """
     spec = config.spec
     executor = ControllerExecutor(cloud, store, leadership, spec.run, alive)
@@ -96,7 +99,7 @@ def connect(
     pace, soon = config.pace, config.policy.command_lifetime / 2  # or commands would be void
     return Collaborators(
         executor=executor,
-        publisher=Publisher(cloud.objects, etcd_leader, alive),
+        publisher=Publisher(cloud.objects, etcd_leader, alive, shows=shows),
         events=Inbox(cloud.events, inbox.message, wake.set, pace=pace),
         commands=Inbox(
             cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw

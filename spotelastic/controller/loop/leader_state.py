@@ -254,4 +254,5 @@ class LeaderState:
             dict(self.fates),
             self.short_since,
             tuple(line for group in view.groups.values() for line in group.held),
+            view.job.spec,
         )

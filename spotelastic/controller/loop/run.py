@@ -1,5 +1,6 @@
 """Runs the controller of one control node: it stands by, and leads while it is elected."""
 
+import contextlib
 import logging
 import signal
 import threading
@@ -18,6 +19,11 @@ from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.errors import LeaseLost, Unavailable
+from spotelastic.metrics import controller as controller_metrics
+from spotelastic.metrics.catalogue import Sample
+from spotelastic.metrics.controller import ControllerFacts
+from spotelastic.metrics.job import PublishedFacts
+from spotelastic.metrics.server import MetricsServer
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
@@ -52,6 +58,8 @@ class Controller:
         self._mirror = Mirror(self._keys, self._wake.set)
         self._over = threading.Event()
         """Set when a term must end."""
+        self._published: PublishedFacts | None = None
+        """What was published last; None while this controller does not lead."""
 
     def stop(self) -> None:
         self._stopping.set()
@@ -65,6 +73,12 @@ class Controller:
         logger.error(f"the thread “{thread}” of this controller ended, and it ends: {error}")
         self.failed = True
         self.stop()
+
+    def samples(self) -> list[tuple[str, list[Sample]]]:
+        """Return what this controller knows, as samples. Any thread may ask."""
+        published = self._published
+        facts = ControllerFacts(published is not None, self._cloud.calls(), published)
+        return [(self._config.spec.cluster, list(controller_metrics.samples(facts)))]
 
     def run(self) -> None:
         session = self._open_session()
@@ -122,6 +136,7 @@ class Controller:
         if leadership is None:
             return
         logger.info("leads")
+        self._shown(PublishedFacts(self._config.spec.cluster))
         loop = lead_with(
             self._config,
             self._cloud,
@@ -130,6 +145,7 @@ class Controller:
             leadership,
             self._wake,
             lambda: session.holds,
+            self._shown,
         )
         try:
             loop.lead(self._over)
@@ -139,8 +155,12 @@ class Controller:
             logger.warning(str(error))
         finally:
             loop.close()
+            self._published = None
         if session.alive:
             leadership.resign()
+
+    def _shown(self, facts: PublishedFacts) -> None:
+        self._published = facts
 
 
 def lead_with(
@@ -151,13 +171,14 @@ def lead_with(
     leadership: Leadership,
     wake: threading.Event,
     alive: Callable[[], bool],
+    shows: Callable[[PublishedFacts], None] = lambda _facts: None,
 ) -> LeaderLoop:
     """Returns the loop of a leader in this cloud. `alive` tells whether
-    the leadership's lease is still held.
+    the leadership's lease is still held; `shows` is given what is published.
     """
     state = LeaderState.first(config, cloud.provider.names, unbroken())
     reader = CloudReader(config, cloud)
-    collaborators = connect(config, cloud, store, leadership, wake, alive)
+    collaborators = connect(config, cloud, store, leadership, wake, alive, shows)
     return LeaderLoop(state, mirror, reader, collaborators, wake, config.pace)
 
 
@@ -165,6 +186,15 @@ def run(config: ControllerConfig, cloud: Cloud) -> int:
     """Runs a controller until SIGTERM, or until one of its threads has ended by an error."""
     controller = Controller(config, cloud)
     signal.signal(signal.SIGTERM, lambda *_: controller.stop())
-    with minded(HELPERS, controller.fail):
+    with minded(HELPERS, controller.fail), _metrics(config, controller):
         controller.run()
     return 1 if controller.failed else 0
+
+
+def _metrics(
+    config: ControllerConfig, controller: Controller
+) -> contextlib.AbstractContextManager[object]:
+    port = config.spec.metrics_port
+    if not port:
+        return contextlib.nullcontext()
+    return MetricsServer(config.address, port, controller.samples)

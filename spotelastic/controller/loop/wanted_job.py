@@ -27,6 +27,8 @@ class WantedJob:
     """When this leader saw that `up` had been run again; 0: it has not been."""
     stopping: bool = False
     """Whether the cluster is to be taken down."""
+    spec: JobSpec | None = None
+    """All of the description."""
 
     @classmethod
     def first(cls, config: ControllerConfig, on_demand_group: str) -> "WantedJob":
@@ -40,6 +42,7 @@ class WantedJob:
             upkeep=HousekeepingPolicy(boot_within=config.policy.boot_within, linger=spec.linger),
             nat_gateways=spec.nat_gateways,
             on_demand_group=on_demand_group,
+            spec=spec,
         )
 
     def read(self, stopping: bool, spec: JobSpec | None, now: float) -> "WantedJob":
@@ -59,6 +62,7 @@ class WantedJob:
             on_demand_group=self.on_demand_group,
             asked_at=now if again else self.asked_at,
             stopping=stopping,
+            spec=spec,
         )
 
 

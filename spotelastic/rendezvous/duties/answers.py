@@ -84,6 +84,7 @@ def ready(
     commit: Commit | None = None,
     store: str = "",
     epoch: int = 0,
+    run_id: str = "",
     end: RoundEnd | None = None,
     rested: str = "",
     standings: tuple[Standing, ...] = (),
@@ -102,6 +103,7 @@ def ready(
         end=end,
         rested=rested,
         standings=standings,
+        run_id=run_id,
     )
 
 

@@ -85,6 +85,8 @@ class WorkerSession:
     """Ends what this process started. Takes whether the script ended well."""
     afresh: str = "--fresh"
     """What makes the run begin at step 0, for messages."""
+    run_id: str = ""
+    """The run's id for experiment trackers."""
 
     def attach(self) -> WorkerClient:
         """Return a client of the node's daemon. Raises `SpotelasticError` if it does not answer."""
@@ -158,6 +160,7 @@ def _under_agent(ranks: Ranks) -> WorkerSession:
         from_json(os.environ["SPOTELASTIC_RESUME"], Resume),
         True,
         _nothing,
+        run_id=os.environ.get("SPOTELASTIC_RUN_ID", ""),
     )
 
 
@@ -224,7 +227,8 @@ def _on_our_own(
     def end(well: bool) -> None:
         _end(daemon, taken, well=well)
 
-    return WorkerSession(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1")
+    run_id = claim.claim.run_id or claim.round
+    return WorkerSession(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1", run_id)
 
 
 def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
@@ -266,9 +270,12 @@ def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
     if ranks.rank == 0:
         try:
             client = DaemonClient(socket_path)
-            claim = client.claim(_owner(), timeout=CLAIM_WITHIN, take_over=take_over)
+            round_ = uuid.uuid4().hex
+            claim = client.claim(
+                _owner(), timeout=CLAIM_WITHIN, take_over=take_over, run_id=round_[:16]
+            )
             client.close()
-            answer = _Claimed(uuid.uuid4().hex, claim), ""
+            answer = _Claimed(round_, claim), ""
         except CheckpointsError as error:
             answer = None, str(error)
     claimed, problem = ranks.gather(answer)[0]

@@ -97,6 +97,11 @@ def test_a_worker_gets_every_variable_of_torchrun() -> None:
     assert "GLOO_SOCKET_IFNAME" not in shared
 
 
+def test_a_worker_is_told_the_id_of_the_run() -> None:
+    told = env_of(CONFIG, round_=replace(ROUND, run_id="run"))
+    assert told["SPOTELASTIC_RUN_ID"] == "run"
+
+
 def test_a_worker_looks_after_errors_of_nccl_unless_the_user_has_said_who_does() -> None:
     handling, ours = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "SPOTELASTIC_NCCL_ERRORS"
     env = env_of(CONFIG, **environment.base({}, "", 1))

@@ -103,6 +103,8 @@ def test_the_status_as_json_has_the_promised_shape() -> None:
         "zone": "us-east-1a",
         "address": "127.80.0.4",
         "ranks": [0, 1],
+        "type": "",
+        "leaves_at": None,
     }
 
 

@@ -128,6 +128,8 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
             {"replace_slow": True, "min": 4},
             "--replace-slow: the job never has a node to spare with --min 4",
         ),
+        ({"metrics_port": 65536}, "--metrics-port 65536: the last port is 65535"),
+        ({"metrics_port": 2380}, "--metrics-port 2380: etcd of the control nodes has that port"),
         ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
         ({"keep_every": -1}, "--keep-every -1: must not be negative"),
         ({"stall_timeout": -0.5}, "--stall-timeout -0.5: must not be negative"),
@@ -152,6 +154,7 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"drill": True, "min": 1, "max": 1}, "give at least --max 2"),
         ({"report": Path("r.json"), "detach": True}, "--report needs a command that stays"),
         ({"report": Path("/dev/null/r.json")}, "/dev/null/r.json cannot be written"),
+        ({"report": Path("a/r.html")}, "give --report a/r.json"),
         ({"curve": Path("/")}, "--curve / is a folder"),
     ],
 )

@@ -165,6 +165,7 @@ OTHER: dict[str, Any] = {
     "linger": "forever",
     "keep_failed": True,
     "replace_slow": True,
+    "metrics_port": 9464,
 }
 """Another value for each field that an `up` changes."""
 NAMED_AS = {"env_file": "env"}

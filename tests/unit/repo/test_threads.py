@@ -59,6 +59,8 @@ HARMLESS = {
     "prices": "it only looks up earlier what is looked up again when it is needed",
     "replicas": "its loop takes every error, tells it, and asks again",
     "resolve": "its caller waits for it with a deadline, and goes on without an answer",
+    "metrics": "its loop takes every error; a node goes on without what it serves",
+    "look": "its only work is one look of `doctor`, which is told as missing an answer without it",
     "nccl-errors": "its loop takes every error, and looks again",
     "restarted": "its only work is to tell of one restart; what goes wrong is logged",
     "rounds": "its end closes the connection: the agent ends a worker that cannot be told to rest",

@@ -316,6 +316,16 @@ def test_what_was_before_a_run_began_afresh_counts_no_more_and_stays(tmp_path: P
     assert commits.begins() == old + 1
 
 
+def test_a_run_has_one_id_until_it_begins_afresh(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    committed(commits, commits.claim(run_id="one").epoch, 10)
+    assert Commits(FolderStorage(tmp_path), "me").claim(run_id="two").run_id == "one"
+    commits.begin_afresh()
+    claim = commits.claim(run_id="two")
+    committed(commits, claim.epoch, 10)
+    assert claim.run_id == commits.claim(run_id="three").run_id == "two"
+
+
 def test_an_owner_begins_afresh_only_what_is_its_own(tmp_path: Path) -> None:
     commits = Commits(FolderStorage(tmp_path), "me")
     committed(commits, commits.claim().epoch, 10)

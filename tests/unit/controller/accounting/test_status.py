@@ -45,7 +45,9 @@ RECORDS = Records(
     controllers=frozenset({"k1", "k2"}),
     nodes={id: node(id) for id in ("a", "b", "c")},
     left={"d": DepartedNode("1", 30.0)},
-    drains={"b": Drain("b", Notice(InterruptionKind.SPOT_INTERRUPTION, "b", "imds", 1.0, 2.0))},
+    drains={
+        "b": Drain("b", Notice(InterruptionKind.SPOT_INTERRUPTION, "b", "imds", 1.0, 2.0, 62.0))
+    },
     progress={"a": Progress("a", 3, 41, 40.0, committed=30), "x": Progress("x", 2, 99, 15.0)},
     points=tuple(Point(step, 2.5, 20.0 + step / 2) for step in range(38, 42)),
 )
@@ -92,9 +94,20 @@ def test_the_status_shows_every_node_with_its_part() -> None:
         ("k2", "standing by", ()),
         ("k3", "joining", ()),
     }
+    assert {row.id: row.leaves_at for row in made.nodes if row.leaves_at} == {"b": 62.0}
+    assert {row.type for row in made.nodes} == {"g5.xlarge"}
     assert (made.leader, made.etcd_leader) == ("k1", "k2")
     assert (made.state, made.round, made.step, made.world_size) == ("running", 3, 41, 4)
     assert (made.committed, made.loss, made.step_time) == (30, 2.5, 0.5)
+
+
+def test_a_node_that_trains_on_shows_when_it_may_go_and_one_that_is_gone_does_not() -> None:
+    told = {
+        id: Notice(InterruptionKind.RETIREMENT, id, "imds", 1.0, 2.0, deadline=900.0)
+        for id in ("a", "d")
+    }
+    made = status("demo", replace(RECORDS, scheduled=told, drains={}), MACHINES, "b", 50.0)
+    assert {row.id: row.leaves_at for row in made.nodes if row.leaves_at} == {"a": 900.0}
 
 
 def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
@@ -110,7 +123,9 @@ def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
 def test_before_the_first_round_the_job_is_pending() -> None:
     made = status("demo", Records(), {"e": MACHINES["e"]}, "", 5.0)
     assert (made.state, made.step, made.loss) == ("pending", 0, None)
-    assert made.nodes == (NodeStatus("e", "worker", "joining", "us-east-1a", "127.80.0.9"),)
+    assert made.nodes == (
+        NodeStatus("e", "worker", "joining", "us-east-1a", "127.80.0.9", (), "g5.xlarge"),
+    )
 
 
 def test_the_time_of_a_step_leaves_out_pauses_and_repeats() -> None:

@@ -384,6 +384,7 @@ def test_a_job_goes_on_after_its_end_with_its_history_and_a_new_budget(store: Me
     last = Round(
         7, "r7", "started", (Member("i-1", "n1", 0, "", "z", 1),), "loss", "i-2 was lost",
         parent="r6", resume=Resume("store", 120, epoch=3), charged=(1.0, 2.0, 3.0),
+        run_id="run",
     )  # fmt: skip
     client.put(KEYS.round, encode(last))
     client.put(KEYS.job, encode(Job("failed", NOW - 60.0, "the script failed 4 times")))
@@ -408,6 +409,7 @@ def test_a_job_goes_on_after_its_end_with_its_history_and_a_new_budget(store: Me
     (write,) = rounds.decide(seen, NOW + 60.0, lambda: "r8").actions
     assert isinstance(write, WriteRound)
     assert (write.round.number, write.round.parent, write.round.cause) == (8, "", "start")
+    assert write.round.run_id == "run"
     acts.perform([again])
     assert read(KEYS.job, Job).state == "pending", "a second time changes nothing"
 

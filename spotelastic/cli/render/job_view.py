@@ -1,0 +1,258 @@
+"""Draws a job as `up` shows it live: progress, checkpoint, cost and nodes, in the space there is.
+
+Pure: the same input gives the same picture.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spotelastic.cli.render import tables
+from spotelastic.cli.render.sparkline import sparkline
+from spotelastic.cli.render.tables import Fitting
+from spotelastic.model.counting import counted, dollars
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Cost, Event, NodeStatus, Status
+
+STALE = 15.0
+"""Age of a status, in seconds, from which it is shown: the cluster does not answer."""
+EVENT_LINES = 6
+"""Lines above the picture that are left to events, on a terminal of at least 24 lines."""
+HEAD_OF_TABLE = 2
+"""Lines of a table before its first node: a blank one, and the columns' names."""
+SPARK = 24
+"""Most columns of the loss curve."""
+NODE = ("node", "state", "type", "zone", "ranks", "address")
+SPARED = ("address", "zone", "type")
+"""Columns that are left out if the table is too wide, the first one first."""
+WAITS = ("failed", "sick", "draining", "gone", "restarting", "joining", "pending", "waiting")
+"""States of nodes that stand before those that train, where not all have room."""
+STATE_COLOUR = {
+    "training": "green",
+    "draining": "yellow",
+    "sick": "yellow",
+    "failed": "red",
+    "gone": "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobPicture:
+    """What is shown of a job at one moment."""
+
+    status: Status
+    events: Sequence[Event] = ()
+    """What has happened, the newest last; the age of the checkpoint is taken from them."""
+    losses: Sequence[float] = ()
+    cost: Cost | None = None
+    """None: not known yet."""
+
+
+def job_view(shown: JobPicture, now: float, width: int, height: int) -> RenderableType:
+    """Return the job for a terminal of this size.
+
+    It is lower than the terminal, so that events have room above it. Nodes that have none are
+    counted.
+    """
+    status = shown.status
+    told = [*_job_lines(shown, now, width), *_notes(status, width, height), *_stale(status, now)]
+    told = [_cut(line) for line in told]
+    if status.state in ENDED:
+        return Group(*told)
+    control = [_cut(line) for line in _control_line(status)]
+    reserved = EVENT_LINES if height >= 24 else height // 4
+    room = height - 1 - reserved - len(told) - len(control)
+    workers = [node for node in status.nodes if node.role == "worker"]
+    return Group(*[*told, *_nodes(workers, room, now), *control][: max(1, height - 1)])
+
+
+def _nodes(workers: Sequence[NodeStatus], room: int, now: float) -> list[RenderableType]:
+    """Return the nodes in as many lines as there is room for; one line at the least."""
+    if not workers:
+        return []
+    if room < HEAD_OF_TABLE + 2:
+        return [_cut(Text(f"nodes  {_by_state(workers)}"))]
+    chosen, left = _chosen(workers, room - HEAD_OF_TABLE)
+    more = [_cut(Text(f"… and {_by_state(left, 'more ')}", "dim"))] if left else []
+    return [Text(), _nodes_table(chosen, now), *more]
+
+
+# -- the job ---------------------------------------------------------------------------------------
+
+
+def _job_lines(shown: JobPicture, now: float, width: int) -> Iterable[Text]:
+    status = shown.status
+    yield tables.headline(status).split()[0]  # a failure's reason ends with its traceback
+    if not status.round:
+        yield Text(tables.status_line(status))
+    else:
+        yield Text(_progress(status))
+        yield from _loss_line(shown, width)
+        yield Text(_checkpoint(shown, now))
+    if shown.cost is not None and shown.cost.total_usd > 0:
+        yield Text(_money(shown.cost))
+
+
+def _progress(status: Status) -> str:
+    parts = [f"step {status.step}"]
+    if status.step_time:
+        parts.append(_rate(status.step_time))
+    parts.append(f"round {status.round}")
+    if status.state not in ENDED:
+        training = sum(node.state == "training" for node in status.nodes)
+        workers = f", {counted(status.world_size, 'worker')}" if training else ""
+        parts.append(f"{counted(training, 'node')}{workers}")
+    return "   ".join(parts)
+
+
+def _rate(step_time: float) -> str:
+    return f"{1 / step_time:.3g} steps/s" if step_time < 1.0 else f"{step_time:.3g} s/step"
+
+
+def _loss_line(shown: JobPicture, width: int) -> Iterable[Text]:
+    loss = shown.status.loss
+    if loss is None:
+        return
+    text = f"loss {loss:.4g}"
+    bars = sparkline(shown.losses, min(SPARK, width - len(text) - 3))
+    yield Text.assemble(text, *([("   " + bars, "cyan")] if bars else []))
+
+
+def _checkpoint(shown: JobPicture, now: float) -> str:
+    status = shown.status
+    text = f"checkpoint {status.committed}" if status.committed else "no checkpoint yet"
+    if (at := _committed_at(shown)) is not None:
+        text += f", {span(now - at)} ago"
+    if status.upload is not None:
+        text += f"   {tables.upload_text(status.upload)}"
+        left = status.upload.total - status.upload.done
+        if status.upload.rate > 0 and left > 0:
+            text += f", {span(left / status.upload.rate)} left"
+    return text
+
+
+def _committed_at(shown: JobPicture) -> float | None:
+    """Return when the newest checkpoint was committed; None if nobody here was told."""
+    step = shown.status.committed
+    for event in reversed(shown.events):
+        if event.kind == "committed" and event.data.get("step") == step:
+            return event.at
+    return None
+
+
+def _money(cost: Cost) -> str:
+    text = f"{dollars(cost.total_usd)} so far"
+    if cost.total_usd_per_hour:
+        text += f", {dollars(cost.total_usd_per_hour)} an hour"
+    if cost.on_demand_usd > 0:
+        saved = 1 - cost.cost_usd / cost.on_demand_usd
+        text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({saved:.0%} saved)"
+    return text
+
+
+def _stale(status: Status, now: float) -> list[Text]:
+    """Return a line if the status is old: no controller has written one since."""
+    age = now - status.at
+    if age < STALE or status.state in ENDED:
+        return []
+    return [Text(f"the cluster last reported {span(age)} ago", "yellow")]
+
+
+def span(seconds: float) -> str:
+    """Return a time in its largest unit, and the next one below an hour: 8 s, 1:43 min, 3.2 h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.0f} days"
+
+
+# -- the nodes -------------------------------------------------------------------------------------
+
+
+def _chosen(
+    workers: Sequence[NodeStatus], room: int
+) -> tuple[Sequence[NodeStatus], Sequence[NodeStatus]]:
+    """Return the nodes that have room, and the others.
+
+    Those come first that something happens to, and the one that leaves first before all others.
+    """
+    if len(workers) <= room:
+        return workers, ()
+    urgent = sorted(workers, key=_urgency)
+    return urgent[: room - 1], urgent[room - 1 :]
+
+
+def _urgency(node: NodeStatus) -> tuple[int, float]:
+    leaves = float("inf") if node.leaves_at is None else node.leaves_at
+    if node.state in WAITS:
+        return WAITS.index(node.state), leaves
+    return len(WAITS), leaves
+
+
+def _by_state(nodes: Sequence[NodeStatus], more: str = "") -> str:
+    """Return how many are in each state, most first; `more` goes after the first number."""
+    (first, count), *others = Counter(node.state for node in nodes).most_common()
+    return ", ".join([f"{count} {more}{first}", *(f"{count} {state}" for state, count in others)])
+
+
+def _nodes_table(nodes: Sequence[NodeStatus], now: float) -> Fitting:
+    """Return the table with as many columns as fit; a name is never cut."""
+    kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
+    return Fitting(tuple(_table(names, nodes, now) for names in kept))
+
+
+def _table(names: Sequence[str], nodes: Sequence[NodeStatus], now: float) -> Table:
+    table = tables.table_of(*names)
+    for node in nodes:
+        cells: tuple[str | Text, ...] = (
+            node.id,
+            Text(_state(node, now), STATE_COLOUR.get(node.state, "")),
+            node.type,
+            node.zone,
+            tables.ranks_text(node.ranks),
+            node.address,
+        )
+        row = dict(zip(NODE, cells, strict=True))
+        table.add_row(*(row[name] for name in names))
+    return table
+
+
+def _state(node: NodeStatus, now: float) -> str:
+    """Return the state, with the countdown of a notice or an announcement."""
+    if node.leaves_at is None:
+        return node.state
+    left = node.leaves_at - now
+    return f"{node.state}, {span(left)} left" if left > 0 else f"{node.state}, time is up"
+
+
+def _control_line(status: Status) -> Iterable[Text]:
+    """Yield the control nodes in one line: which leads, and the others by state."""
+    control = [node for node in status.nodes if node.role == "control"]
+    if not control:
+        return
+    states = Counter(node.state for node in control if node.state != "leading")
+    leads = [f"{node.id} leading" for node in control if node.state == "leading"]
+    counts = [f"{count} {state}" for state, count in states.most_common()]
+    yield Text(f"control  {', '.join([*leads, *counts])}")
+
+
+# -- fitting ---------------------------------------------------------------------------------------
+
+
+def _cut(line: Text) -> Text:
+    """Return a line that ends at the terminal's edge, so that the picture keeps its height."""
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _notes(status: Status, width: int, height: int) -> list[Text]:
+    """Return the lines of the notes, broken between words; the first ones of very many."""
+    console, most = Console(width=width), max(1, height // 4)
+    lines = [line for note in tables.notes(status) for line in note.wrap(console, width)]
+    return lines if len(lines) <= most else [*lines[: most - 1], Text("…")]

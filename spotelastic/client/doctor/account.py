@@ -1,0 +1,88 @@
+"""Looks at the AWS account that `up` would use here. Nothing in it is changed.
+
+Each function raises what AWS's client raises; `examine` makes findings of that.
+"""
+
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+
+from spotelastic.aws.base import account
+from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.compute import instance_types
+from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.quotas import Allowance, Quotas
+from spotelastic.client.doctor.finding import FindingState, Verdict
+from spotelastic.clock import Clock, wall
+
+USUAL_TYPE = "g5.xlarge"
+"""The type whose quota is looked at if none is named: its family is what most jobs use first."""
+SKEW, MOST_SKEW = 30.0, 240.0
+"""Seconds that this machine's clock may be off, and with which AWS soon refuses requests (300)."""
+NO_ACCOUNT = (
+    "log in with `aws configure sso` or `aws configure`, or set AWS_PROFILE; "
+    "`spotelastic up --local` needs no account"
+)
+
+
+def not_configured(*, needed: bool) -> Verdict:
+    """There are no credentials."""
+    state: FindingState = "missing" if needed else "note"
+    return Verdict(state, "none are configured", NO_ACCOUNT)
+
+
+def identity(aws: Aws) -> Verdict:
+    """Look up whose credentials these are."""
+    region = aws.region
+    with calling("find out which AWS account this is"):
+        caller = aws.sts.get_caller_identity()
+    who = str(caller["Arn"]).rpartition(":")[2]
+    return Verdict("ok", f"account {caller['Account']}, {who}, in {region}")
+
+
+def clock_skew(aws: Aws, clock: Clock = wall) -> Verdict:
+    """Compare this machine's clock with AWS's, by the date of an answer."""
+    before = clock()
+    with calling("ask AWS for the time"):
+        answer = aws.sts.get_caller_identity()
+    after = clock()
+    date = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+    return judge_clock(parsedate_to_datetime(date).timestamp(), before, after)
+
+
+def judge_clock(theirs: float, before: float, after: float) -> Verdict:
+    """Judge AWS's time, told in whole seconds between two times of this machine."""
+    off = max(before - theirs - 1.0, theirs - after, 0.0)
+    if off < SKEW:
+        return Verdict("ok", "as AWS's")
+    state: FindingState = "missing" if off >= MOST_SKEW else "warning"
+    advice = "set it by NTP (timedatectl set-ntp true): AWS refuses requests that are 5 min off"
+    return Verdict(state, f"{off:.0f} s off AWS's", advice)
+
+
+def bucket(aws: Aws, name: str | None) -> Verdict:
+    """Look whether the bucket of code and checkpoints can be used."""
+    its = name or account.default_bucket(aws)
+    account.check_bucket(aws, its)
+    made = "" if name else " (made by the first `up`)"
+    return Verdict("ok", f"s3://{its} can be used{made}")
+
+
+def quota(aws: Aws, types: Sequence[str]) -> Verdict:
+    """Look up how many spot nodes the quotas allow, of the first type that is named."""
+    (kind,) = instance_types.describe(aws, list(types[:1]) or [USUAL_TYPE])
+    return judge_quota(Quotas(aws).allowance(kind.name, spot=True), kind, needed=bool(types))
+
+
+def judge_quota(left: Allowance | None, kind: InstanceType, *, needed: bool) -> Verdict:
+    """Judge what is left of a quota."""
+    if left is None:
+        return Verdict("note", f"AWS tells none for {kind.name}")
+    many = left.instances(kind)
+    text = (
+        f"{many} x {kind.name} ({left.family}: {left.free} of {left.vcpus} vCPUs free, "
+        f"{kind.vcpus} each)"
+    )
+    if many:
+        return Verdict("ok", text)
+    state: FindingState = "missing" if needed else "warning"
+    return Verdict(state, text, f"ask for more, which may take days: {left.link}")

@@ -1,0 +1,62 @@
+"""Hands samples to prometheus_client, in registries of our own.
+
+prometheus_client is imported here alone, with the first registry: who serves no metrics does not
+pay for it. Its process-wide registry is never used.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from spotelastic.metrics.catalogue import Metric, Sample
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric as Family
+
+Read = Callable[[], Iterable[tuple[str, Iterable[Sample]]]]
+"""Returns the samples that there are now, with the name of the cluster that they are of. It is
+called at each scrape, on the scrape's thread."""
+
+
+class SampleCollector:
+    """Reads samples at each scrape, as prometheus_client's registries want it."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable["Family"]:
+        """Nothing: a registry would read all samples to know their names in advance."""
+        return ()
+
+    def collect(self) -> Iterator["Family"]:
+        yield from families(self._read())
+
+
+def families(read: Iterable[tuple[str, Iterable[Sample]]]) -> list["Family"]:
+    """Return the samples of clusters as prometheus_client's families, one for each metric."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    found: dict[Metric, Family] = {}
+    for cluster, samples in read:
+        for sample in samples:
+            metric = sample.metric
+            family = found.get(metric)
+            if family is None:
+                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                labels = ("cluster", *metric.labels)
+                family = found[metric] = kind(metric.full_name, metric.help, labels=labels)
+            family.add_metric((cluster, *sample.labels), sample.value)  # type: ignore[attr-defined]
+    return list(found.values())
+
+
+def registry(read: Read, *, process: bool = False) -> "CollectorRegistry":
+    """Return a registry with these samples, and on demand with those of this process: its memory,
+    CPU time and open files, as Prometheus names them.
+    """
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    made = CollectorRegistry(auto_describe=False)
+    made.register(SampleCollector(read))
+    if process:
+        ProcessCollector(registry=made)
+    return made

@@ -1,0 +1,243 @@
+"""Turns what a cluster publishes of its job into samples (pure).
+
+Everything is made of objects that lie in the bucket, so that the leading controller and a dashboard
+on somebody's laptop say the same. Counters are made of events, which nobody takes back: a new
+leader goes on where the one before was.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+
+from spotelastic.metrics.catalogue import Metric, Sample, declared
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import JobSpec, JobState
+from spotelastic.model.progress import Event, Interruption, Report, Status
+from spotelastic.model.round import CAUSES
+
+NOTICES = frozenset({"notice", "rebalance", "leave", "unhealthy"})
+"""Kinds of events that warn of a node's end."""
+KINDS = tuple(str(kind.value) for kind in InterruptionKind)
+SOURCES = ("memory", "store")
+"""What a round goes on from. Together with `KINDS` and the causes of rounds these begin at 0: a
+counter that appears with its first increase has no rate.
+"""
+OTHER = "other"
+"""The label of what another version has a word of its own for: one label more, not many."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFacts:
+    """What is known of one cluster. Whatever is missing has no samples."""
+
+    cluster: str
+    status: Status | None = None
+    report: Report | None = None
+    events: Sequence[Event] = ()
+    spec: JobSpec | None = None
+
+
+def _job(name: str, help: str, *labels: str, kind: Any = "gauge") -> Metric:
+    return declared(name, kind, help, "job", labels)
+
+
+def _count(name: str, help: str, *labels: str) -> Metric:
+    return _job(f"{name}_total", help, *labels, kind="counter")
+
+
+STATE = _job("job_state", "1 for the state that the job is in, 0 for the others.", "state")
+STATUS_AT = _job("status_timestamp_seconds", "When the status was published; a leader renews it.")
+STEP = _job("job_step", "The newest step that is known.")
+LOSS = _job("job_loss_value", "The loss of the newest step, as the script reports it.")
+WORLD_SIZE = _job("job_world_size_workers", "Workers of the current round.")
+ROUND = _job("job_round_number", "The number of the current round.")
+STEP_SECONDS = _job("job_step_seconds", "Seconds per step, as the median of the last ones.")
+COMMITTED = _job("job_committed_step", "The newest step that is committed in the object store.")
+COMMIT_AT = _job("job_commit_timestamp_seconds", "When the newest commit was made.")
+UPLOAD_DONE = _job("upload_done_bytes", "Bytes of the checkpoint on its way that are sent.")
+UPLOAD_TOTAL = _job("upload_size_bytes", "Bytes of the checkpoint on its way.")
+UPLOAD_RATE = _job("upload_rate_bytes_per_second", "Speed of the upload, over all nodes.")
+NODES = _job("nodes", "Nodes that are there, by role and state.", "role", "state")
+NODES_LEAST = _job("nodes_min", "Fewest nodes that the job trains with (--min).")
+NODES_MOST = _job("nodes_max", "Most nodes that the job trains with (--max).")
+SHORT_SINCE = _job(
+    "nodes_short_timestamp_seconds",
+    "Since when there are fewer nodes than --min; 0: there are not.",
+)
+SLOW = _job("slow_nodes", "Nodes that keep the others waiting.")
+WARNINGS = _job("warnings", "Warnings that `spotelastic status` shows now.")
+ROUNDS = _count("rounds", "Rounds that have started, by cause.", "cause")
+INTERRUPTIONS = _count("interruptions", "Interruptions whose cost is known, by kind.", "kind")
+PAUSES = _count("pause_seconds", "Seconds for which interruptions kept training waiting.", "kind")
+REPEATED = _count("steps_repeated", "Steps that were executed again, by the cause.", "kind")
+LOST_MONEY = _count("interruption_cost_dollars", "What interruptions cost, by kind.", "kind")
+RESUMES = _count("resumes", "Rounds that went on after an interruption, by source.", "source")
+RESUME_SECONDS = _count(
+    "resume_seconds",
+    "Seconds from the start of such a round to its first step: restoring, by source.",
+    "source",
+)
+NOTICED = _count("notices", "Nodes that were told that they will go, by kind.", "kind")
+FAILURES = _count("worker_failures", "Workers that have failed.")
+LAUNCH_FAILURES = _count("launch_failures", "Launches that the cloud refused.")
+BOOT_FAILURES = _count("boot_failures", "Instances that could not become a node.")
+SICK = _count("sick_nodes", "Nodes that left, or did not join, because a GPU of them was sick.")
+COMMITS = _count("commits", "Checkpoints that were committed.")
+STEPS = _count("steps", "Steps that were executed, repeats included.")
+GOODPUT = _job("job_goodput_ratio", "Share of the time that went into steps that count.")
+NODE_SECONDS = _count("node_seconds", "Time of worker nodes that was paid for.")
+COST = _count("cost_dollars", "What the cluster has cost, by part: workers or control.", "part")
+ON_DEMAND_COST = _count("on_demand_cost_dollars", "What the workers had cost on demand.")
+PRICE = _job("price_dollars_per_hour", "What runs now costs an hour, by part.", "part")
+COST_LIMIT = _job("cost_limit_dollars", "The limit of the total cost (--max-cost).")
+DEADLINE = _job("job_deadline_timestamp_seconds", "When the job ends, finished or not.")
+CERTIFICATES = _job("certificate_expiry_timestamp_seconds", "When the first certificate expires.")
+MESSAGES = _count("cloud_events", "Events of the cloud since this leader leads, by fate.", "fate")
+
+
+def samples(facts: PublishedFacts) -> Iterator[Sample]:
+    """Yield what is known of the job."""
+    if facts.status is not None:
+        yield from _of_status(facts.status)
+    if facts.report is not None:
+        yield from _of_report(facts.report)
+    yield from _of_events(facts.events)
+    if facts.spec is not None:
+        yield from _of_spec(facts.spec)
+
+
+def _of_status(status: Status) -> Iterator[Sample]:
+    for state in get_args(JobState):
+        yield STATE.sample(status.state == state, state)
+    yield STATUS_AT.sample(status.at)
+    yield STEP.sample(status.step)
+    if status.loss is not None:
+        yield LOSS.sample(status.loss)
+    yield WORLD_SIZE.sample(status.world_size)
+    yield ROUND.sample(status.round)
+    if status.step_time:
+        yield STEP_SECONDS.sample(status.step_time)
+    yield COMMITTED.sample(status.committed)
+    upload = status.upload
+    yield UPLOAD_DONE.sample(upload.done if upload else 0)
+    yield UPLOAD_TOTAL.sample(upload.total if upload else 0)
+    yield UPLOAD_RATE.sample(upload.rate if upload else 0)
+    states = Counter((str(node.role), node.state) for node in status.nodes)
+    yield from NODES.each(sorted(states.items()))
+    yield SHORT_SINCE.sample(status.short_since or 0.0)
+    yield SLOW.sample(len(status.slow))
+    yield WARNINGS.sample(len(status.warnings))
+    yield from MESSAGES.each(_by_word(status.messages))
+
+
+def _of_report(report: Report) -> Iterator[Sample]:
+    yield STEPS.sample(report.job.steps_run)
+    yield GOODPUT.sample(report.goodput)
+    yield NODE_SECONDS.sample(report.node_hours * 3600)
+    yield COST.sample(report.cost_usd, "workers")
+    yield COST.sample(report.control_usd, "control")
+    yield ON_DEMAND_COST.sample(report.on_demand_usd)
+    yield PRICE.sample(report.usd_per_hour, "workers")
+    yield PRICE.sample(report.control_usd_per_hour, "control")
+
+
+def _of_spec(spec: JobSpec) -> Iterator[Sample]:
+    yield NODES_LEAST.sample(spec.settings.min_nodes)
+    yield NODES_MOST.sample(spec.settings.max_nodes)
+    if spec.capacity.max_cost is not None:
+        yield COST_LIMIT.sample(spec.capacity.max_cost)
+    if spec.capacity.deadline is not None:
+        yield DEADLINE.sample(spec.capacity.deadline)
+    known = [at for at in (spec.validity.certificates, spec.validity.authority) if at]
+    if known:
+        yield CERTIFICATES.sample(min(known))
+
+
+def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
+    started = [each for each in events if _starts(each)]
+    causes = dict.fromkeys(sorted(CAUSES), 0.0)
+    for each in started:
+        cause = str(each.data.get("cause", ""))
+        _add(causes, cause if cause in CAUSES else OTHER, 1)
+    yield from ROUNDS.each(_by_word(causes))
+    yield from _of_ledger([row for each in events if (row := _row(each)) is not None], started)
+    told = {(each.node, _notice(each)) for each in events if each.kind in NOTICES and each.node}
+    yield from NOTICED.each(_by_word(Counter(kind for _, kind in told)))
+    yield FAILURES.sample(sum(each.kind == "failure" for each in events))
+    yield LAUNCH_FAILURES.sample(
+        sum(each.kind == "launch" and bool(each.data.get("failed")) for each in events)
+    )
+    yield BOOT_FAILURES.sample(sum(each.kind == "boot" for each in events))
+    yield SICK.sample(len({each.node for each in events if each.kind == "unhealthy"}))
+    commits = {
+        (each.data.get("epoch"), each.data.get("step")): float(each.data.get("at", each.at))
+        for each in events
+        if each.kind == "committed"
+    }
+    yield COMMITS.sample(len(commits))
+    if commits:
+        yield COMMIT_AT.sample(max(commits.values()))
+
+
+def _of_ledger(rows: Sequence[Interruption], started: Iterable[Event]) -> Iterator[Sample]:
+    counts, pauses, steps, money = (dict.fromkeys(KINDS, 0.0) for _ in range(4))
+    paused = set[tuple[int | None, float | None]]()
+    for row in sorted(rows, key=lambda row: (row.at, -(row.usd or 0.0))):
+        kind = str(row.kind.value) if row.kind.is_known else OTHER
+        _add(counts, kind, 1)
+        _add(steps, kind, row.steps_lost or 0)
+        _add(money, kind, row.usd or 0.0)
+        # Several nodes that went at once share one pause, which counts once.
+        shared = row.round, row.first_step_at
+        if row.round is None or shared not in paused:
+            _add(pauses, kind, row.pause_s or 0.0)
+        paused.add(shared)
+    yield from INTERRUPTIONS.each(_by_word(counts))
+    yield from PAUSES.each(_by_word(pauses))
+    yield from REPEATED.each(_by_word(steps))
+    yield from LOST_MONEY.each(_by_word(money))
+    yield from _of_resumes(rows, started)
+
+
+def _of_resumes(rows: Iterable[Interruption], started: Iterable[Event]) -> Iterator[Sample]:
+    first_steps = {row.round: row.first_step_at for row in rows if row.round and row.first_step_at}
+    counts, times = dict.fromkeys(SOURCES, 0.0), dict.fromkeys(SOURCES, 0.0)
+    for each in started:
+        first = first_steps.pop(int(each.data.get("number", 0)), None)
+        if first is not None:
+            source = str(each.data.get("from", OTHER))
+            _add(counts, source, 1)
+            _add(times, source, max(0.0, first - each.at))
+    yield from RESUMES.each(_by_word(counts))
+    yield from RESUME_SECONDS.each(_by_word(times))
+
+
+def _row(event: Event) -> Interruption | None:
+    """Return the row of the ledger that an event tells of. One of another version is left out."""
+    if event.kind != "ledger":
+        return None
+    try:
+        return msgspec.convert(event.data.get("interruption"), Interruption)
+    except msgspec.ValidationError:
+        return None
+
+
+def _starts(event: Event) -> bool:
+    return event.kind == "round" and event.data.get("phase") == "started"
+
+
+def _notice(event: Event) -> str:
+    """Return the kind of interruption that an event warns of, as a label."""
+    kind = InterruptionKind(str(event.data.get("kind") or event.kind))
+    return str(kind.value) if kind.is_known else OTHER
+
+
+def _add(sums: dict[str, float], word: str, value: float) -> None:
+    sums[word] = sums.get(word, 0.0) + value
+
+
+def _by_word(found: Mapping[Any, float]) -> list[tuple[tuple[str], float]]:
+    return [((str(word),), value) for word, value in sorted(found.items())]

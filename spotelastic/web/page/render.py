@@ -1,0 +1,84 @@
+"""Writes what a person sees of a cluster as HTML: sections that the dashboard renews, and a report
+that is one file.
+
+Templates escape whatever they are given. So a name, a log line or an error can hold anything.
+"""
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from spotelastic.version import __version__
+from spotelastic.web.page import places
+from spotelastic.web.view.cluster_view import ClusterView
+
+SECTIONS = (
+    *("head", "warnings", "figures", "chart", "timeline", "interruptions"),
+    *("costs", "checkpoints", "nodes", "events"),
+)
+"""Parts of a cluster's page, each in an element of this id."""
+
+
+def section(name: str, view: ClusterView) -> Markup:
+    """Return one section of a cluster's page."""
+    return Markup(environment().get_template(f"sections/{name}.html").render(view=view))
+
+
+def sections(view: ClusterView) -> dict[str, str]:
+    """Return all sections of a cluster's page, by the id of their element."""
+    return {name: str(section(name, view)) for name in SECTIONS}
+
+
+def report_page(view: ClusterView) -> str:
+    """Return a page that needs nothing else: no file, no server, no network."""
+    style, script = asset("style.css"), asset("tips.js")
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            view=view,
+            section=lambda name: section(name, view),
+            policy=policy,
+            style=Markup(style),
+            script=Markup(script),
+            version=__version__,
+        )
+    )
+
+
+@cache
+def asset(name: str) -> str:
+    """Return one of the files that pages are made with."""
+    return files("spotelastic.web.page").joinpath("templates", name).read_text("utf-8")
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates. An unknown name is an error, and every value is escaped."""
+    made = Environment(
+        loader=PackageLoader("spotelastic.web.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {
+        "across": places.across,
+        "up": places.up,
+        "path": places.path,
+        "anchor": places.anchor,
+    }
+    return made
+
+
+def _hash(text: str) -> str:
+    """Return the source expression that allows exactly this text to be run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,103 @@
+"""Reads what a cluster has published, as often as each part of it is worth asking for."""
+
+import contextlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from spotelastic_checkpoints.catalog.catalog import Catalog, StepEntry
+from spotelastic_checkpoints.errors import CheckpointsError
+
+from spotelastic.client.cluster import Cluster
+from spotelastic.clock import Clock, steady, wall
+from spotelastic.errors import SpotelasticError
+from spotelastic.model.progress import Cost
+from spotelastic.web.page.render import report_page
+from spotelastic.web.view.cluster_view import cluster_view
+from spotelastic.web.view.published import PublishedCluster
+
+T = TypeVar("T")
+OFTEN, SOMETIMES, SELDOM = 2.0, 5.0, 20.0
+"""Seconds between two looks at what changes with the job, at what grows with it, and at what asks
+many objects or services.
+"""
+ALL_EVENTS = 5000
+"""Most events of a report."""
+
+
+class _KeptAnswer(Generic[T]):
+    """The answer to one question, which is asked again when it is `every` seconds old."""
+
+    def __init__(self, every: float, ask: Callable[[], T], clock: Clock) -> None:
+        self._every = every
+        self._ask = ask
+        self._clock = clock
+        self._kept: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        now = self._clock()
+        if self._kept is None or now >= self._kept[0] + self._every:
+            self._kept = now, self._ask()
+        return self._kept[1]
+
+
+class ClusterReader:
+    """Reads one cluster, again and again.
+
+    The status is new at each look. What is large, or costs calls to read, is up to some seconds
+    old. Raises `Unavailable` if the bucket does not answer.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock = steady) -> None:
+        self.cluster = cluster
+        self._is_gone = _KeptAnswer(SELDOM, self._ask_whether_gone, clock)
+        self._events = _KeptAnswer(OFTEN, cluster.events, clock)
+        self._report = _KeptAnswer(OFTEN, cluster.record.objects.report, clock)
+        self._curve = _KeptAnswer(SOMETIMES, cluster.curve, clock)
+        self._cost = _KeptAnswer(SOMETIMES, self._ask_cost, clock)
+        self._checkpoints = _KeptAnswer(SELDOM, self._list_checkpoints, clock)
+
+    def read(self) -> PublishedCluster:
+        """Return what is published now."""
+        cluster, spec = self.cluster, self.cluster.record.spec
+        warning = spec.validity.warning(cluster.name, wall())
+        return PublishedCluster(
+            status=cluster.status(),
+            events=self._events.get(),
+            points=self._curve.get(),
+            report=self._report.get(),
+            cost=self._cost.get(),
+            checkpoints=self._checkpoints.get(),
+            script=spec.script,  # without its arguments, which may hold secrets
+            sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
+            warnings=(warning,) if warning else (),
+            is_gone=self._is_gone.get(),
+        )
+
+    def _ask_whether_gone(self) -> bool:
+        return self.cluster.target.known(self.cluster.name) is None
+
+    def _ask_cost(self) -> Cost | None:
+        """Return the cost; None if nothing of it is known yet."""
+        return self.cluster.cost()
+
+    def _list_checkpoints(self) -> tuple[StepEntry, ...] | None:
+        """Return the stored checkpoints; None if their storage does not answer."""
+        with contextlib.suppress(SpotelasticError, CheckpointsError, OSError):
+            url = self.cluster.record.spec.storage
+            with closing(self.cluster.target.storage(url)) as there:
+                return tuple(Catalog(there).entries())
+        return None
+
+
+def html_report(cluster: Cluster) -> str:
+    """Return the report of a cluster as a page that is one file."""
+    view = cluster_view(ClusterReader(cluster).read(), wall(), most_events=ALL_EVENTS)
+    return report_page(view)
+
+
+def write_html(page: str, file: Path) -> None:
+    """Write a page; what no encoding can hold is written as its number."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(page, "utf-8", errors="backslashreplace")

@@ -1,0 +1,191 @@
+"""What a person sees of a cluster, as values (pure). The dashboard and the HTML report show it.
+
+Every text is ready to be shown. It may still hold any printable character, so whoever writes it
+into a page escapes it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from spotelastic.model.counting import counted, dollars, size
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Event, Report
+from spotelastic.web.view import rows, words
+from spotelastic.web.view.chart import LossChart, loss_chart
+from spotelastic.web.view.published import PublishedCluster
+from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
+from spotelastic.web.view.timeline import NodeTimeline, node_timeline
+
+Tone = Literal["good", "busy", "still", "warn", "bad"]
+TONES: dict[str, Tone] = {
+    "running": "good",
+    "succeeded": "good",
+    "pending": "busy",
+    "stopped": "still",
+    "timed out": "warn",
+    "failed": "bad",
+}
+STALE = 20.0
+"""Seconds after which the status of a running job counts as old: controllers write every second."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """One number that matters, with what belongs to it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster as a page shows it, at one time."""
+
+    name: str
+    state: str
+    tone: Tone
+    has_ended: bool
+    is_gone: bool
+    reason: str
+    script: str
+    at: str
+    """When the status was published, exactly."""
+    at_short: str
+    figures: tuple[KeyFigure, ...]
+    warnings: tuple[str, ...]
+    chart: LossChart | None
+    timeline: NodeTimeline | None
+    interruptions: tuple[InterruptionRow, ...]
+    checkpoints: tuple[CheckpointRow, ...] | None
+    """None if they were not listed."""
+    costs: tuple[CostRow, ...]
+    nodes: tuple[NodeRow, ...]
+    events: tuple[EventRow, ...]
+    earlier_events: int
+    """Number of older events that are not shown."""
+    ranks: tuple[int, ...]
+    """Ranks of the workers, by which logs can be chosen."""
+    sizes: tuple[int, int] | None
+    """The fewest and the most nodes that are wanted."""
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """The nodes that can be interrupted."""
+        return tuple(row.node for row in self.nodes if row.can_be_interrupted)
+
+
+def cluster_view(it: PublishedCluster, now: float, *, most_events: int = 300) -> ClusterView:
+    """Return what is to be seen of a cluster at `now`."""
+    status, report = it.status, it.report
+    interruptions = report.interruptions if report is not None else ()
+    # Of a job that has ended nothing changes, so its times are told from its end.
+    seen_from = status.at if status.state in ENDED or it.is_gone else now
+    return ClusterView(
+        name=words.plain(status.name),
+        state=words.plain(status.state),
+        tone=TONES.get(status.state, "busy"),
+        has_ended=status.state in ENDED,
+        is_gone=it.is_gone,
+        reason=words.plain(status.reason),
+        script=words.plain(it.script),
+        at=words.exactly(status.at),
+        at_short=words.moment(status.at, now),
+        figures=tuple(_figures(it, now)),
+        warnings=tuple(map(words.plain, _warnings(it, now))),
+        chart=loss_chart(it.points, interruptions, now),
+        timeline=node_timeline(status, it.events),
+        interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
+        checkpoints=rows.checkpoints(it.checkpoints, seen_from),
+        costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
+        nodes=tuple(rows.node(row, seen_from) for row in status.nodes),
+        events=tuple(rows.events(_newest(it.events, most_events), now)),
+        earlier_events=max(0, len(it.events) - most_events),
+        ranks=tuple(sorted({rank for row in status.nodes for rank in row.ranks})),
+        sizes=it.sizes,
+    )
+
+
+def _newest(events: Sequence[Event], most: int) -> Sequence[Event]:
+    return sorted(events, key=lambda event: event.at, reverse=True)[:most]
+
+
+# -- the figures at the top ----------------------------------------------------------------------
+
+
+def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
+    status, report = it.status, it.report
+    speed = f"{words.step_time(status.step_time)} a step" if status.step_time else ""
+    yield KeyFigure("Step", f"{status.step:,}", speed)
+    if status.loss is not None:
+        yield KeyFigure("Loss", words.loss(status.loss))
+    yield _nodes(it)
+    if report is not None:
+        yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))
+    yield _checkpoint(it, now)
+    if it.cost is not None:
+        yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it))
+
+
+def _nodes(it: PublishedCluster) -> KeyFigure:
+    status = it.status
+    wanted = ""
+    if it.sizes is not None:
+        low, high = it.sizes
+        wanted = f"{low} wanted" if low == high else f"{low} to {high} wanted"
+    if status.state in ENDED:
+        return KeyFigure("Rounds", str(status.round), f"{wanted.replace('wanted', 'nodes')}")
+    training = sum(row.state == "training" for row in status.nodes)
+    parts = [f"round {status.round}" if status.round else "", wanted]
+    return KeyFigure("Nodes training", str(training), " · ".join(filter(None, parts)))
+
+
+def _repeated(report: Report) -> str:
+    repeated = sum(row.steps_lost or 0 for row in report.interruptions)
+    struck = counted(len(report.interruptions), "interruption")
+    return f"{struck}, {counted(repeated, 'step')} repeated" if report.interruptions else struck
+
+
+def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
+    status = it.status
+    if status.upload is not None and status.upload.total:
+        up = status.upload
+        part = f"{up.done / up.total:.0%} of step {up.step} at {size(up.rate)}/s"
+        return KeyFigure("Checkpoint", f"{status.committed:,}" if status.committed else "–", part)
+    if not status.committed:
+        return KeyFigure("Checkpoint", "–", "none in the object store yet")
+    committed = [event.at for event in it.events if event.kind == "committed"]
+    age = words.ago(max(committed), now) if committed and status.state not in ENDED else ""
+    return KeyFigure("Checkpoint", f"{status.committed:,}", age)
+
+
+def _per_hour(it: PublishedCluster) -> str:
+    cost = it.cost
+    if cost is None:
+        return ""
+    now = f"{dollars(cost.total_usd_per_hour)} an hour" if cost.total_usd_per_hour else ""
+    saved = ""
+    if cost.on_demand_usd > 0:
+        saved = f"workers {1 - cost.cost_usd / cost.on_demand_usd:.0%} below on demand"
+    return " · ".join(filter(None, (now, saved)))
+
+
+# -- what is not as it should be ------------------------------------------------------------------
+
+
+def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
+    status = it.status
+    if it.is_gone:
+        yield "This cluster is gone. This is what it has left."
+    elif status.state not in ENDED and now - status.at > STALE:
+        yield f"The newest status is {words.span(now - status.at)} old: no controller reports."
+    if status.short_since is not None and status.state not in ENDED:
+        yield (
+            f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."
+        )
+    if status.quiet:
+        yield status.quiet
+    yield from (slow.line for slow in status.slow)
+    yield from status.warnings
+    yield from it.warnings

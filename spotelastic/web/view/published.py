@@ -1,0 +1,31 @@
+"""What a page is made from: everything that a cluster has published, read at one time."""
+
+from dataclasses import dataclass
+
+from spotelastic_checkpoints.catalog.catalog import StepEntry
+
+from spotelastic.model.progress import Cost, Event, Point, Report, Status
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCluster:
+    """A cluster's objects in its bucket, and what is stored beside them."""
+
+    status: Status
+    events: tuple[Event, ...] = ()
+    points: tuple[Point, ...] = ()
+    """The steps that were executed, with their losses."""
+    report: Report | None = None
+    """None before the first round."""
+    cost: Cost | None = None
+    """None if it is not known."""
+    checkpoints: tuple[StepEntry, ...] | None = None
+    """None if they were not listed."""
+    script: str = ""
+    """The path of the script."""
+    sizes: tuple[int, int] | None = None
+    """The fewest and the most nodes that are wanted."""
+    warnings: tuple[str, ...] = ()
+    """What the client itself warns of."""
+    is_gone: bool = False
+    """Whether the cluster was taken down, and this is what it has left."""

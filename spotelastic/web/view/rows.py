@@ -1,0 +1,213 @@
+"""The rows of a page's tables (pure): interruptions, checkpoints, costs, nodes, events."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from spotelastic_checkpoints.catalog.catalog import StepEntry
+
+from spotelastic.model.counting import dollars, size
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus
+from spotelastic.web.view import words
+
+NONE = "–"
+"""Stands where something is not known, or does not apply."""
+ALERTS = frozenset(
+    {"notice", "rebalance", "leave", "unhealthy", "loss", "failure", "etcd", "limit", "boot"}
+)
+"""Kinds of events that tell of a fault, or of one to come."""
+MILESTONES = frozenset({"job", "stop", "restart", "scale", "down", "round"})
+"""Kinds of events at which the job itself changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptionRow:
+    """An interruption and what it has cost."""
+
+    kind: str
+    label: str
+    node: str
+    at: str
+    at_exactly: str
+    source: str
+    seen_after: str
+    resumed_from: str
+    is_in_store: str
+    pause: str
+    repeated: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A stored checkpoint."""
+
+    step: str
+    state: str
+    age: str
+    at_exactly: str
+    size: str
+    ranks: str
+    verified: str
+    marks: tuple[str, ...]
+    """What sets it apart: "latest", "pinned"."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """A part of the bill."""
+
+    name: str
+    so_far: str
+    per_hour: str
+    note: str = ""
+    is_total: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node that is there, or has just gone."""
+
+    node: str
+    role: str
+    state: str
+    leaves: str
+    """How soon it may be gone: "leaves in 40 s"; empty: nothing is announced."""
+    type: str
+    zone: str
+    address: str
+    ranks: str
+    can_be_interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event. `weight` says how much it matters: "alert", "milestone" or "detail"."""
+
+    at: str
+    at_exactly: str
+    kind: str
+    message: str
+    weight: str
+
+
+def interruption(row: Interruption, now: float) -> InterruptionRow:
+    """Return the row of an interruption."""
+    return InterruptionRow(
+        kind=row.kind.value if row.kind.is_known else "other",
+        label=words.plain(row.kind.traits.label),
+        node=words.plain(row.node),
+        at=words.moment(row.at, now),
+        at_exactly=words.exactly(row.at),
+        source=words.plain(row.told_by) or NONE,
+        seen_after=_seconds(row.seen_after_s),
+        resumed_from=_number(row.saved_step),
+        is_in_store={True: "yes", False: "no", None: NONE}[row.committed],
+        pause=_seconds(row.pause_s),
+        repeated=_number(row.steps_lost),
+        cost=NONE if row.usd is None else dollars(row.usd),
+    )
+
+
+def checkpoints(
+    entries: Sequence[StepEntry] | None, now: float
+) -> tuple[CheckpointRow, ...] | None:
+    """Return the stored checkpoints, the newest first; None if they were not listed."""
+    if entries is None:
+        return None
+    newest = sorted(entries, key=lambda entry: (entry.epoch, entry.step), reverse=True)
+    return tuple(_checkpoint(entry, now) for entry in newest if entry.state != "retired")
+
+
+def _checkpoint(entry: StepEntry, now: float) -> CheckpointRow:
+    written = entry.written.timestamp() if entry.written is not None else None
+    verified = entry.verified.timestamp() if entry.verified is not None else None
+    return CheckpointRow(
+        step=f"{entry.step:,}",
+        state=entry.state,
+        age=NONE if written is None else words.ago(written, now),
+        at_exactly="" if written is None else words.exactly(written),
+        size=size(entry.nbytes) if entry.nbytes else NONE,
+        ranks=str(entry.world_size) if entry.world_size else NONE,
+        verified=NONE if verified is None else words.ago(verified, now),
+        marks=tuple(
+            word for word, is_so in (("latest", entry.latest), ("pinned", entry.pinned)) if is_so
+        ),
+    )
+
+
+def costs(cost: Cost) -> Iterator[CostRow]:
+    """Yield the parts of the bill."""
+    hours = f"{cost.spot_hours:.3g} spot"
+    if cost.on_demand_hours:
+        hours += f", {cost.on_demand_hours:.3g} on-demand"
+    yield CostRow(
+        "Workers", dollars(cost.cost_usd), dollars(cost.usd_per_hour), f"{hours} node-hours"
+    )
+    yield CostRow("Control nodes", dollars(cost.control_usd), dollars(cost.control_usd_per_hour))
+    total, per_hour = dollars(cost.total_usd), dollars(cost.total_usd_per_hour)
+    yield CostRow("In all", total, per_hour, "estimated", is_total=True)
+    if cost.max_cost is not None:
+        left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
+        yield CostRow("Limit", dollars(cost.max_cost), "", left)
+    if cost.interruptions_usd:
+        yield CostRow("Interruptions", dollars(cost.interruptions_usd), "", "part of the workers'")
+    if cost.on_demand_usd > 0:
+        saved = f"{1 - cost.cost_usd / cost.on_demand_usd:.0%} saved"
+        dated = f", prices of {words.plain(cost.prices_of)}" if cost.prices_of else ""
+        yield CostRow("Workers on demand", dollars(cost.on_demand_usd), "", f"{saved}{dated}")
+
+
+def node(row: NodeStatus, now: float) -> NodeRow:
+    """Return the row of a node."""
+    is_worker, leaves = row.role == "worker", ""
+    if row.leaves_at is not None and row.state != "gone":
+        left = row.leaves_at - now
+        leaves = f"leaves in {words.span(int(left))}" if left >= 1.0 else "may be gone any moment"
+    return NodeRow(
+        node=words.plain(row.id),
+        role=words.plain(str(row.role)),
+        state=words.plain(row.state),
+        leaves=leaves,
+        type=words.plain(row.type) or NONE,
+        zone=words.plain(row.zone),
+        address=words.plain(row.address),
+        ranks=words.ranks(row.ranks) or NONE,
+        can_be_interrupted=is_worker and row.state in ("training", "waiting", "joining"),
+    )
+
+
+def events(newest: Iterable[Event], now: float) -> Iterator[EventRow]:
+    """Yield the rows of events, the newest first; commits that follow each other are one row."""
+    for is_commit, group in groupby(newest, key=lambda event: event.kind == "committed"):
+        its = list(group)
+        if not is_commit or len(its) == 1:
+            yield from (event(each, now) for each in its)
+            continue
+        low, high = its[-1].data.get("step", "?"), its[0].data.get("step", "?")
+        told = f"{len(its)} steps from {low} to {high} are committed"
+        yield replace(event(its[0], now), message=words.plain(told))
+
+
+def event(row: Event, now: float) -> EventRow:
+    """Return the row of an event."""
+    unnamed = row.kind == "failure" and row.node not in row.message
+    kind = InterruptionKind(str(row.data.get("kind", "")))
+    asked = row.kind == "notice" and kind.is_known and kind.traits.is_asked_for
+    weight = "milestone" if row.kind in MILESTONES else "detail"
+    return EventRow(
+        at=words.moment(row.at, now),
+        at_exactly=words.exactly(row.at),
+        kind=InterruptionKind.PLANNED.traits.label if asked else words.plain(row.kind),
+        message=words.plain(f"{row.node} {row.message}" if unnamed else row.message),
+        weight="alert" if row.kind in ALERTS and not asked else weight,
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return NONE if value is None else words.span(value)
+
+
+def _number(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"

@@ -1,0 +1,255 @@
+"""When each node booted, trained, waited, had notice and went, and when rounds began (pure).
+
+It is put together from the events alone, which are all that is known of nodes that are gone.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spotelastic.model.counting import counted
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Event, Status
+from spotelastic.web.view import words
+from spotelastic.web.view.chart import AxisTick
+
+MOST_LANES = 40
+"""Nodes that are shown: those that are there, then those that went last."""
+COMING = frozenset({"launch", "prepare"})
+WARNING = frozenset({"notice", "leave", "unhealthy"})
+GOING = frozenset({"loss", "terminate"})
+STATES = {
+    "booting": "booting",
+    "waiting": "waiting",
+    "training": "training",
+    "noticed": "has notice",
+    "resting": "no job",
+}
+"""The states of a node on the timeline, as the legend names them."""
+NICE = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200)
+"""Seconds that may lie between two ticks; longer ones are whole days."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpan:
+    """A time in one state, from `begin` to `end` as shares of the timeline's width."""
+
+    begin: float
+    end: float
+    state: str
+    told: str
+    """The state and its time, in one line."""
+    label: str = ""
+    """What stands in it, if there is room."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLane:
+    """One node's time."""
+
+    node: str
+    is_there: bool
+    spans: tuple[LaneSpan, ...]
+    told: str
+    """The lane in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTimeline:
+    """The rounds, and below them the nodes."""
+
+    rounds: tuple[LaneSpan, ...]
+    lanes: tuple[NodeLane, ...]
+    more: int
+    """Number of nodes, long gone, that are not shown."""
+    ticks: tuple[AxisTick, ...]
+    states: tuple[tuple[str, str], ...]
+    """The states that occur, with their names: the legend."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """The states of one node, in the order of their beginnings."""
+
+    changes: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        return self.changes[-1][1] if self.changes else ""
+
+    def turns(self, at: float, state: str) -> None:
+        if state != self.state:
+            self.changes.append((max(at, self.changes[-1][0] if self.changes else at), state))
+
+
+def node_timeline(status: Status, events: Sequence[Event]) -> NodeTimeline | None:
+    """Return the timeline up to the status; None before anything has happened."""
+    ordered = sorted(events, key=lambda event: event.at)
+    control = {row.id for row in status.nodes if row.role == "control"}
+    tracks = _tracks(ordered, control)
+    if not tracks:
+        return None
+    begin = min(track.changes[0][0] for track in tracks.values())
+    end = max(_end(status, ordered), begin + 1.0)
+    _leave_what_is_gone(tracks, status, end)
+    share = _Share(begin, end)
+    order = sorted(tracks, key=lambda node: _order(tracks[node], node))
+    shown = order[:MOST_LANES]
+    lanes = tuple(_lane(node, tracks[node], share) for node in shown)
+    found = {span.state for lane in lanes for span in lane.spans}
+    return NodeTimeline(
+        rounds=tuple(_rounds(ordered, share)),
+        lanes=lanes,
+        more=len(order) - len(shown),
+        ticks=tuple(_ticks(share)),
+        states=tuple((state, name) for state, name in STATES.items() if state in found),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    begin: float
+    end: float
+
+    def of(self, at: float) -> float:
+        return min(1.0, max(0.0, (at - self.begin) / (self.end - self.begin)))
+
+
+def _end(status: Status, ordered: Sequence[Event]) -> float:
+    """Until when there is something to show: the end of the job, or the newest status."""
+    last = ordered[-1].at if ordered else status.at
+    if status.state not in ENDED:
+        return max(status.at, last)
+    over = [event.at for event in ordered if event.kind == "job"]
+    return max(over, default=last)
+
+
+def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
+    """Follow every worker node through the events."""
+    tracks: dict[str, _Track] = {}
+    for event in ordered:
+        node = event.node
+        if event.kind == "round" and event.data.get("phase") == "started":
+            _start(tracks, event)
+        elif event.kind == "job":
+            _finish(tracks, event.at)
+        elif not node or node in control or _is_control(event):
+            continue
+        elif event.kind in COMING:
+            track = tracks.setdefault(node, _Track())
+            if not event.data.get("failed") and track.state in ("", "gone"):
+                track.turns(event.at, "booting")
+        elif event.kind in GOING:
+            if node in tracks and not event.data.get("failed"):
+                tracks[node].turns(event.at, "gone")
+        elif _has_to_go(event) and node in tracks and tracks[node].state != "gone":
+            tracks[node].turns(event.at, "noticed")
+    return {node: track for node, track in tracks.items() if track.changes}
+
+
+def _has_to_go(event: Event) -> bool:
+    """Whether a node was told to leave soon."""
+    kind = InterruptionKind(str(event.data.get("kind", "")))
+    return event.kind in WARNING and kind.traits.drains
+
+
+def _is_control(event: Event) -> bool:
+    return "-control-" in str(event.data.get("group", ""))
+
+
+def _start(tracks: dict[str, _Track], event: Event) -> None:
+    """A round has started: its members train, all others that are there wait."""
+    members = set(_names(event.data, "members"))
+    for node in members:
+        tracks.setdefault(node, _Track())
+    for node, track in tracks.items():
+        if node in members and track.state != "noticed":
+            track.turns(event.at, "training")
+        elif node not in members and track.state == "training":
+            track.turns(event.at, "waiting")
+
+
+def _finish(tracks: Mapping[str, _Track], at: float) -> None:
+    """The job has ended: what is still there has nothing to do."""
+    for track in tracks.values():
+        if track.state not in ("", "gone"):
+            track.turns(at, "resting")
+
+
+def _names(data: Mapping[str, Any], key: str) -> Iterator[str]:
+    found = data.get(key)
+    yield from map(str, found if isinstance(found, list | tuple) else ())
+
+
+def _leave_what_is_gone(tracks: Mapping[str, _Track], status: Status, end: float) -> None:
+    """End the lanes of nodes that nobody has seen going; nodes that joined wait, not boot."""
+    now = {row.id: row.state for row in status.nodes if row.role == "worker"}
+    for node, track in tracks.items():
+        there = now.get(node, "gone")
+        if not now or track.state == "gone":
+            continue
+        if there == "gone":
+            track.turns(track.changes[-1][0] if track.state == "waiting" else end, "gone")
+        elif there == "waiting" and track.state == "booting":
+            track.turns(end, "waiting")
+
+
+def _order(track: _Track, node: str) -> tuple[int, float, str]:
+    """Those that are there first, as they came; then those that went, the last one first."""
+    if track.state == "gone":
+        return 1, -track.changes[-1][0], node
+    return 0, track.changes[0][0], node
+
+
+def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
+    spans = []
+    ends = [at for at, _ in track.changes[1:]] + [share.end]
+    for (at, state), until in zip(track.changes, ends, strict=True):
+        if state == "gone" or until <= at or share.of(at) >= 1.0:
+            continue
+        name = STATES[state]
+        told = f"{node}: {name} for {words.span(until - at)}, {words.moment(at, share.end)} to "
+        told += words.moment(until, share.end)
+        spans.append(LaneSpan(share.of(at), share.of(until), state, told))
+    there = track.state != "gone"
+    words_of = ", ".join(span.told.partition(": ")[2] for span in spans)
+    return NodeLane(words.plain(node), there, tuple(spans), f"{words_of or 'nothing'}")
+
+
+def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
+    """Yield the rounds that have started; each lasts until the next one, or the job's end."""
+    marks = [
+        event
+        for event in ordered
+        if event.kind == "job" or (event.kind == "round" and event.data.get("phase") == "started")
+    ]
+    for index, event in enumerate(marks):
+        if event.kind == "job":
+            continue
+        until = marks[index + 1].at if index + 1 < len(marks) else share.end
+        begin, end = share.of(event.at), share.of(until)
+        number = event.data.get("number", "?")
+        nodes = counted(len(list(_names(event.data, "members"))), "node")
+        reason = event.message.partition(": ")[2]
+        told = (
+            f"round {number}, {words.moment(event.at, share.end)}: {nodes}, from step "
+            f"{event.data.get('step', '?')}; {reason}"
+        )
+        if end > begin:
+            yield LaneSpan(begin, end, "round", told, str(number))
+
+
+def _ticks(share: _Share) -> Iterator[AxisTick]:
+    """Yield a few times of day, at round local times."""
+    length = share.end - share.begin
+    apart = next((nice for nice in NICE if length / nice <= 5), 86_400)
+    while length / apart > 6:
+        apart *= 2
+    offset = words.utc_offset(share.begin)
+    at = math.ceil((share.begin + offset) / apart) * apart - offset
+    while at <= share.end:
+        label = words.moment(at, share.end) if apart < 60 else words.minute(at, share.end)
+        yield AxisTick(share.of(at), label)
+        at += apart

@@ -1,0 +1,86 @@
+"""Formats times, spans and texts for a page (pure)."""
+
+import math
+import time
+import unicodedata
+from datetime import datetime
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
+"""Categories of characters that would change how the text around them is shown, or are none."""
+KEPT = frozenset("\n\t\u200d")
+
+
+def plain(text: str) -> str:
+    """Return a text of unknown origin without what is no text: control characters, marks that turn
+    the direction of writing around, halves of characters.
+    """
+    return "".join(
+        char if char in KEPT or unicodedata.category(char) not in UNPRINTABLE else "\ufffd"
+        for char in text
+    )
+
+
+def moment(at: float, now: float) -> str:
+    """Return the local time of day, with the date if that is another day than `now`'s."""
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M:%S", then)
+    return f"{then.tm_mday} {time.strftime('%b %H:%M', then)}"
+
+
+def minute(at: float, now: float) -> str:
+    """Return the local time of day to the minute, with the date if that is another day."""
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M", then)
+    return f"{then.tm_mday} {time.strftime('%b %H:%M', then)}"
+
+
+def exactly(at: float) -> str:
+    """Return the local date and time with its offset from UTC: for programs, and for hovering."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
+
+
+def ago(at: float, now: float) -> str:
+    """Return how long ago something was: "12 s ago"."""
+    seconds = now - at
+    return "just now" if seconds < 2.0 else f"{span(math.floor(seconds))} ago"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in the two units that matter: "0.59 s", "3 min 20 s", "2 h 5 min"."""
+    if seconds < 10.0:
+        return f"{seconds:.2f} s" if seconds != int(seconds) else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{whole} s"
+    for unit, name, below, its in (
+        (DAY, "d", HOUR, "h"),
+        (HOUR, "h", MINUTE, "min"),
+        (MINUTE, "min", 1.0, "s"),
+    ):
+        if whole >= unit:
+            rest = int(whole % unit // below)
+            return f"{int(whole // unit)} {name}" + (f" {rest} {its}" if rest else "")
+    raise AssertionError("a minute is longer than a second")
+
+
+def step_time(seconds: float) -> str:
+    """Return the length of a step: "256 ms", "3.2 s"."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1.0 else f"{seconds:.3g} s"
+
+
+def loss(value: float) -> str:
+    """Return a loss with four digits that count."""
+    return f"{value:#.4g}".rstrip(".")
+
+
+def ranks(given: tuple[int, ...]) -> str:
+    """Return a node's ranks, which are consecutive: "8–15"."""
+    return f"{given[0]}–{given[-1]}" if len(given) > 1 else "".join(map(str, given))
+
+
+def utc_offset(at: float) -> int:
+    """Return by how many seconds local time was ahead of UTC."""
+    return time.localtime(at).tm_gmtoff

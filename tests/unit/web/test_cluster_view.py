@@ -1,0 +1,121 @@
+"""What a person sees of a cluster, as values."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
+
+from spotelastic.model.progress import Upload
+from spotelastic.web.view import words
+from spotelastic.web.view.cluster_view import STALE, cluster_view
+
+NOW = BEGAN + 101
+
+
+def test_a_job_that_runs() -> None:
+    view = cluster_view(PUBLISHED, NOW)
+    assert (view.state, view.tone, view.has_ended) == ("running", "good", False)
+    assert [(each.name, each.value, each.note) for each in view.figures] == [
+        ("Step", "120", "250 ms a step"),
+        ("Loss", "0.9500", ""),
+        ("Nodes training", "1", "round 3 · 1 to 2 wanted"),
+        ("Goodput", "91.1%", "2 interruptions, 8 steps repeated"),
+        ("Checkpoint", "60", "1 min 5 s ago"),
+        ("Cost so far", "$0.030", "$0.25 an hour · workers 60% below on demand"),
+    ]
+    assert view.warnings == ()
+    assert [row.step for row in view.checkpoints or ()] == ["60", "40"]
+    assert (view.checkpoints or ())[0].marks == ("latest", "pinned")
+    assert (view.checkpoints or ())[0].verified == "41 s ago"
+    assert [row.node for row in view.interruptions] == ["i-1", "i-2"], "the newest first"
+    assert (view.interruptions[0].pause, view.interruptions[0].cost) == ("3.50 s", "–")
+    assert view.training == ("i-3",)
+    assert view.ranks == (0, 1)
+
+
+def test_commits_that_follow_each_other_are_one_event() -> None:
+    told = [row.message for row in cluster_view(PUBLISHED, NOW).events]
+    assert "2 steps from 40 to 60 are committed" in told
+    assert len(told) == len(PUBLISHED.events) - 1
+    few = cluster_view(PUBLISHED, NOW, most_events=3)
+    assert (len(few.events), few.earlier_events) == (3, len(PUBLISHED.events) - 3)
+
+
+def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
+    view = cluster_view(NEW, BEGAN + 5)
+    assert (view.tone, view.chart, view.timeline, view.costs) == ("busy", None, None, ())
+    assert [each.value for each in view.figures] == ["0", "0", "–"]
+
+
+def test_what_is_not_as_it_should_be_is_said() -> None:
+    late = cluster_view(PUBLISHED, STATUS.at + STALE + 70)
+    assert late.warnings == ("The newest status is 1 min 30 s old: no controller reports.",)
+    short = replace(PUBLISHED, status=replace(STATUS, short_since=BEGAN + 40))
+    assert cluster_view(short, NOW).warnings == (
+        "There have been fewer nodes than wanted for 1 min 1 s.",
+    )
+    gone = cluster_view(replace(PUBLISHED, is_gone=True), STATUS.at + 9999)
+    assert gone.warnings == ("This cluster is gone. This is what it has left.",)
+
+
+def test_a_node_that_has_notice_says_how_soon_it_goes() -> None:
+    (node, control) = STATUS.nodes
+    for left, told in ((40.5, "leaves in 40 s"), (-3.0, "may be gone any moment")):
+        leaving = replace(STATUS, nodes=(replace(node, leaves_at=NOW + left), control))
+        rows = cluster_view(replace(PUBLISHED, status=leaving), NOW).nodes
+        assert [(row.leaves, row.type) for row in rows] == [(told, "g5.xlarge"), ("", "–")]
+
+
+def test_an_upload_is_told_by_its_share_and_speed() -> None:
+    upload = replace(STATUS, upload=Upload(80, 50_000_000, 200_000_000, 12_000_000))
+    figures = cluster_view(replace(PUBLISHED, status=upload), NOW).figures
+    assert ("60", "25% of step 80 at 12 MB/s") in {(each.value, each.note) for each in figures}
+
+
+def test_of_a_job_that_has_ended_no_time_runs_on() -> None:
+    ended = replace(PUBLISHED, status=replace(STATUS, state="failed"))
+    first, later = cluster_view(ended, NOW), cluster_view(ended, NOW + 600)
+    assert first == later
+    assert first.tone == "bad"
+    assert ("Rounds", "3") in {(each.name, each.value) for each in first.figures}
+
+
+def test_checkpoints_that_were_not_listed_differ_from_none() -> None:
+    assert cluster_view(replace(PUBLISHED, checkpoints=None), NOW).checkpoints is None
+    assert cluster_view(replace(PUBLISHED, checkpoints=()), NOW).checkpoints == ()
+    retired = (msgspec.structs.replace(CHECKPOINTS[0], state="retired"), CHECKPOINTS[1])
+    rows = cluster_view(replace(PUBLISHED, checkpoints=retired), NOW).checkpoints
+    assert [row.step for row in rows or ()] == ["60"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.0, "0 s"),
+        (0.594, "0.59 s"),
+        (12.4, "12 s"),
+        (59.9, "1 min"),
+        (200.0, "3 min 20 s"),
+        (7500.0, "2 h 5 min"),
+        (3 * 86400.0, "3 d"),
+    ],
+)
+def test_spans(seconds: float, told: str) -> None:
+    assert words.span(seconds) == told
+
+
+def test_another_day_has_its_date() -> None:
+    assert words.moment(BEGAN, BEGAN + 5).count(":") == 2
+    assert " " in words.moment(BEGAN - 3 * 86400, BEGAN)
+
+
+def test_a_text_cannot_turn_the_page_around() -> None:
+    assert words.plain("a\u202eb\x00c\x1b[31md\ud800\n\te") == "a�b�c�[31md�\n\te"
+    assert words.plain("naïve 漢字 🙂 👩\u200d🚀") == "naïve 漢字 🙂 👩\u200d🚀"
+
+
+def test_a_fault_is_told_from_what_is_usual() -> None:
+    events = (happened(1, "loss", "i-1"), happened(2, "job"), happened(3, "prepare", "i-1"))
+    view = cluster_view(replace(PUBLISHED, events=events), NOW)
+    assert [row.weight for row in view.events] == ["detail", "milestone", "alert"]
