@@ -18,6 +18,7 @@ from spotelastic.cli.commands import (
     interrupt,
     lifecycle,
     replay,
+    script,
     shell,
     status,
     up,
@@ -53,6 +54,8 @@ def _root(
 
 
 app.command("init", epilog=up.INIT_EXAMPLES, context_settings=options.SINGULAR)(up.init)
+app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
+app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
 app.command(
     "up",
     epilog=up.EXAMPLES,
