@@ -17,6 +17,7 @@ from spotelastic.cli.commands import (
     dump,
     interrupt,
     lifecycle,
+    notify,
     replay,
     script,
     shell,
@@ -63,6 +64,7 @@ app.command(
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(up.up)
 app.command("doctor", epilog=doctor.EXAMPLES, context_settings=options.SINGULAR)(doctor.doctor)
+app.command("notify", epilog=notify.EXAMPLES)(notify.notify)
 app.command("ls", epilog=status.LS_EXAMPLES)(status.ls)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("logs", epilog=status.LOGS_EXAMPLES)(status.logs)

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "bb07e00e5b79358c844930542f904d70af2e85645fab2403a660113cef675411",
+    "v1.1": "4c4a5cfd75529076afe1ebfd6d93e80e268eb98710460b7619cefbe7eb83da3c",
 }
 """Of all files of each version."""
 KINDS = list(kinds())
