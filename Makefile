@@ -109,7 +109,7 @@ test-examples: linux install
 test-programs: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
 	$(VENV)/bin/pytest -m programs --durations=0 tests/programs/test_programs.py \
-	  tests/programs/test_in_place_programs.py
+	  tests/programs/test_in_place_programs.py tests/integration/test_adapted_scripts.py
 
 test-conformance: linux install
 	$(VENV)/bin/pytest -n 2 -m 'programs or not programs' tests/programs/test_conformance.py

@@ -17,7 +17,9 @@ from spotelastic.cli.commands import (
     dump,
     interrupt,
     lifecycle,
+    notify,
     replay,
+    script,
     shell,
     status,
     up,
@@ -53,6 +55,8 @@ def _root(
 
 
 app.command("init", epilog=up.INIT_EXAMPLES, context_settings=options.SINGULAR)(up.init)
+app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
+app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
 app.command(
     "up",
     epilog=up.EXAMPLES,
@@ -60,6 +64,7 @@ app.command(
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(up.up)
 app.command("doctor", epilog=doctor.EXAMPLES, context_settings=options.SINGULAR)(doctor.doctor)
+app.command("notify", epilog=notify.EXAMPLES)(notify.notify)
 app.command("ls", epilog=status.LS_EXAMPLES)(status.ls)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("logs", epilog=status.LOGS_EXAMPLES)(status.logs)

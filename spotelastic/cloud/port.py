@@ -21,6 +21,8 @@ from spotelastic.cloud.events import CloudEvent
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.model.notice import Notice
 from spotelastic.model.requests.command import Command
+from spotelastic.notifications.notification import Receiver
+from spotelastic.notifications.notifier import FindReceivers
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -173,6 +175,11 @@ class NoticeSource(Protocol):
         """
 
 
+def no_receivers(_names: Mapping[str, int]) -> Sequence[Receiver]:
+    """Of a cloud that stores no receivers."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Cloud:
     """All that a controller needs of the cloud that its cluster is in."""
@@ -182,5 +189,7 @@ class Cloud:
     commands: CommandSource
     prices: ClusterPrices
     objects: ClusterBucket
+    receivers: FindReceivers = no_receivers
+    """Returns where notifications go, by the names in the job's description."""
     calls: Callable[[], Mapping[tuple[str, str], int]] = dict
     """Returns how often this process has called the cloud, by service and outcome."""

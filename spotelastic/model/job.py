@@ -319,6 +319,8 @@ class JobSpec:
     """Throughput of a worker's root disk, of which more than 125 MiB/s are billed."""
     metrics_port: int = 0
     """The port at which nodes serve metrics, on their private address; 0: they serve none."""
+    notify: Mapping[str, int] = field(default_factory=dict)
+    """Versions, by name, of the receivers of notifications, whose URLs are secret."""
 
     @property
     def release(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from support.account import REGION, account
 from support.asked import request
+from support.permissions import role_of
 from support.remains import remains
 from support.template import KEY, resources
 
@@ -16,13 +17,20 @@ from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning.plan import plan_of
+from spotelastic.aws.provider.receivers import receivers
+from spotelastic.cloud.bucket import JOB
 from spotelastic.errors import UsageError
+from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 from spotelastic.model.job import AccountDemands
+from spotelastic.notifications.notification import Notification, SendOutcome
 
 NAME = "quokka"
 ITS = Names(NAME)
+HOOK = "json://127.0.0.1/t0ken-of-the-hook"
+TOPIC = "arn:aws:sns:us-east-1:123456789012:alerts"
 BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 ANYTHING = {
     "Version": "2012-10-17",
@@ -84,6 +92,7 @@ def demanding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demanding]:
             key=its.key,
             secrets={"WANDB_API_KEY": "s3cret-key"},
             build_secrets={"PIP_INDEX_URL": "https://u:pa55word@host/"},
+            notify={"1-json": HOOK, "2-sns": f"sns:{TOPIC}"},
         )
         yield its
 
@@ -97,6 +106,28 @@ def test_what_is_launched_has_the_tags_and_a_spot_request_only_where_there_is_on
         expected |= {"spot-instances-request"} if group == ITS.workers else set()
         assert launched.keys() - {"launch-template"} == expected, group
         assert all(mine in tags for tags in launched.values()), group
+
+
+def test_control_nodes_may_tell_the_topics_of_notifications_and_read_where_others_are(
+    demanding: Demanding,
+) -> None:
+    control = role_of(demanding.aws, NAME, "ControlRole")
+    worker = role_of(demanding.aws, NAME, "WorkerRole")
+    for topic, may in ((TOPIC, True), (f"{TOPIC}-of-others", False)):
+        told = AccessRequest("sns:Publish", (Resource(topic),), {})
+        assert permits(control.policies, told) == may
+        assert not permits(worker.policies, told)
+    place = f"arn:aws:ssm:{REGION}:123456789012:parameter{ITS.secrets}/control/notify/1-json"
+    read = AccessRequest("ssm:GetParameter", (Resource(place),), {})
+    assert permits(control.policies, read) and not permits(worker.policies, read)
+    job = BucketObjects(demanding.aws, default_bucket(demanding.aws), NAME).get(JOB) or b""
+    assert b"1-json" in job and b"t0ken" not in job and b"alerts" not in job
+    found = receivers(demanding.aws, NAME, {"1-json": 1, "2-sns": 1, "3-gone": 1})
+    assert [each.name for each in found] == ["1-json", "2-sns"]
+    trial = Notification("trial 1", "trial", "demo — trial", "text")
+    assert "NotFound" in found[1].send(trial).why
+    demanding.aws.sns(REGION).create_topic(Name="alerts")
+    assert found[1].send(trial) == SendOutcome()
 
 
 def test_all_else_has_them_too(demanding: Demanding) -> None:
@@ -114,6 +145,8 @@ def test_all_else_has_them_too(demanding: Demanding) -> None:
         "authority",
         "worker/secrets/WANDB_API_KEY",
         "worker/build/PIP_INDEX_URL",
+        "control/notify/1-json",
+        "control/notify/2-sns",
     }
     for each in its:
         assert each["KeyId"] == demanding.key, each["Name"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.local_cloud import until
 from support.patience import PATIENT
+from support.webhooks import TOKEN, webhook
 
 UP = ("up", "--local", "--min", "1", "--max", "2", "--instance-types", "m5.large")
 SCRIPT = "import time\ntime.sleep(600)\n"
@@ -79,7 +80,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
 ) -> None:
     (tmp_path / "train.py").write_text(BROKEN)
     arguments = ("--max-restarts", "0", "--report", "build/report.json", "train.py")
-    with spotelastic(tmp_path, *UP, *arguments) as process:
+    with webhook() as hook, spotelastic(tmp_path, *UP, "--notify", hook.url, *arguments) as process:
         told, complaint = process.communicate(timeout=2 * PATIENT)
     assert process.returncode == 1, complaint
     assert "ValueError: the loss is not a number" in complaint
@@ -95,6 +96,12 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     assert ">failed</span>" in page
     assert "ending the local cloud" in told
     assert not (tmp_path / "home/local.json").exists()
+    (end,) = (each for each in hook.heard if each["title"] == "train has failed")
+    assert "ValueError: the loss is not a number" in end["message"]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) > 10
+    shown = [file for file in files if TOKEN.encode() in file.read_bytes()]
+    assert not shown and TOKEN not in told + complaint
 
 
 @pytest.mark.soak

@@ -305,7 +305,7 @@ SPEC = JobSpec(
     folder="/home/me/demo",
     protocol=PROTOCOL,
 )
-WATCHED = replace(SPEC, metrics_port=9464)
+WATCHED = replace(SPEC, metrics_port=9464, notify={"1-slack": 2})
 REQUESTS: tuple[messages.Request, ...] = (
     messages.Begin(ROUND_INFO),
     messages.ClaimEpoch("demo", 10.0, True),

@@ -56,6 +56,7 @@ from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 from spotelastic.model.requests.command import Command
+from spotelastic.notifications.notification import Notification
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -112,6 +113,18 @@ class FakePublisher:
     def finish(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+@dataclass
+class FakeNotifier:
+    """Keeps what it is to send; `undelivered` is what nobody took."""
+
+    sent: list[Notification] = field(default_factory=list)
+    undelivered: tuple[str, ...] = ()
+
+    def offer(self, names: Mapping[str, int], notifications: Sequence[Notification]) -> None:
+        assert names, "there is nobody to tell"
+        self.sent.extend(notifications)
 
 
 @dataclass
@@ -173,6 +186,7 @@ class Leader:
         self.events: FakeInbox[Message] = FakeInbox()
         self.commands: FakeInbox[PendingCommand] = FakeInbox()
         self.publisher = FakePublisher()
+        self.notifier = FakeNotifier()
         self.prices = FakePrices()
         self.store = MemoryStore(unbroken)
         self.store.put(KEYS.job, encode(Job("running", self.time.clock())))
@@ -196,7 +210,12 @@ class Leader:
         reader = CloudReader(CONFIG, cloud, self.time.clock, self.time.steady)
         executor = ControllerExecutor(cloud, self.store, leadership, SPEC.run, lambda: True)
         collaborators = Collaborators(
-            executor, self.events, self.commands, self.publisher, FakePublisher()
+            executor,
+            self.events,
+            self.commands,
+            self.publisher,
+            FakePublisher(),
+            self.notifier,
         )
         self.loop = LeaderLoop(
             LeaderState.first(CONFIG, self.capacity.names, self.time.clock()),

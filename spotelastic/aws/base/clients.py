@@ -217,6 +217,14 @@ class Aws:
         client.meta.events.register("before-parameter-build.s3", expect)
         return client
 
+    def sns(self, region: str) -> Any:
+        """Return a client of the region that a topic is in."""
+        from botocore.config import Config
+
+        config = Config(connect_timeout=5.0, read_timeout=10.0, retries={"total_max_attempts": 1})
+        with calling("use sns"):
+            return self.session.client("sns", region_name=region, config=config)
+
     @cached_property
     def sqs(self) -> Any:
         return self._client("sqs")

@@ -364,9 +364,11 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
     validity = certificates.ensure(aws, its, addresses, datetime.now(UTC), spec.demands)
     given = user_secrets.put(aws, spec.cluster, request.secrets, demands=spec.demands)
     build = user_secrets.put(aws, spec.cluster, request.build_secrets, "build", spec.demands)
+    notify = user_secrets.put(aws, spec.cluster, request.notify, "notify", spec.demands)
     before = None if new else objects.job()
     born_at = spec.created_at if new else before.born_at if before else 0.0
-    spec = replace(spec, secrets=given, build_secrets=build, validity=validity, born_at=born_at)
+    stored = replace(spec, secrets=given, build_secrets=build, notify=notify)
+    spec = replace(stored, validity=validity, born_at=born_at)
     if new:
         # An earlier cluster of this name may have left its status and reports.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):

@@ -26,6 +26,7 @@ from spotelastic.aws.planning import encryption_key
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
+from spotelastic.notifications.urls import topics
 
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
@@ -56,6 +57,8 @@ class ClusterSpec:
     """Values by the name of the variable."""
     build_secrets: Mapping[str, str] = field(default_factory=dict)
     """The same, for the build of packages alone."""
+    notify: Mapping[str, str] = field(default_factory=dict)
+    """Where notifications go: URLs by names that are not secret."""
     zones: tuple[str, ...] = ()
     """Zones for workers, the best first; by default in the order of their names."""
     placement: Literal["", "cluster"] = ""
@@ -337,11 +340,14 @@ def packed(request: ClusterSpec, worker_zones: tuple[str, ...]) -> tuple[str, ..
 
 
 def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
-    """Return the data that workers may access, as the stack's parameters.
+    """Return the data that workers may access, and the topics that control nodes may tell, as the
+    stack's parameters.
 
-    A folder of the cluster's own is always included: a policy cannot have an empty resource.
+    A folder and a topic of the cluster's own name are always included: a policy cannot have an
+    empty resource.
     """
     own = f"{bucket}/{request.name}/data/"
+    own_topic = f"arn:{aws.partition}:sns:{aws.region}:{aws.account}:{names.PREFIX}{request.name}"
 
     def arns(places: Iterable[str]) -> str:
         return ",".join(sorted({f"arn:{aws.partition}:s3:::{place}" for place in places}))
@@ -358,6 +364,7 @@ def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
         "WriteObjects": objects(request.job.write),
         "DataBuckets": arns(folder.partition("/")[0] for folder in folders) or objects(()),
         "DataPrefixes": ",".join(sorted(prefixes)) or zones.NONE,
+        "Topics": ",".join((own_topic, *topics(request.notify.values()))),
     }
 
 

@@ -1,5 +1,7 @@
 """Puts together what a controller needs of AWS. The local cloud has the same API."""
 
+from functools import partial
+
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import CONTROL_TYPE, Names
 from spotelastic.aws.compute.prices import AwsPrices, PriceList
@@ -7,6 +9,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
 from spotelastic.aws.provider.calls import CallCount
 from spotelastic.aws.provider.capacity import AwsCapacity
+from spotelastic.aws.provider.receivers import receivers
 from spotelastic.cloud.port import Cloud
 from spotelastic.model.job import JobSpec
 
@@ -25,4 +28,5 @@ def connect(aws: Aws, spec: JobSpec, bucket: str, calls: CallCount | None = None
         prices=AwsPrices(aws, listed, disk_gib=spec.disk_gib, disk_mib_s=spec.disk_mib_s),
         objects=BucketObjects(aws, bucket, spec.cluster),
         calls=calls.so_far,
+        receivers=partial(receivers, aws, spec.cluster),
     )

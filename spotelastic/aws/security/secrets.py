@@ -9,8 +9,8 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.errors import UsageError
 from spotelastic.model.job import AccountDemands
 
-Use = Literal["secrets", "build"]
-"""What secrets are for: the script, or the build of packages."""
+Use = Literal["secrets", "build", "notify"]
+"""What secrets are for: the script, the build of packages, or where notifications go."""
 NO_DEMANDS = AccountDemands()
 AT_ONCE = 10
 """Parameters that one call reads."""
@@ -39,8 +39,11 @@ def parameter(cluster: str, demands: AccountDemands) -> dict[str, Any]:
 
 
 def path(cluster: str, use: Use = "secrets") -> str:
-    """Return the folder of the secrets. Workers may read what is below `worker`."""
-    return f"/spotelastic/{cluster}/worker/{use}/"
+    """Return the folder of the secrets. Workers may read what is below `worker`, and control nodes
+    what is below `control`.
+    """
+    role = "control" if use == "notify" else "worker"
+    return f"/spotelastic/{cluster}/{role}/{use}/"
 
 
 def put(
@@ -58,12 +61,14 @@ def put(
     }
 
 
-def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, ...]:
+def differing(
+    aws: Aws, cluster: str, values: Mapping[str, str], use: Use = "secrets"
+) -> tuple[str, ...]:
     """Return the names of those that `put` would store."""
     return tuple(
         name
         for name, value in sorted(values.items())
-        if (known := _known(aws, path(cluster) + name)) is None or known[0] != value
+        if (known := _known(aws, path(cluster, use) + name)) is None or known[0] != value
     )
 
 
@@ -86,12 +91,12 @@ def get(
     return found
 
 
-def known(aws: Aws, cluster: str, names: Sequence[str]) -> tuple[str, ...]:
+def known(aws: Aws, cluster: str, names: Sequence[str], use: Use = "secrets") -> tuple[str, ...]:
     """Return the values of the newest versions of these secrets, without those that are gone.
 
     One call for each, which is all that a user of `up` may make.
     """
-    found = (_known(aws, path(cluster) + name) for name in names)
+    found = (_known(aws, path(cluster, use) + name) for name in names)
     return tuple(each[0] for each in found if each is not None)
 
 

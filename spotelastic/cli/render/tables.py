@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from spotelastic.client.trial_notification import TrialResult
 from spotelastic.model.counting import counted, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
@@ -211,6 +212,15 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
     for each in clusters:
         table.add_row(each.name, each.state, str(each.nodes), str(each.step))
+    return table
+
+
+def trials_table(results: Sequence[TrialResult]) -> RenderableType:
+    """Return the table of receivers that were tried."""
+    table = table_of("receiver", "what came of it")
+    table.columns[-1].no_wrap = False
+    for each in results:
+        table.add_row(each.receiver, "delivered" if each.delivered else Text(each.why))
     return table
 
 

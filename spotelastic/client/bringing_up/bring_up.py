@@ -38,10 +38,14 @@ class PreparedUp:
         return plan.planned(self.job, self.found, known, self.changed_secrets())
 
     def changed_secrets(self) -> Collection[str]:
-        """Return the secrets that the known cluster lacks or has with another value."""
+        """Return the secrets, and the receivers of notifications, that the known cluster lacks, or
+        has with another value.
+        """
         if self.known is None:
             return ()
-        return secrets.differing(self.target.aws, self.job.name, self.job.secrets)
+        aws, job = self.target.aws, self.job
+        its = secrets.differing(aws, job.name, job.secrets)
+        return (*its, *secrets.differing(aws, job.name, job.notify, "notify"))
 
 
 def look(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRecord | None:

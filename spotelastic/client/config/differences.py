@@ -15,13 +15,16 @@ def differences(
 ) -> Iterator[str]:
     """Yield what differs between a cluster's job and the wanted one, by the names of the flags.
 
-    `secrets` are those whose values differ, which neither job holds.
+    `secrets` are those whose values differ, which neither job holds; receivers of notifications
+    among them.
     """
+    receivers = [name for name in secrets if name in wanted.notify]
+    changed = {"notify": receivers, "secret": [name for name in secrets if name not in receivers]}
     for field in config_fields(config):
         if field.stored is None:
             continue
         was, now = field.stored(known), field.stored(wanted)
-        if was == now and not (field.name == "secret" and secrets):
+        if was == now and not changed.get(field.name):
             continue
         yield f"{field.key} {_shown(was)} -> {_shown(now)}" if field.shows_values else field.key
     if known.folder not in ("", wanted.folder):  # older versions did not record it

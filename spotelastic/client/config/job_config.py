@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from spotelastic.client.config.capacity_policy import ON_DEMAND, ON_DEMAND_PATTERN
-from spotelastic.client.config.option import Effect, config_fields, option, said
+from spotelastic.client.config.option import Effect, option, read_fields
 from spotelastic.client.config.panels import PANELS
-from spotelastic.errors import UsageError
 from spotelastic.model.counting import duration
 from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
@@ -471,8 +470,16 @@ class JobConfig:
         WATCHING,
         metavar="PORT",
         least=1,
-        shown_default="none are served",
         stored=lambda job: job.metrics_port or None,
+    )
+    notify: Sequence[str] = option(
+        (),
+        "Tell of the job there, by a URL of Apprise's, sns:ARN, or a variable that has one.",
+        UP,
+        WATCHING,
+        metavar="URL|NAME",
+        stored=lambda job: set(job.notify),
+        shows_values=False,
     )
     report: str | Path | None = option(
         None,
@@ -486,12 +493,7 @@ class JobConfig:
     )
 
     def __post_init__(self) -> None:
-        for field in config_fields(type(self)):
-            given = getattr(self, field.name)
-            try:
-                object.__setattr__(self, field.name, field.read(given))
-            except ValueError as error:
-                raise UsageError(f"{field.flag} {said(given)}: {error}") from None
+        read_fields(self)
 
     @classmethod
     def load(cls, folder: str | Path = ".", **given: Any) -> Self:

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from spotelastic.errors import UsageError
+
 if TYPE_CHECKING:
     from spotelastic.model.job import JobSpec
 
@@ -264,6 +266,16 @@ _READERS: Mapping[ValueKind, Callable[[ConfigField, Any], Any]] = {
     ValueKind.PATH: _path,
     ValueKind.LIST: _list,
 }
+
+
+def read_fields(config: object) -> None:
+    """Replace each field of a new config by its value as it was read. Raises `UsageError`."""
+    for field in config_fields(type(config)):
+        given = getattr(config, field.name)
+        try:
+            object.__setattr__(config, field.name, field.read(given))
+        except ValueError as error:
+            raise UsageError(f"{field.flag} {said(given)}: {error}") from None
 
 
 def said(value: Any) -> str:

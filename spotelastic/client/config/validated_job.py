@@ -33,6 +33,7 @@ from spotelastic.model.job import (
     JobSpec,
     Settings,
 )
+from spotelastic.notifications import urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class ValidatedJob:
     requirement: Requirement
     secrets: Mapping[str, str]
     build_secrets: Mapping[str, str] = field(default_factory=dict)
+    notify: Mapping[str, str] = field(default_factory=dict)
+    """URLs of the receivers of notifications, by names that are not secret."""
 
     @property
     def name(self) -> str:
@@ -93,6 +96,7 @@ class ValidatedJob:
             archive=self.archive.data,
             secrets=self.secrets,
             build_secrets=self.build_secrets,
+            notify=self.notify,
             zones=tuple(zone.name for zone in found.ranking),
             placement="cluster" if self.config.placement else "",
             bucket=self.config.bucket or "",
@@ -118,6 +122,8 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
     check_sizes(secrets)
     env, build_secrets = variables.build_secrets(config.build_secret, env, secrets, os.environ)
     check_sizes(build_secrets, "--build-secret")
+    notify = _notify(config, {**os.environ, **env, **secrets, **build_secrets})
+    env = {name: value for name, value in env.items() if name not in config.notify}
     if config.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
     archive = code_archive.pack(folder)
@@ -150,8 +156,21 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         write=variables.folders("write", config.write),
         folder=str(folder.resolve()),
         metrics_port=config.metrics_port or 0,
+        notify=dict.fromkeys(notify, 0),
     )
-    return ValidatedJob(config, spec, archive, _requirement(config), secrets, build_secrets)
+    wanted = _requirement(config)
+    return ValidatedJob(config, spec, archive, wanted, secrets, build_secrets, notify)
+
+
+def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return where notifications go. A variable that holds a URL is none of the script's."""
+    found = urls.named(config.notify, variables)
+    check_sizes(found, "--notify")
+    if config.local and urls.topics(found.values()):
+        raise UsageError(
+            "--notify sns:…: the local cloud has no topics: give a URL, such as json://127.0.0.1"
+        )
+    return found
 
 
 def _script(config: JobConfig, folder: Path) -> Path:

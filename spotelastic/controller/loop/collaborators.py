@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import Message, PendingCommand
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Event
+from spotelastic.notifications.notification import Notification
 from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
 
@@ -56,6 +57,16 @@ class Publishes(Protocol):
     def close(self) -> None: ...
 
 
+class Notifies(Protocol):
+    """Sends notifications without being waited for, as `Notifier`."""
+
+    @property
+    def undelivered(self) -> tuple[str, ...]:
+        """What could not be delivered."""
+
+    def offer(self, names: Mapping[str, int], notifications: Sequence[Notification]) -> None: ...
+
+
 class Closes(Protocol):
     """Runs on a thread of its own until it is closed, as `Snapshots`."""
 
@@ -73,6 +84,8 @@ class Collaborators:
     """Commands from people."""
     publisher: Publishes
     snapshots: Closes
+    notifier: Notifies
+    """Outlives the leader: what it has put on record is sent by nobody else."""
 
     def close(self) -> None:
         for part in (self.events, self.commands, self.snapshots, self.publisher):
@@ -87,6 +100,7 @@ def connect(
     wake: threading.Event,
     alive: Callable[[], bool],
     shows: Callable[[PublishedFacts], None],
+    notifier: Notifies,
     draw: Draw = random.uniform,
 ) -> Collaborators:
     """Starts the collaborators of a leader. `alive` tells whether the leadership's lease is still
@@ -105,4 +119,5 @@ def connect(
             cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw
         ),
         snapshots=Snapshots(cloud.objects, spec.etcd, config.tls),
+        notifier=notifier,
     )

@@ -26,6 +26,7 @@ from spotelastic.controller.loop.requests import (
     LookAtInstances,
     LookAtJob,
     NameZones,
+    Notify,
     OfferZones,
     Perform,
     Performed,
@@ -137,6 +138,7 @@ class LeaderLoop:
             handled=events.handled,
             commands=commands.messages,
             answered=commands.handled,
+            undelivered=self._collaborators.notifier.undelivered,
         )
 
     def _answer(self, request: Request) -> Result:
@@ -167,6 +169,9 @@ class LeaderLoop:
                 publisher = self._collaborators.publisher
                 publisher.offer(account)
                 return Published(publisher.entries)
+            case Notify(receivers, notifications):
+                self._collaborators.notifier.offer(receivers, notifications)
+                return Done()
             case LogLine(line, failure):
                 (self._complain if failure else logger.info)(line)
                 return Done()

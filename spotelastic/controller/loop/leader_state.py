@@ -41,6 +41,8 @@ from spotelastic.controller.model.observation import (
 from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import newest_committed
+from spotelastic.model.validity import Validity
+from spotelastic.notifications.due import NotificationFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,25 @@ class LeaderState:
             asked_at=self.view.job.asked_at,
         )
 
-    def account(self, records: Records) -> Account:
+    def notification_facts(self, records: Records, now: float) -> NotificationFacts:
+        """Return what notifications are made of."""
+        job, round_ = self.view.job, records.round
+        money = usage.money(self.view.bill.values(), now)
+        return NotificationFacts(
+            cluster=job.spec.cluster if job.spec is not None else "",
+            job=records.job,
+            round=round_,
+            trained=round_ is not None and round_.phase == "started",
+            nodes=len(records.nodes),
+            least=job.settings.min_nodes,
+            short_since=self.short_since,
+            spent=money.spent,
+            per_hour=money.per_hour,
+            capacity=job.policy.capacity,
+            validity=job.spec.validity if job.spec is not None else Validity(),
+        )
+
+    def account(self, records: Records, undelivered: tuple[str, ...] = ()) -> Account:
         """Return what is published of this moment."""
         view = self.view
         return Account(
@@ -253,6 +273,6 @@ class LeaderState:
             view.prices_of,
             dict(self.fates),
             self.short_since,
-            tuple(line for group in view.groups.values() for line in group.held),
+            (*(line for group in view.groups.values() for line in group.held), *undelivered),
             view.job.spec,
         )

@@ -15,6 +15,7 @@ from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Action, Message, PendingCommand
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
+from spotelastic.notifications.notification import Notification
 
 AnyAction = Action | housekeeping.Action
 
@@ -90,6 +91,14 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class Notify:
+    """Send these notifications, which are on record, to the receivers of these names."""
+
+    receivers: Mapping[str, int]
+    notifications: tuple[Notification, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """Log a line; a `failure` that lasts is not logged every time."""
 
@@ -107,6 +116,7 @@ Request = (
     | PriceNodes
     | Perform
     | Publish
+    | Notify
     | LogLine
 )
 
@@ -228,6 +238,8 @@ class Inputs:
     commands: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were answered before."""
+    undelivered: tuple[str, ...] = ()
+    """Notifications that no receiver has taken yet: one line each."""
 
 
 @dataclass(frozen=True, slots=True)

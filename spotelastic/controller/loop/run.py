@@ -14,7 +14,7 @@ from spotelastic.cloud.port import Cloud
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop.cloud_reader import CloudReader
-from spotelastic.controller.loop.collaborators import connect
+from spotelastic.controller.loop.collaborators import Notifies, connect
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.model.config import ControllerConfig
@@ -24,6 +24,7 @@ from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.controller import ControllerFacts
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.metrics.server import MetricsServer
+from spotelastic.notifications.notifier import Notifier
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
@@ -38,6 +39,8 @@ HELPERS = ("session", "watch", "inbox", "publisher", "snapshots")
 """Beginnings of the names of threads that a controller cannot do without: it would lead, and hear
 of nothing, or tell nothing.
 """
+SENT_WITHIN = 4.0
+"""Seconds that a controller which ends gives to notifications: of the end of its job, above all."""
 RETRY = 0.5
 """Seconds until the next try to reach etcd."""
 
@@ -58,6 +61,7 @@ class Controller:
         self._mirror = Mirror(self._keys, self._wake.set)
         self._over = threading.Event()
         """Set when a term must end."""
+        self._notifier = Notifier(self._cloud.receivers, changed=self._wake.set)
         self._published: PublishedFacts | None = None
         """What was published last; None while this controller does not lead."""
 
@@ -99,6 +103,7 @@ class Controller:
             watch.close()
             session.close()
             self._store.close()
+            self._notifier.finish(SENT_WITHIN)
 
     def _open_session(self) -> Session | None:
         """Waits until etcd answers; returns None if stopped before."""
@@ -146,6 +151,7 @@ class Controller:
             self._wake,
             lambda: session.holds,
             self._shown,
+            self._notifier,
         )
         try:
             loop.lead(self._over)
@@ -172,13 +178,16 @@ def lead_with(
     wake: threading.Event,
     alive: Callable[[], bool],
     shows: Callable[[PublishedFacts], None] = lambda _facts: None,
+    notifier: Notifies | None = None,
 ) -> LeaderLoop:
     """Returns the loop of a leader in this cloud. `alive` tells whether
     the leadership's lease is still held; `shows` is given what is published.
     """
     state = LeaderState.first(config, cloud.provider.names, unbroken())
     reader = CloudReader(config, cloud)
-    collaborators = connect(config, cloud, store, leadership, wake, alive, shows)
+    collaborators = connect(
+        config, cloud, store, leadership, wake, alive, shows, notifier or Notifier(cloud.receivers)
+    )
     return LeaderLoop(state, mirror, reader, collaborators, wake, config.pace)
 
 

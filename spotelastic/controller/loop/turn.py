@@ -27,6 +27,7 @@ from spotelastic.controller.loop.requests import (
     LookAtJob,
     NameZones,
     NodePrices,
+    Notify,
     OfferZones,
     Perform,
     Performed,
@@ -50,6 +51,7 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.notifications.due import TOLD, due, record, told_before
 
 T = TypeVar("T")
 Steps = Generator[Request, StepAnswer, T]
@@ -297,11 +299,32 @@ class Turn:
 
     def _publish(self, records: Records) -> Steps[None]:
         """Publish what is known, and put new interruptions of the report on record."""
-        result = yield from self._ask(Publish(self.state.account(records)))
+        account_now = self.state.account(records, self._inputs.undelivered)
+        result = yield from self._ask(Publish(account_now))
         if isinstance(result, Published):
             known = records.told | self.state.told
             new = [event for event in result.entries if account(event) not in known]
             yield from self._perform([Tell(event) for event in new])
+        yield from self._notify(records)
+
+    def _notify(self, records: Records) -> Steps[None]:
+        """Put on record what is due to be told, and have it sent.
+
+        Must never happen: that something is sent which is not on record, since the next leader
+        would send it again.
+        """
+        spec, now = self.state.view.job.spec, self._inputs.now
+        if spec is None or not spec.notify:
+            return
+        before = told_before(records.events) | {
+            id: now for kind, _, id in self.state.told if kind == TOLD
+        }
+        facts = self.state.notification_facts(records, now)
+        new = [(Tell(record(each, now)), each) for each in due(facts, before, now)]
+        done = yield from self._perform([tell for tell, _ in new])
+        recorded = tuple(each for tell, each in new if tell in done)
+        if recorded:
+            yield from self._ask(Notify(spec.notify, recorded))
 
     def _schedule_look(
         self, done: Iterable[object], failed: Sequence[object], idle: Callable[[], bool]

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from support.fake_aws import fake_aws
 
@@ -128,6 +129,9 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
             {"replace_slow": True, "min": 4},
             "--replace-slow: the job never has a node to spare with --min 4",
         ),
+        ({"notify": ("json://h", "sns:arn:aws:sns:eu-west-1:123456789012:a")}, "has no topics"),
+        ({"notify": ("nothing://s3cret",)}, "the first --notify, a nothing:// URL, is none that"),
+        ({"notify": ("HOOK_THAT_IS_NOT",)}, "--notify HOOK_THAT_IS_NOT: there is no such variable"),
         ({"metrics_port": 65536}, "--metrics-port 65536: the last port is 65535"),
         ({"metrics_port": 2380}, "--metrics-port 2380: etcd of the control nodes has that port"),
         ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
@@ -350,3 +354,23 @@ def test_a_cluster_keeps_the_lease_that_its_nodes_hold(folder: Path) -> None:
         assert (again.lease, again.seen_within) == (2.0, 0.3)
     with pytest.raises(UsageError, match=r"^--lease 8: train was made with a lease of 2 s: take"):
         check(request(local=False, lease=8), folder).beside(its)
+
+
+def test_urls_of_receivers_stand_nowhere_in_the_job(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a variable of the script that holds one."""
+    (folder / "vars").write_text("HOOK=json://127.0.0.1/t0ken\nEPOCHS=3\n")
+    job = check(request(notify=("HOOK", "ntfy://t0pic-of-mine"), env_file=folder / "vars"), folder)
+    assert job.notify == {"1-json": "json://127.0.0.1/t0ken", "2-ntfy": "ntfy://t0pic-of-mine"}
+    assert job.spec.notify == {"1-json": 0, "2-ntfy": 0}
+    assert job.spec.env == {"EPOCHS": "3"}
+    stored = repr(job.spec) + msgspec.json.encode(job.spec).decode()
+    assert "t0ken" not in stored and "t0pic" not in stored
+
+
+def test_a_url_that_has_changed_is_named_without_its_value(folder: Path) -> None:
+    known = check(request(notify=("json://127.0.0.1",)), folder).spec
+    assert list(differences(known, known, ("1-json",))) == ["notify"]
+    assert list(differences(known, known)) == []
+    assert list(differences(replace(known, notify={}), known)) == ["notify"]

@@ -166,6 +166,7 @@ OTHER: dict[str, Any] = {
     "keep_failed": True,
     "replace_slow": True,
     "metrics_port": 9464,
+    "notify": ["json://127.0.0.1"],
 }
 """Another value for each field that an `up` changes."""
 NAMED_AS = {"env_file": "env"}

@@ -58,7 +58,7 @@ def typed(line: str) -> Iterator[tuple[str, list[str]]]:
     line = line.partition(" #")[0]
     line = line.replace("python -m spotelastic.run", "spotelastic run")
     for found in re.finditer(
-        r"(?:^|(?<!import)(?<!from)[ (])spotelastic ([a-z]+)( [a-z]+)?((?: .*)?)$", line
+        r"(?:^|(?<!import)(?<!from)[ (])spotelastic ([a-z]+(?:-[a-z]+)*)( [a-z]+)?((?: .*)?)$", line
     ):
         name, below, rest = found[1], found[2] or "", found[3]
         if name != "ckpt":

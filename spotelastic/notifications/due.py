@@ -1,0 +1,197 @@
+"""Decides which notifications are due (pure).
+
+`true_now` says what there is to tell of a job. `due` leaves out what was told before. What is told
+is on record in etcd, as an event, before it is sent: so no controller tells again what another one
+has told. Must never happen: that two controllers send one notification, or that a job which starts
+again and again floods somebody. Rather is one lost: with the controller that dies between the
+record and the sending.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from spotelastic.model.job import ENDED, Capacity, Job
+from spotelastic.model.progress import Event
+from spotelastic.model.round import Round
+from spotelastic.model.validity import Validity
+from spotelastic.notifications.notification import Notification, shortened
+from spotelastic.redaction import without_known_formats
+
+TOLD = "notify"
+"""Kind of the events by which what was told is on record."""
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationPolicy:
+    """When something is worth a notification."""
+
+    short_for: float = 900.0
+    """Seconds with fewer nodes than --min."""
+    budget: float = 0.8
+    """Share of --max-cost."""
+    near: float = HOUR
+    """Seconds before the deadline; or a tenth of the time that the job was given, if less."""
+    nearest: float = 300.0
+    """Seconds before the deadline, at the least."""
+    again: float = HOUR
+    """Seconds until the next shortage is told."""
+    per_hour: int = 20
+    """Most notifications in an hour. The end of a job is always told."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationFacts:
+    """What notifications are made of."""
+
+    cluster: str
+    job: Job | None = None
+    round: Round | None = None
+    trained: bool = False
+    """Whether training has begun in this life of the job."""
+    nodes: int = 0
+    least: int = 0
+    short_since: float | None = None
+    spent: float = 0.0
+    """US dollars that the cluster has cost so far."""
+    per_hour: float = 0.0
+    capacity: Capacity = Capacity()
+    validity: Validity = Validity()
+
+
+def due(
+    facts: NotificationFacts,
+    told: Mapping[str, float],
+    now: float,
+    policy: NotificationPolicy = NotificationPolicy(),
+) -> tuple[Notification, ...]:
+    """Return what is to be told now. `told` has when each notification was told, by its id."""
+    recent = sum(now - at < HOUR for at in told.values())
+    found: list[Notification] = []
+    for each in true_now(facts, now, policy):
+        if each.id in told:
+            continue
+        if each.kind == "short" and any(_is_recent(id, at, now, policy) for id, at in told.items()):
+            continue
+        if each.kind == "ended" or recent + len(found) < policy.per_hour:
+            found.append(each)
+    return tuple(found)
+
+
+def told_before(events: Iterable[Event]) -> dict[str, float]:
+    """Return when each notification was told, by its id, as it is on record."""
+    return {str(e.data.get("id", "")): e.at for e in events if e.kind == TOLD}
+
+
+def record(notification: Notification, now: float) -> Event:
+    """Return the event that puts on record that a notification is told."""
+    line = f"told to --notify: {notification.title}"
+    return Event(now, TOLD, line, data={"id": notification.id})
+
+
+def _is_recent(id: str, at: float, now: float, policy: NotificationPolicy) -> bool:
+    return id.startswith("short ") and now - at < policy.again
+
+
+def true_now(
+    facts: NotificationFacts, now: float, policy: NotificationPolicy
+) -> Iterator[Notification]:
+    """Yield what there is to tell, whether it was told before or not."""
+    job = facts.job
+    if job is not None and job.state in ENDED:
+        yield _ended(facts, job)
+        return
+    if facts.trained and facts.round is not None:
+        yield _begun(facts, facts.round, "" if job is None else f"{job.at:.0f}")
+    if facts.short_since is not None and now - facts.short_since >= policy.short_for:
+        yield _short(facts, facts.short_since, now)
+    limit = facts.capacity.max_cost
+    if limit is not None and facts.spent >= policy.budget * limit:
+        yield _budget(facts, limit)
+    deadline = facts.capacity.deadline
+    if deadline is not None and now >= deadline - _near(facts.capacity.within, policy):
+        yield _deadline(facts, deadline, now)
+    if warning := facts.validity.warning(facts.cluster, now):
+        expires = min(at for at in (facts.validity.certificates, facts.validity.authority) if at)
+        id, title = f"certificates {expires:.0f}", f"{facts.cluster}: certificates expire soon"
+        yield Notification(id, "certificates", title, f"{warning[:1].upper()}{warning[1:]}.", True)
+
+
+def _near(within: float | None, policy: NotificationPolicy) -> float:
+    return policy.near if within is None else max(policy.nearest, min(policy.near, within / 10))
+
+
+def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
+    step = round_.resume.step
+    where = f"at step {step}" if step else "from the start"
+    text = (
+        f"The job of {facts.cluster} trains {where}, with {round_.world_size} workers on "
+        f"{len(round_.members)} nodes.\n\nSee it: spotelastic status {facts.cluster}"
+    )
+    return Notification(f"begun {life}", "begun", f"{facts.cluster} has begun to train", text)
+
+
+def _ended(facts: NotificationFacts, job: Job) -> Notification:
+    cluster = facts.cluster
+    title = f"{cluster} has {job.state}" if job.state != "stopped" else f"{cluster} was stopped"
+    lines = [f"The job of {cluster} has ended: {job.state}, at step {job.final_step}."]
+    failure = job.failure
+    if job.reason:
+        lines.append(job.reason)
+    if failure is not None:
+        lines.append(f"First failure: rank {failure.rank} on {failure.node}.")
+        lines.append(shortened(failure.traceback or failure.message, 1200))
+    lines.append(f"\n{_after(cluster, job)}")
+    bad = job.state in ("failed", "timed out")
+    text = without_known_formats("\n".join(lines))
+    return Notification(f"ended {job.at:.0f}", "ended", title, shortened(text), bad)
+
+
+def _after(cluster: str, job: Job) -> str:
+    again = (
+        f"`spotelastic restart {cluster}`, or `spotelastic up` with the same name, goes on from "
+        "the last checkpoint."
+    )
+    if job.state == "succeeded":
+        return f"See what it took: spotelastic report {cluster}"
+    if job.state == "failed":
+        return f"Read on: spotelastic logs {cluster}. When the script is mended, {again}"
+    return again
+
+
+def _short(facts: NotificationFacts, since: float, now: float) -> Notification:
+    text = (
+        f"For {_hours((now - since) / HOUR)} {facts.cluster} has had {facts.nodes} of the "
+        f"{facts.least} nodes that it needs.\n\n"
+        f"Why no node comes: spotelastic events {facts.cluster}. Other --instance-types, "
+        "--zones spread, a smaller --min or --on-demand fallback let it go on."
+    )
+    title = f"{facts.cluster} waits for nodes"
+    return Notification(f"short {since:.0f}", "short", title, text, True)
+
+
+def _budget(facts: NotificationFacts, limit: float) -> Notification:
+    left = max(0.0, limit - facts.spent)
+    lasts = f", which lasts {_hours(left / facts.per_hour)}" if facts.per_hour > 0 else ""
+    text = (
+        f"{facts.cluster} has cost ${facts.spent:.2f} of the ${limit:.2f} of --max-cost, at "
+        f"${facts.per_hour:.2f} an hour now. ${left:.2f} are left{lasts}. Before it is used up "
+        "the job saves and is stopped.\n\n"
+        "To let it go on: spotelastic up with a larger --max-cost."
+    )
+    title = f"{facts.cluster} has used {facts.spent / limit:.0%} of its budget"
+    return Notification(f"budget {limit:g}", "budget", title, text, True)
+
+
+def _deadline(facts: NotificationFacts, deadline: float, now: float) -> Notification:
+    left = _hours(max(0.0, deadline - now) / HOUR)
+    text = (
+        f"The job of {facts.cluster} saves and is stopped in {left}, finished or not.\n\n"
+        "To let it go on: spotelastic up with another --deadline."
+    )
+    title = f"{facts.cluster} reaches its deadline in {left}"
+    return Notification(f"deadline {deadline:.0f}", "deadline", title, text, True)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 2 else f"{hours * 60:.0f} minutes"

@@ -1,0 +1,175 @@
+"""What is told to people, when, and how often."""
+
+from dataclasses import replace
+
+import pytest
+
+from spotelastic.model.job import Capacity, Failure, Job
+from spotelastic.model.progress import Event
+from spotelastic.model.round import Member, Round
+from spotelastic.model.validity import Validity
+from spotelastic.notifications.due import (
+    HOUR,
+    NotificationFacts,
+    NotificationPolicy,
+    due,
+    record,
+    told_before,
+)
+from spotelastic.notifications.notification import LONGEST, Notification
+
+NOW = 1_000_000.0
+ROUND = Round(1, "r", "started", (Member("i-a", "1", 0, "10.0.0.1", "a", 2),), "start", "")
+IDLE = NotificationFacts("demo", nodes=2, least=2)
+TRAINS = replace(IDLE, round=ROUND, trained=True)
+TRACEBACK = "Traceback (most recent call last):\n" + "  in a frame\n" * 400 + "ValueError: no data"
+FAILURE = Failure("f", "i-a", "r", 3, 1, NOW, 1, "ValueError: no data", TRACEBACK)
+
+
+def told(facts: NotificationFacts, before: dict[str, float] | None = None) -> list[Notification]:
+    return list(due(facts, before or {}, NOW))
+
+
+def kinds(facts: NotificationFacts, before: dict[str, float] | None = None) -> list[str]:
+    return [each.kind for each in told(facts, before)]
+
+
+def ended(state: str, **more: object) -> NotificationFacts:
+    return replace(TRAINS, job=Job(state, NOW, **more))  # type: ignore[arg-type]
+
+
+def test_a_cluster_that_boots_has_nothing_to_tell() -> None:
+    assert kinds(IDLE) == []
+
+
+def test_a_job_that_trains_has_begun_once_in_each_of_its_lives() -> None:
+    (begun,) = told(TRAINS)
+    assert begun.kind == "begun" and "2 workers" in begun.text
+    assert kinds(TRAINS, {begun.id: NOW - 50}) == []
+    again = replace(TRAINS, job=Job("pending", NOW - 10))
+    (restarted,) = told(again, {begun.id: NOW - 50})
+    assert restarted.id != begun.id
+    assert kinds(again, {restarted.id: NOW, begun.id: NOW}) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "title", "todo"),
+    [
+        ("succeeded", "demo has succeeded", "spotelastic report demo"),
+        ("failed", "demo has failed", "spotelastic logs demo"),
+        ("timed out", "demo has timed out", "spotelastic restart demo"),
+        ("stopped", "demo was stopped", "spotelastic restart demo"),
+    ],
+)
+def test_an_end_is_told_with_what_to_do(state: str, title: str, todo: str) -> None:
+    (found,) = told(ended(state, final_step=200, reason="why"))
+    assert (found.kind, found.title) == ("ended", title)
+    assert "at step 200" in found.text and "why" in found.text and todo in found.text
+
+
+def test_a_failure_has_the_end_of_the_first_traceback_and_fits() -> None:
+    (found,) = told(ended("failed", failure=FAILURE))
+    assert "rank 3 on i-a" in found.text
+    assert "ValueError: no data" in found.text
+    assert "spotelastic logs demo" in found.text, "what to do is not cut off"
+    assert len(found.text) <= LONGEST
+
+
+def test_keys_of_well_known_services_are_not_passed_on() -> None:
+    key = "hf_" + "a" * 30
+    (found,) = told(ended("failed", failure=replace(FAILURE, traceback=f"401 with {key}")))
+    assert key not in found.text and "401 with ***" in found.text
+
+
+def test_nothing_else_is_told_of_a_job_that_has_ended() -> None:
+    facts = replace(
+        ended("failed"), short_since=0.0, spent=9.0, capacity=Capacity(max_cost=9.0, deadline=NOW)
+    )
+    assert kinds(facts) == ["ended"]
+
+
+# -- nodes, money and time -----------------------------------------------------------------------
+
+
+def test_a_shortage_is_told_when_it_lasts() -> None:
+    assert kinds(replace(IDLE, short_since=NOW - 899)) == []
+    (found,) = told(replace(IDLE, nodes=1, short_since=NOW - 900))
+    assert found.kind == "short" and "1 of the 2 nodes" in found.text
+    assert "15 minutes" in found.text and "spotelastic events demo" in found.text
+
+
+def test_a_shortage_that_comes_again_is_told_once_an_hour() -> None:
+    first = told(replace(IDLE, short_since=NOW - 5000))[0].id
+    again = replace(IDLE, short_since=NOW - 1000)
+    assert kinds(again, {first: NOW - HOUR + 1}) == []
+    assert kinds(again, {first: NOW - HOUR}) == ["short"]
+
+
+def test_the_budget_is_told_at_its_share_and_again_for_another_limit() -> None:
+    capacity = Capacity(max_cost=10.0)
+    facts = replace(IDLE, spent=7.99, per_hour=1.0, capacity=capacity)
+    assert kinds(facts) == []
+    (found,) = told(replace(facts, spent=8.0))
+    assert found.kind == "budget" and "80%" in found.title
+    assert "$8.00 of the $10.00" in found.text and "2.0 hours" in found.text
+    more = replace(facts, spent=19.0, capacity=Capacity(max_cost=20.0))
+    assert kinds(more, {found.id: NOW}) == ["budget"]
+
+
+def test_a_limit_without_a_price_is_told_without_dividing_by_it() -> None:
+    (found,) = told(replace(IDLE, spent=10.0, capacity=Capacity(max_cost=10.0)))
+    assert "$0.00 are left. " in found.text
+
+
+@pytest.mark.parametrize(
+    ("within", "before"), [(None, HOUR), (100 * HOUR, HOUR), (5 * HOUR, HOUR / 2), (600.0, 300.0)]
+)
+def test_a_deadline_is_near_by_what_the_job_was_given(within: float | None, before: float) -> None:
+    capacity = Capacity(deadline=NOW + before, within=within)
+    assert kinds(replace(IDLE, capacity=capacity)) == ["deadline"]
+    assert kinds(replace(IDLE, capacity=replace(capacity, deadline=NOW + before + 1))) == []
+
+
+def test_certificates_are_told_with_what_renews_them() -> None:
+    day = 24 * HOUR
+    facts = replace(IDLE, validity=Validity(NOW + 10 * day, NOW + 5000 * day))
+    (found,) = told(facts)
+    assert found.kind == "certificates" and "`spotelastic up` again" in found.text
+    assert kinds(replace(IDLE, validity=Validity(NOW + 100 * day, NOW + 5000 * day))) == []
+
+
+# -- how often -----------------------------------------------------------------------------------
+
+
+def test_nobody_is_flooded_but_the_end_is_told() -> None:
+    before = {f"begun {number}": NOW - number for number in range(NotificationPolicy().per_hour)}
+    assert kinds(replace(TRAINS, job=Job("pending", NOW)), before) == []
+    assert kinds(ended("failed"), before) == ["ended"]
+    later = {id: at - HOUR for id, at in before.items()}
+    assert kinds(replace(TRAINS, job=Job("pending", NOW)), later) == ["begun"]
+
+
+def test_what_is_on_record_is_not_told_again() -> None:
+    facts = replace(TRAINS, short_since=NOW - 5000, spent=9.0, capacity=Capacity(max_cost=10.0))
+    first = told(facts)
+    assert len(first) == 3
+    events = [Event(NOW, "round", "", data={"id": "x"}), *(record(each, NOW) for each in first)]
+    assert told(facts, told_before(events)) == []
+
+
+def test_every_text_says_what_to_do_and_fits() -> None:
+    facts = replace(
+        TRAINS,
+        short_since=0.0,
+        spent=9.0,
+        per_hour=1.0,
+        capacity=Capacity(max_cost=10.0, deadline=NOW + 60),
+        validity=Validity(NOW, NOW),
+    )
+    found = [*told(facts), *told(ended("failed", failure=FAILURE))]
+    assert {each.kind for each in found} == {
+        *("begun", "short", "budget", "deadline", "certificates", "ended")
+    }
+    for each in found:
+        assert "spotelastic " in each.text and each.title.startswith("demo")
+        assert len(each.text) <= LONGEST and "\n" not in each.title
