@@ -54,7 +54,7 @@ def _root(
         context.default_map = {"up": options.as_typed(configured)}
 
 
-app.command("init", epilog=up.INIT_EXAMPLES, context_settings=options.SINGULAR)(up.init)
+app.command("init", epilog=script.INIT_EXAMPLES, context_settings=options.SINGULAR)(script.init)
 app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
 app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
 app.command(

@@ -15,7 +15,7 @@ from spotelastic.model.job import JobSpec
 class ConfirmationRequest:
     """Something that is done only if it is meant."""
 
-    about: Literal["price", "other job", "other checkpoints", "data"]
+    about: Literal["price", "other job", "other checkpoints", "data", "file"]
     what: str
     """What there is, or what would be done: a sentence without its full stop."""
     question: str

@@ -1,4 +1,4 @@
-"""Defines the commands that write into a user's folder: `adapt` and `new-script`."""
+"""Defines the commands that write into a user's folder: `init`, `new-script` and `adapt`."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,18 @@ from typing import Annotated
 import typer
 
 from spotelastic import validation
+from spotelastic.cli.options import up as options
+from spotelastic.client.config.config_file import FILE
+from spotelastic.client.config.job_config import SCRIPT, JobConfig
+from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
 
+INIT_EXAMPLES = """[bold]Examples[/]
+
+spotelastic init
+
+spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g5.24xlarge
+"""
 NEW_EXAMPLES = """[bold]Examples[/]
 
 spotelastic new-script
@@ -25,8 +35,49 @@ spotelastic adapt train.py --workers 8 --write
 """
 
 
+def init(
+    script: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The script that `up` will train.",
+            show_default="train.py, or the only one here that trains",
+        ),
+    ] = None,
+    minimum: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Fewest nodes.")] = 2,
+    maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Most nodes.")] = 8,
+    types: options.InstanceTypes = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Replace a spotelastic.toml that is here.")
+    ] = False,
+) -> None:
+    """Write a spotelastic.toml, so that `spotelastic up` needs no arguments here.
+
+    The script and the folder are read, so that its comments name what they need: arguments,
+    packages, variables, data.
+    """
+    from spotelastic.cli.render.confirmation import asking
+    from spotelastic.client.init import folder_facts, write
+    from spotelastic.client.init.settings_text import SettingsWanted
+
+    if maximum < minimum:
+        raise UsageError(f"--max {maximum}: is less than --min {minimum}")
+    if script is not None and script != Path(SCRIPT) and not script.is_file():
+        raise UsageError(f"there is no script {script}")
+    named = JobConfig(instance_types=types or ()).instance_types
+    its = script or folder_facts.find_script(Path(), SCRIPT)
+    facts = folder_facts.read_script(Path(), its)
+    wanted = SettingsWanted(its.as_posix(), minimum, maximum, named)
+    write.write_settings(Path(), wanted, facts, asking(yes=yes))
+    lacking = "" if its.is_file() else f"write {its}, "
+    typer.echo(f"{FILE} is written: check it, {lacking}then run `spotelastic up`")
+    if not its.is_file():
+        note(f"`spotelastic new-script {its}` writes one to begin with")
+    elif facts.trains and not facts.is_elastic:
+        note(f"{its} has no Checkpointer: `spotelastic adapt {its}` puts one in")
+
+
 def new_script(
-    script: Annotated[Path, typer.Argument(help="The script to write.")] = Path("train.py"),
+    script: Annotated[Path, typer.Argument(help="The script to write.")] = Path(SCRIPT),
 ) -> None:
     """Write a small script that trains, to begin with."""
     from spotelastic.client.adapt.new_script import write_new

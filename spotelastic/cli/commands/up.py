@@ -1,23 +1,19 @@
-"""Defines the commands `up` and `init`.
+"""Defines the command `up`.
 
 The options of `up` are the fields of `JobConfig`. bring_up.py carries it out.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
-from spotelastic.client.config.config_file import FILE, template
-from spotelastic.client.config.job_config import SCRIPT, JobConfig
-from spotelastic.client.config.schema import line
-from spotelastic.errors import UsageError
+from spotelastic.client.config.job_config import JobConfig
 from spotelastic.wrapping import note
 
-INIT_EXAMPLES = """[bold]Examples[/]
+EXAMPLES = """[bold]Examples[/]
 
 spotelastic init
 
@@ -68,32 +64,6 @@ def up(context: typer.Context, **given: Any) -> None:
 
 # typer reads the options from the signature, and `JobConfig` has one field for each.
 up.__signature__ = options.signature()  # type: ignore[attr-defined]
-
-
-def init(
-    script: Annotated[Path, typer.Argument(help="The script that `up` will train.")] = Path(SCRIPT),
-    minimum: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Fewest nodes.")] = 2,
-    maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Most nodes.")] = 8,
-    types: options.InstanceTypes = None,
-) -> None:
-    """Write a spotelastic.toml, so that `spotelastic up` needs no arguments here."""
-    if maximum < minimum:
-        raise UsageError(f"--max {maximum}: is less than --min {minimum}")
-    if script != Path(SCRIPT) and not script.is_file():
-        raise UsageError(f"there is no script {script}")
-    named = JobConfig(instance_types=types or ()).instance_types
-    try:
-        text = template(script.as_posix(), minimum, maximum, named, line(Path.cwd()))
-        with Path(FILE).open("x") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{FILE} already exists: edit it, or remove it first") from None
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {FILE} here: {error.strerror}; change to a folder that you own"
-        ) from None
-    lacking = "" if script.is_file() else f"write {script}, "
-    typer.echo(f"{FILE} is written: check it, {lacking}then run `spotelastic up`")
 
 
 def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]:

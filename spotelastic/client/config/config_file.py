@@ -8,7 +8,7 @@ wins over its variable, and the variable over the file.
 import difflib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,50 +59,6 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name} is not TOML: {error}") from None
-
-
-def template(script: str, minimum: int, maximum: int, types: Sequence[str], schema: str) -> str:
-    """Return the file that `init` writes. `schema` is the line that names its JSON schema."""
-    listed = ", ".join(json.dumps(name) for name in types or ("g5.xlarge",))
-    unsaid = "" if types else "# "
-    return f"""\
-{schema}
-# Settings of `spotelastic up` in this folder. Each key is one of its flags; a flag on the command
-# line wins. See `spotelastic up --help`.
-script = {json.dumps(script)}
-# args = ["--epochs", "3"]
-# Use a cloud emulated on this machine, in place of AWS:
-# local = true
-
-min = {minimum}
-max = {maximum}
-# If not set: the cheapest GPU types in the account's quota, or the cheapest that also have what
-# is given by gpus = 8 and gpu-memory = "40GB".
-{unsaid}instance-types = [{listed}]
-
-# Packages come from uv.lock, requirements.txt or environment.yml in this folder; or "none".
-# environment = "requirements.txt"
-# setup = "python -m nltk.downloader punkt"
-# env = ["EPOCHS=3"]
-# secret = ["WANDB_API_KEY"]
-# read = ["s3://bucket/data"]
-
-# Intervals of snapshots in memory and of checkpoints in S3, in steps or as a time. By default they
-# are computed from what saving costs and how often nodes are lost.
-# snapshot-every = 20
-# checkpoint-every = "10m"
-# keep-last = 3
-
-# Put all worker nodes into one placement group, in one zone.
-# placement = "cluster"
-
-# Use an existing VPC, with one subnet per zone.
-# vpc = "vpc-0a1b2c3d"
-# subnets = ["subnet-0a", "subnet-0b", "subnet-0c"]
-
-# How long the cluster stays after its job if it is left up.
-# linger = "10m"
-"""
 
 
 def _checked(read: Callable[[Any], Any], where: str, value: Any) -> Any:
