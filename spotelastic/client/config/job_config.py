@@ -99,11 +99,7 @@ class JobConfig:
         None, "Continue an earlier run in a new cluster.", CLUSTER, JOB, metavar="RUN"
     )
     fresh: bool = option(
-        False,
-        "Begin at step 0. Earlier checkpoints stay stored but are no longer used.",
-        COMMAND,
-        JOB,
-        in_file=False,
+        False, "Begin at step 0; earlier checkpoints are left alone.", COMMAND, JOB, in_file=False
     )
     plan: bool = option(
         False,
@@ -430,21 +426,13 @@ class JobConfig:
         stored=lambda job: job.settings.replace_slow,
     )
     drill: bool = option(
-        False,
-        "Interrupt nodes during training, to show recovery. Needs --local.",
-        COMMAND,
-        JOB,
-        off="no-drill",
+        False, "Interrupt nodes, to show recovery. Needs --local.", COMMAND, JOB, off="no-drill"
     )
     detach: bool = option(
         False, "Return as soon as the job trains.", COMMAND, JOB, off="no-detach", short="d"
     )
     keep: bool = option(
-        False,
-        "Leave the cluster up after the job, for the time of --linger.",
-        COMMAND,
-        AFTER,
-        off="no-keep",
+        False, "Leave the cluster up after its job, for --linger.", COMMAND, AFTER, off="no-keep"
     )
     linger: str | int = option(
         "10m",
