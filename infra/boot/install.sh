@@ -56,7 +56,7 @@ if ! { get "$kept" "$home/kept" && tar -xzf "$home/kept" -C "$home"; }; then
     again "pip install" "$home/venv/bin/python" -m pip install -q --disable-pip-version-check "$@"
   }
   pip --no-deps --force-reinstall "$file"
-  pip "$file"
+  pip "$file[otlp]"
   found='import sys; from importlib.util import find_spec; sys.exit(find_spec("torch") is None)'
   if [ "$role" = worker ] && ! "$home/venv/bin/python" -c "$found" 2> /dev/null; then
     get "${wheel%/*}/constraints.txt" "$home/constraints.txt"

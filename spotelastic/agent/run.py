@@ -41,7 +41,7 @@ from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.linux import handled, name_process
 from spotelastic.metrics import node as node_metrics
 from spotelastic.metrics.catalogue import Sample
-from spotelastic.metrics.server import MetricsServer
+from spotelastic.metrics.serving import serving
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
@@ -176,9 +176,8 @@ class AgentLoop:
         return [(self._config.run, list(node_metrics.samples(facts)))]
 
     def _metrics(self) -> contextlib.AbstractContextManager[object]:
-        if self._config.metrics is None:
-            return contextlib.nullcontext()
-        return MetricsServer(*self._config.metrics, self.samples)
+        config = self._config
+        return serving(config.metrics, self.samples, {**os.environ, **config.env}, config.node)
 
     def _loop(self, watches: Watches) -> int:
         while True:

@@ -1,6 +1,8 @@
 """What metrics tell of a job, from what its cluster publishes."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -149,6 +151,15 @@ def test_what_is_written_is_read_back_by_prometheus_own_parser() -> None:
     key = (("cluster", "demo"), ("outcome", "busy"), ("service", "ec2"))
     assert found["spotelastic_cloud_calls_total", key] == 1
     assert len(found) > 80
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_own_tool_finds_nothing_wrong_with_the_page() -> None:
+    every = [*controller.samples(CONTROLLER), *node.samples(NODE)]
+    page = generate_latest(exposition.registry(lambda: [("demo", every)], process=True))
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=page, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_two_clusters_share_the_families_of_a_page() -> None:
