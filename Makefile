@@ -24,7 +24,7 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   -m spotelastic_checkpoints.memory.reserve
 
 .PHONY: help install linux demo docs test test-fast lint types types-on-macos test-examples test-programs \
-  test-conformance test-aws soak bench dist smoke clean lock
+  test-dashboard test-conformance test-aws soak bench dist smoke clean lock
 
 help:
 	@echo "make install   build .venv with everything"
@@ -36,6 +36,7 @@ help:
 	@echo "               ten of them make: these are installed into .venv (timm takes part if it is there)"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
 	@echo "               and accelerate are installed into .venv; torchtitan<0.3 takes part if it is there)"
+	@echo "make test-dashboard  the pages in a browser, which has to be there: chromium, or BROWSER=PATH"
 	@echo "make test-conformance  some seventy scripts under python, torchrun and spotelastic run: 15 minutes"
 	@echo "make test-aws  a run on a real AWS account in stages 0 to 4 (test-aws-0 to test-aws-4); each says"
 	@echo "               what it costs, and asks"
@@ -110,6 +111,10 @@ test-programs: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
 	$(VENV)/bin/pytest -m programs --durations=0 tests/programs/test_programs.py \
 	  tests/programs/test_in_place_programs.py tests/integration/test_adapted_scripts.py
+
+test-dashboard: linux install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	$(VENV)/bin/pytest -m browser tests/programs/test_dashboard.py
 
 test-conformance: linux install
 	$(VENV)/bin/pytest -n 2 -m 'programs or not programs' tests/programs/test_conformance.py

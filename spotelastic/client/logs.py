@@ -153,6 +153,18 @@ def tail(
         threading.Event().wait(polling.every)
 
 
+def since(cluster: ClusterRecord, wanted: Wanted, since: int) -> Iterator[tuple[str, OutputLine]]:
+    """Yield the lines since then (in milliseconds), each with an id by which it is known again.
+
+    For those who look again and again: lines arrive late, so they ask from a little earlier on.
+    """
+    its = log_group.born(cluster.spec.born_at)
+    begin = log_group.prefix(its, wanted.node or "")
+    for line in GroupOutput(cluster).lines(begin, since):
+        if line.stream.born == its and wanted.takes(line.stream.node, line.stream.rank):
+            yield line.id, _shown(line)
+
+
 def earlier(
     output: OutputSource, name: str, its: str, previous: int, wanted: Wanted = ALL
 ) -> Iterator[OutputLine]:

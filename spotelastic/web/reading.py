@@ -12,7 +12,7 @@ from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic.client.cluster import Cluster
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
-from spotelastic.model.progress import Cost
+from spotelastic.model.progress import Cost, Report
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
@@ -53,13 +53,15 @@ class ClusterReader:
         self.cluster = cluster
         self._is_gone = _KeptAnswer(SELDOM, self._ask_whether_gone, clock)
         self._events = _KeptAnswer(OFTEN, cluster.events, clock)
-        self._report = _KeptAnswer(OFTEN, cluster.record.objects.report, clock)
+        self._report = _KeptAnswer(OFTEN, self._read_report, clock)
         self._curve = _KeptAnswer(SOMETIMES, cluster.curve, clock)
         self._cost = _KeptAnswer(SOMETIMES, self._ask_cost, clock)
         self._checkpoints = _KeptAnswer(SELDOM, self._list_checkpoints, clock)
 
     def read(self) -> PublishedCluster:
         """Return what is published now."""
+        self.cluster.target.check()
+        is_gone = self._is_gone.get()
         cluster, spec = self.cluster, self.cluster.record.spec
         warning = spec.validity.warning(cluster.name, wall())
         return PublishedCluster(
@@ -72,11 +74,18 @@ class ClusterReader:
             script=spec.script,  # without its arguments, which may hold secrets
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
             warnings=(warning,) if warning else (),
-            is_gone=self._is_gone.get(),
+            is_gone=is_gone,
         )
 
     def _ask_whether_gone(self) -> bool:
-        return self.cluster.target.known(self.cluster.name) is None
+        """Look for the cluster, whose job may be described anew by now."""
+        known = self.cluster.target.known(self.cluster.name)
+        if known is not None:
+            self.cluster.record = known
+        return known is None
+
+    def _read_report(self) -> Report | None:
+        return self.cluster.record.objects.report()
 
     def _ask_cost(self) -> Cost | None:
         """Return the cost; None if nothing of it is known yet."""

@@ -77,6 +77,8 @@ POINTS = tuple(
     Point(step, 3.0 - step / 100, BEGAN + 10 + index * 0.5)
     for index, step in enumerate([*range(1, 98), *range(90, 121)])
 )
+STARTS = (BEGAN + 10, BEGAN + 58.4)
+"""When the rounds began that executed these: the second one 97 steps after the first."""
 REPORT = Report(ReportJob("running", 120, 128), (NOTICE, LOSS), 0.911, 0.1, 0.02, 0.05)
 COST = Cost("demo", 0.2, 0.02, 0.05, 0.1, 0.0, 0.001, total_usd=0.03, total_usd_per_hour=0.25)
 CHECKPOINTS = (

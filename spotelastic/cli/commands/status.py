@@ -1,4 +1,6 @@
-"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`, `cost`."""
+"""Defines the commands that show a cluster: `ls`, `status`, `logs`, `events`, `report`, `cost`,
+`dashboard`.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +59,16 @@ COST_EXAMPLES = """[bold]Examples[/]
 spotelastic cost
 
 spotelastic cost demo --json | jq .total_usd
+"""
+
+
+DASHBOARD_EXAMPLES = """[bold]Examples[/]
+
+spotelastic dashboard
+
+spotelastic dashboard demo
+
+spotelastic dashboard demo --port 8642
 """
 
 
@@ -183,3 +195,34 @@ def cost(
 
     cluster = found_cluster(name, where, region, gone=True)
     tables.show(cluster.cost(), tables.cost_table, as_json=json)
+
+
+def dashboard(
+    name: Name = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: one that is free.")
+    ] = 0,
+    where: Where = None,
+    region: Region = None,
+) -> None:
+    """Show clusters in a browser on this machine, until Ctrl-C.
+
+    For each: loss curve with every interruption, nodes over time, checkpoints,
+    costs, logs and events. Buttons do what `interrupt`, `scale`, `stop`,
+    `restart` and `down` do. The address has a token: whoever has it can do all
+    of that.
+    """
+    from spotelastic.client.targets.find import find
+    from spotelastic.web.server import run
+    from spotelastic.web.server.source import TargetSource
+
+    target = find(where, region, note)
+    if name is not None:
+        target.cluster_or_gone(name, note)
+    first = f"&cluster={name}" if name is not None else ""
+
+    def ready(url: str) -> None:
+        typer.echo(f"{url}{first}")
+        note("open this address in a browser of this machine; Ctrl-C ends the dashboard")
+
+    run.serve(TargetSource(target), run.listening(port), ready)

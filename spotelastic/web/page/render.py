@@ -6,14 +6,18 @@ Templates escape whatever they are given. So a name, a log line or an error can 
 
 import base64
 import hashlib
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spotelastic.model.progress import ClusterSummary
 from spotelastic.version import __version__
 from spotelastic.web.page import places
+from spotelastic.web.view import cluster_view, words
 from spotelastic.web.view.cluster_view import ClusterView
 
 SECTIONS = (
@@ -52,6 +56,28 @@ def report_page(view: ClusterView) -> str:
             version=__version__,
         )
     )
+
+
+def live_page(template: str, **values: object) -> str:
+    """Return a page of the dashboard, which asks for its sections again and again."""
+    return environment().get_template(template).render(section=partial(_shown, values), **values)
+
+
+def clusters_section(clusters: Sequence[ClusterSummary], root: str) -> str:
+    """Return the list of clusters."""
+    rows = [(row, cluster_view.TONES.get(row.state, "still")) for row in clusters]
+    return environment().get_template("sections/clusters.html").render(rows=rows, root=root)
+
+
+def message_page(title: str, text: str, *, goes_to: str = "") -> str:
+    """Return a page that says one thing, and may go on to another page at once."""
+    template = environment().get_template("message.html")
+    return template.render(title=title, text=words.plain(text), goes_to=goes_to)
+
+
+def _shown(values: Mapping[str, Any], name: str) -> Markup:
+    """Return a section that was written before; empty if nothing was seen yet."""
+    return Markup(values["sections"].get(name, ""))
 
 
 @cache

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spotelastic.client.loss_curve import stretches
 from spotelastic.model.counting import counted, dollars
 from spotelastic.model.progress import Interruption, Point
 from spotelastic.web.view import words
@@ -77,9 +76,15 @@ class _Scale:
 
 
 def loss_chart(
-    points: Sequence[Point], interruptions: Sequence[Interruption], now: float
+    points: Sequence[Point],
+    interruptions: Sequence[Interruption],
+    starts: Sequence[float],
+    now: float,
 ) -> LossChart | None:
-    """Return the chart; None as long as there are not two losses to draw a line between."""
+    """Return the chart; None as long as there are not two losses to draw a line between.
+
+    `starts` are the times at which rounds began, in order.
+    """
     executed = sorted(points, key=lambda point: point.at)
     drawable = [p for p in executed if p.loss is not None and math.isfinite(p.loss)]
     if len(drawable) < 2:
@@ -90,12 +95,12 @@ def loss_chart(
     last = max(first + 1, *steps)
     across = _Scale(0 if first < last * MARGIN else first, last)
     up = _loss_scale(losses)
-    runs = stretches(drawable)
-    most = max(2, MOST_POINTS // len(runs))
+    runs = stretches(drawable, starts)
+    share = MOST_POINTS / sum(map(len, runs))
+    lines = [thinned(run, math.ceil(share * len(run))) for run in runs]
     return LossChart(
         lines=tuple(
-            tuple((across.place(step), up.place(value)) for step, value in thinned(run, most))
-            for run in runs
+            tuple((across.place(step), up.place(value)) for step, value in line) for line in lines
         ),
         marks=tuple(_marks(drawable, interruptions, across, up, now)),
         steps=tuple(
@@ -105,6 +110,20 @@ def loss_chart(
         is_logarithmic=up.logarithmic,
         summary=_summary(drawable, losses, len(interruptions)),
     )
+
+
+def stretches(executed: Iterable[Point], starts: Sequence[float]) -> list[list[tuple[int, float]]]:
+    """Return the steps of each round with their losses.
+
+    Every node tells of a step, each by its own clock: within a round the first one counts. So a
+    step appears twice only if it was executed again.
+    """
+    rounds: dict[int, dict[int, float]] = {}
+    for point in executed:
+        if point.loss is not None:
+            its = rounds.setdefault(bisect.bisect_right(starts, point.at), {})
+            its.setdefault(point.step, point.loss)
+    return [sorted(rounds[number].items()) for number in sorted(rounds)]
 
 
 def thinned(run: Sequence[tuple[int, float]], most: int) -> Sequence[tuple[int, float]]:

@@ -15,7 +15,7 @@ from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
-from spotelastic.web.view.timeline import NodeTimeline, node_timeline
+from spotelastic.web.view.timeline import NodeTimeline, node_timeline, round_starts
 
 Tone = Literal["good", "busy", "still", "warn", "bad"]
 TONES: dict[str, Tone] = {
@@ -94,7 +94,7 @@ def cluster_view(it: PublishedCluster, now: float, *, most_events: int = 300) ->
         at_short=words.moment(status.at, now),
         figures=tuple(_figures(it, now)),
         warnings=tuple(map(words.plain, _warnings(it, now))),
-        chart=loss_chart(it.points, interruptions, now),
+        chart=loss_chart(it.points, interruptions, round_starts(it.events), now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),

@@ -51,7 +51,7 @@ class CheckpointRow:
     ranks: str
     verified: str
     marks: tuple[str, ...]
-    """What sets it apart: "latest", "pinned"."""
+    """What sets it apart: "latest", "pinned", or "abandoned": the run did not go on from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,28 @@ def checkpoints(
     """Return the stored checkpoints, the newest first; None if they were not listed."""
     if entries is None:
         return None
-    newest = sorted(entries, key=lambda entry: (entry.epoch, entry.step), reverse=True)
-    return tuple(_checkpoint(entry, now) for entry in newest if entry.state != "retired")
+    first: dict[int, int] = {}
+    """The lowest step of each epoch."""
+    for entry in entries:
+        first[entry.epoch] = min(entry.step, first.get(entry.epoch, entry.step))
+    return tuple(
+        # A newer epoch that has this step, or an earlier one, did not go on from here.
+        _checkpoint(
+            entry,
+            now,
+            is_abandoned=any(
+                epoch > entry.epoch and step <= entry.step for epoch, step in first.items()
+            ),
+        )
+        for entry in sorted(entries, key=lambda each: (each.epoch, each.step), reverse=True)
+        if entry.state != "retired"
+    )
 
 
-def _checkpoint(entry: StepEntry, now: float) -> CheckpointRow:
+def _checkpoint(entry: StepEntry, now: float, *, is_abandoned: bool) -> CheckpointRow:
     written = entry.written.timestamp() if entry.written is not None else None
     verified = entry.verified.timestamp() if entry.verified is not None else None
+    marks = {"latest": entry.latest, "pinned": entry.pinned, "abandoned": is_abandoned}
     return CheckpointRow(
         step=f"{entry.step:,}",
         state=entry.state,
@@ -131,9 +146,7 @@ def _checkpoint(entry: StepEntry, now: float) -> CheckpointRow:
         size=size(entry.nbytes) if entry.nbytes else NONE,
         ranks=str(entry.world_size) if entry.world_size else NONE,
         verified=NONE if verified is None else words.ago(verified, now),
-        marks=tuple(
-            word for word, is_so in (("latest", entry.latest), ("pinned", entry.pinned)) if is_so
-        ),
+        marks=tuple(word for word, is_so in marks.items() if is_so),
     )
 
 

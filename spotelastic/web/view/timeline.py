@@ -131,7 +131,7 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
     tracks: dict[str, _Track] = {}
     for event in ordered:
         node = event.node
-        if event.kind == "round" and event.data.get("phase") == "started":
+        if _starts_a_round(event):
             _start(tracks, event)
         elif event.kind == "job":
             _finish(tracks, event.at)
@@ -147,6 +147,15 @@ def _tracks(ordered: Iterable[Event], control: set[str]) -> dict[str, _Track]:
         elif _has_to_go(event) and node in tracks and tracks[node].state != "gone":
             tracks[node].turns(event.at, "noticed")
     return {node: track for node, track in tracks.items() if track.changes}
+
+
+def round_starts(events: Iterable[Event]) -> tuple[float, ...]:
+    """Return the times at which rounds have started, in order."""
+    return tuple(sorted(event.at for event in events if _starts_a_round(event)))
+
+
+def _starts_a_round(event: Event) -> bool:
+    return event.kind == "round" and event.data.get("phase") == "started"
 
 
 def _has_to_go(event: Event) -> bool:
@@ -220,11 +229,7 @@ def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
 
 def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:
     """Yield the rounds that have started; each lasts until the next one, or the job's end."""
-    marks = [
-        event
-        for event in ordered
-        if event.kind == "job" or (event.kind == "round" and event.data.get("phase") == "started")
-    ]
+    marks = [event for event in ordered if event.kind == "job" or _starts_a_round(event)]
     for index, event in enumerate(marks):
         if event.kind == "job":
             continue

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
 from spotelastic.model.progress import Upload
@@ -87,6 +88,19 @@ def test_checkpoints_that_were_not_listed_differ_from_none() -> None:
     retired = (msgspec.structs.replace(CHECKPOINTS[0], state="retired"), CHECKPOINTS[1])
     rows = cluster_view(replace(PUBLISHED, checkpoints=retired), NOW).checkpoints
     assert [row.step for row in rows or ()] == ["60"]
+
+
+def test_checkpoints_from_which_the_run_did_not_go_on_are_marked() -> None:
+    entries = tuple(
+        StepEntry(epoch, step, "committed") for epoch, step in ((1, 20), (1, 40), (2, 30), (2, 50))
+    )
+    rows = cluster_view(replace(PUBLISHED, checkpoints=entries), NOW).checkpoints
+    assert [(row.step, row.marks) for row in rows or ()] == [
+        ("50", ()),
+        ("30", ()),
+        ("40", ("abandoned",)),
+        ("20", ()),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,10 @@
   };
   const hide = () => { tip.hidden = true; };
   for (const name of ["pointerover", "focusin"]) {
-    document.addEventListener(name, (event) => { const mark = marked(event); if (mark) show(mark); });
+    document.addEventListener(name, (event) => { const mark = marked(event); if (mark) show(mark); else hide(); });
   }
-  for (const name of ["pointerout", "focusout"]) {
-    document.addEventListener(name, (event) => { if (marked(event)) hide(); });
-  }
+  document.addEventListener("focusout", hide);
+  document.addEventListener("pointerleave", hide);
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  addEventListener("scroll", hide, { capture: true, passive: true });
+  document.addEventListener("scroll", hide, { passive: true });
 })();

@@ -1,0 +1,44 @@
+"""Serves the dashboard on loopback until the process is told to end."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from aiohttp import web
+
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.web.server.access import DashboardAccess
+from spotelastic.web.server.app import application
+from spotelastic.web.server.source import DashboardSource
+
+LOOPBACK = "127.0.0.1"
+GRACE = 1.0
+"""Seconds that open connections have at the end."""
+
+
+def listening(port: int) -> socket.socket:
+    """Return a socket on loopback; 0 takes a free port. Raises `EnvironmentFailure`."""
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"--port {port}: cannot listen there ({error.strerror}): name another one, or leave it "
+            "out for one that is free"
+        ) from error
+
+
+def serve(source: DashboardSource, at: socket.socket, ready: Callable[[str], None]) -> None:
+    """Serve until the process is interrupted; `ready` is called with the address to open."""
+    access = DashboardAccess(at.getsockname()[1])
+    asyncio.run(_serve(application(source, access), at, lambda: ready(access.url)))
+
+
+async def _serve(app: web.Application, at: socket.socket, ready: Callable[[], None]) -> None:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=GRACE)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, at).start()
+        ready()
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,132 @@
+"""What the dashboard shows, and where it comes from: the clusters of one account."""
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spotelastic.client import logs
+from spotelastic.client.cluster import Cluster
+from spotelastic.client.logs import Wanted
+from spotelastic.client.progress import Say
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.clock import wall
+from spotelastic.errors import UsageError
+from spotelastic.model.progress import ClusterSummary
+from spotelastic.web.reading import ClusterReader
+from spotelastic.web.server.actions import ACTIONS
+from spotelastic.web.server.feed import ClusterFeed, LiveLook
+from spotelastic.web.view import words
+
+MOST_LINES = 500
+"""Most lines of output in one answer: the newest."""
+AT_FIRST = 900.0
+"""Seconds of output that a page shows when it is opened."""
+LATE = 5000
+"""Milliseconds by which a line may arrive after younger ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """A line of output, as a page shows it."""
+
+    id: str
+    """Tells it from all others."""
+    at: str
+    node: str
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """The lines since the last look."""
+
+    lines: tuple[ShownLine, ...]
+    next: int
+    """From when on to ask for more, in milliseconds since the epoch."""
+
+
+class DashboardSource(Protocol):
+    """The clusters that a dashboard shows. Its methods may block, and are called on threads."""
+
+    def clusters(self) -> Sequence[ClusterSummary]:
+        """Return a summary of every cluster."""
+
+    def look(self, name: str) -> LiveLook:
+        """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
+
+    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
+        """Return the workers' lines since then (in milliseconds; 0: of the last time)."""
+
+    def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
+        """Carry out a command, and return what was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownCluster:
+    reader: ClusterReader
+    feed: ClusterFeed
+
+
+class TargetSource:
+    """The clusters of AWS or the local cloud, by the client."""
+
+    def __init__(self, target: CloudTarget) -> None:
+        self._target = target
+        self._shown: dict[str, _ShownCluster] = {}
+        self._lock = threading.Lock()
+
+    def clusters(self) -> Sequence[ClusterSummary]:
+        """Return a summary of every cluster."""
+        self._target.check()
+        return self._target.listing()
+
+    def look(self, name: str) -> LiveLook:
+        """Return what is to be seen of a cluster. Raises `UsageError` if there is none."""
+        return self._cluster(name).feed.look()
+
+    def output(self, name: str, rank: int | None, since: int) -> OutputPage:
+        """Return the workers' lines since then (in milliseconds; 0: of the last time)."""
+        now = wall()
+        cluster = self._cluster(name).reader.cluster
+        if not since:
+            last = min(now, cluster.status().at)
+            since = int(1000 * max(last - AT_FIRST, 0.0))
+        found = deque(logs.since(cluster.record, Wanted(rank), since), maxlen=MOST_LINES)
+        lines = tuple(
+            ShownLine(
+                id,
+                words.moment(line.at, now),
+                words.plain(line.node),
+                line.rank,
+                words.plain(line.text),
+            )
+            for id, line in found
+        )
+        newest = max((int(line.at * 1000) for _, line in found), default=since + LATE)
+        return OutputPage(lines, max(since, newest - LATE))
+
+    def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
+        """Carry out a command, and return what was done."""
+        carry_out = ACTIONS.get(action)
+        if carry_out is None:
+            raise UsageError(f"there is no command {action!r}")
+        cluster = Cluster(self._target, self._target.cluster(name))
+        done = carry_out(cluster, given, say)
+        with self._lock:
+            self._shown.pop(name, None)  # its description may have changed
+        return done
+
+    def _cluster(self, name: str) -> "_ShownCluster":
+        """Return the cluster, or what one that is gone has left."""
+        with self._lock:
+            known = self._shown.get(name)
+        if known is not None:
+            return known
+        self._target.check()
+        record = self._target.cluster_or_gone(name, lambda _: None)
+        reader = ClusterReader(Cluster(self._target, record))
+        with self._lock:
+            return self._shown.setdefault(name, _ShownCluster(reader, ClusterFeed(reader)))
