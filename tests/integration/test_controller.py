@@ -21,15 +21,17 @@ from support.trial import (
     nothing_is_left,
     running_trial,
 )
+from support.webhooks import Webhook, webhook
 
 from spotelastic.aws.base.names import CONTROL_TYPE, Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.estimate import besides
 from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.clock import wall
 from spotelastic.cloud.model import ALIVE, UNATTENDED, Instance
 from spotelastic.local import cloud
-from spotelastic.model.job import Job
+from spotelastic.model.job import Capacity, Job
 from spotelastic.store.codec import encode
 from spotelastic.store.etcd_server.process import find_leader
 from spotelastic.store.keys import Keys
@@ -40,9 +42,11 @@ KEYS = Keys(NAME)
 # -- the stories ---------------------------------------------------------------------------------
 
 
-def test_the_control_plane_outlives_each_of_its_parts(trial: Trial) -> None:
+def test_the_control_plane_outlives_each_of_its_parts(trial: Trial, hook: Webhook) -> None:
     three_members_serve_and_one_controller_leads(trial)
+    people_are_told_that_the_deadline_is_near(hook)
     a_killed_leader_is_succeeded_while_its_node_stays(trial)
+    the_next_leader_tells_what_is_new_and_nothing_again(trial, hook)
     an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(trial)
     control_nodes_have_logged_records(trial)
 
@@ -60,8 +64,20 @@ def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Trial]:
-    with running_trial(tmp_path, env={"SPOTELASTIC_LOG_FORMAT": "json"}) as running:
+def hook() -> Iterator[Webhook]:
+    with webhook() as hook:
+        yield hook
+
+
+@pytest.fixture
+def trial(tmp_path: Path, hook: Webhook) -> Iterator[Trial]:
+    """Its deadline is near, of which people are told."""
+    more = {
+        "env": {"SPOTELASTIC_LOG_FORMAT": "json"},
+        "notify": {"1-json": hook.url},
+        "capacity": Capacity(deadline=wall() + 3000.0, within=36000.0),
+    }
+    with running_trial(tmp_path, **more) as running:
         yield running
 
 
@@ -75,6 +91,21 @@ def three_members_serve_and_one_controller_leads(trial: Trial) -> None:
     assert len({node.zone for node in seen.nodes if node.role == "control"}) == 3
     assert seen.leader in {node.id for node in seen.nodes if node.state == "leading"}
     assert len(set(trial.members().values())) == 3
+
+
+def people_are_told_that_the_deadline_is_near(hook: Webhook) -> None:
+    hook.wait(1)
+    assert [each.partition(" in ")[0] for each in hook.titles] == ["trial reaches its deadline"]
+
+
+def the_next_leader_tells_what_is_new_and_nothing_again(trial: Trial, hook: Webhook) -> None:
+    with trial.store() as store:
+        store.put(KEYS.job, encode(Job("failed", wall(), "rank 0 failed")))
+        hook.wait(2)
+        store.delete(KEYS.job)
+    assert hook.titles[1:] == ["trial has failed"]
+    told = trial.event("notify", lambda event: "has failed" in event.message)
+    assert told.data["id"].startswith("ended ")
 
 
 def control_nodes_have_logged_records(trial: Trial) -> None:
