@@ -104,7 +104,7 @@ test-examples: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'
 	$(VENV)/bin/pytest -m 'programs or not programs' tests/programs/test_examples.py \
 	  tests/programs/test_packages.py tests/programs/test_trackers.py \
-	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py \
+	  tests/programs/test_trainers.py tests/integration/test_export_for_transformers.py \
 	  tests/integration/test_tutorials.py tests/integration/test_guides.py
 
 test-programs: linux install

@@ -8,7 +8,7 @@ LEAST = {
     "mlflow": ("2.13", "mlflow"),
     "mlflow-skinny": ("2.13", "mlflow"),
     "tensorboard": ("2.14", "tensorboard"),
-    "transformers": ("4.56", "transformers[torch]"),
+    "transformers": ("5.5", "transformers[torch]"),
     "wandb": ("0.19", "wandb"),
 }
 """The least version of each distribution, and what pip is to be asked for."""

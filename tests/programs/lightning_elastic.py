@@ -1,10 +1,7 @@
-"""lightning.Trainer with examples/lightning_callback.py: spotelastic keeps its state.
+"""lightning.Trainer with the plug-in, with accumulated batches and validations.
 
 torchrun --nproc-per-node 2 tests/programs/lightning_elastic.py
 """
-
-import sys
-from pathlib import Path
 
 import lightning as L
 import torch
@@ -13,51 +10,71 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import spotelastic as se
+from spotelastic.integrations.lightning import ElasticCallback, workers
 
-sys.path.append(str(Path(__file__).parent.parent.parent / "examples"))
-from lightning_callback import Elastic, workers
-
-STEPS, BATCH = 20, 16
+EPOCHS, BATCH = 3, 6
 
 
 class Classifier(L.LightningModule):
-    def __init__(self, sampler: se.ElasticSampler) -> None:
+    def __init__(self, elastic: ElasticCallback) -> None:
         super().__init__()
-        self.sampler = sampler
-        self.layers = nn.Sequential(
-            nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 3)
-        )
+        self.elastic = elastic
+        self.layers = nn.Sequential(nn.Linear(8, 24), nn.LayerNorm(24), nn.ReLU(), nn.Linear(24, 3))
+
+    def loss_of(self, batch):
+        rows, labels = batch
+        return nn.functional.cross_entropy(self.layers(rows), labels)
 
     def training_step(self, batch, _):
         reached(self.global_step)
-        rows, labels = batch
-        loss = nn.functional.cross_entropy(self.layers(rows), labels)
-        return loss * se.microbatches(self.sampler.batch)[0].weight
+        return self.loss_of(batch) * self.elastic.weight
+
+    def validation_step(self, batch, _):
+        self.log("val_loss", self.loss_of(batch))
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=STEPS + 1)
-        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return [optimizer], [{"scheduler": scheduler, "interval": "epoch"}]
+
+
+class Validations(L.Callback):
+    """Has state of its own."""
+
+    def __init__(self) -> None:
+        self.found = []
+
+    def on_validation_end(self, trainer, module) -> None:
+        if not trainer.sanity_checking:
+            loss = trainer.callback_metrics["val_loss"].item()
+            self.found.append([trainer.current_epoch, trainer.global_step, loss])
+
+    def state_dict(self):
+        return {"found": self.found}
+
+    def load_state_dict(self, state):
+        self.found = state["found"]
 
 
 def main() -> None:
     torch.manual_seed(0)
     rows = torch.randn(100, 8)
     data = TensorDataset(rows, rows[:, :3].argmax(1))
-    sampler = se.ElasticSampler(data, BATCH)
-    module = Classifier(sampler)
+    sampler = se.ElasticSampler(data, BATCH, drop_last=True)
+    elastic, validations = ElasticCallback(sampler), Validations()
     trainer = L.Trainer(
         **workers(),
         accelerator="cpu",
-        max_steps=STEPS,
-        callbacks=[Elastic(sampler)],
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
+        max_epochs=EPOCHS,
+        accumulate_grad_batches=2,
+        val_check_interval=6,
+        callbacks=[elastic, validations],
         enable_progress_bar=False,
         logger=False,
     )
-    trainer.fit(module, DataLoader(data, batch_sampler=sampler))
-    finished(module.parameters())
+    module = Classifier(elastic)
+    trainer.fit(module, DataLoader(data, batch_sampler=sampler), DataLoader(data, 50))
+    finished(module.parameters(), [validations.found, trainer.current_epoch, trainer.global_step])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Outside of a test, without PROGRAM_FOLDER, nothing here does anything but `finished`, which prints.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterable
@@ -26,14 +27,15 @@ def reached(step: int) -> None:
         time.sleep(0.02)
 
 
-def finished(parameters: Iterable[torch.Tensor]) -> None:
-    """Every rank leaves the parameters that it ends with."""
+def finished(parameters: Iterable[torch.Tensor], history: object = None) -> None:
+    """Every rank leaves the parameters that it ends with, and what it has kept of the run."""
     values = [value.detach().clone() for value in parameters]
     folder = _folder()
     if folder is None:
         print(f"parameters add up to {sum(value.double().sum() for value in values)}")
         return
     torch.save(values, folder / f"final-{os.environ['RANK']}.pt")
+    (folder / f"history-{os.environ['RANK']}.json").write_text(json.dumps(history))
 
 
 def _folder() -> Path | None:

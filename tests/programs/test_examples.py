@@ -15,7 +15,11 @@ pytestmark = [pytest.mark.programs, pytest.mark.timeout(1200)]
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PROGRAMS = ("python ", "torchrun ", "spotelastic ")
-NEEDED = {"huggingface_trainer": "transformers", "lightning_callback": "lightning"}
+NEEDED = {
+    "accelerate_loop": "accelerate",
+    "huggingface_trainer": "transformers",
+    "lightning_callback": "lightning",
+}
 
 
 def commands(file: Path) -> list[str]:

@@ -70,6 +70,8 @@ def test_a_program_that_loses_a_worker_and_a_node_ends_as_one_that_does_not(
         assert len(found) == len(expected) > 0
         for one, another in zip(found, expected, strict=True):
             assert torch.equal(one, another), (one - another).abs().max()
+    history = (whole / "history-0.json").read_text()
+    assert (interrupted / "history-0.json").read_text() == history
 
 
 @contextlib.contextmanager

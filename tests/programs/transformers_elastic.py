@@ -1,19 +1,13 @@
-"""transformers.Trainer with examples/huggingface_trainer.py: spotelastic keeps its state.
+"""transformers.Trainer as the plug-in makes it elastic, with pieces and evaluations.
 
 torchrun --nproc-per-node 2 tests/programs/transformers_elastic.py
 """
-
-import sys
-from pathlib import Path
 
 from milestones import finished, reached
 from small_language_model import gpt2, sentences
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
-sys.path.append(str(Path(__file__).parent.parent.parent / "examples"))
-from huggingface_trainer import ElasticTrainer
-
-STEPS = 20
+from spotelastic.integrations.transformers import ElasticTrainer
 
 
 class Milestones(TrainerCallback):
@@ -25,9 +19,13 @@ def main() -> None:
     set_seed(0)
     arguments = TrainingArguments(
         output_dir="transformers",
-        max_steps=STEPS,
+        num_train_epochs=3,
+        gradient_accumulation_steps=2,
         learning_rate=5e-3,
         warmup_steps=3,
+        logging_steps=3,
+        eval_strategy="epoch",
+        metric_for_best_model="loss",
         save_strategy="no",
         use_cpu=True,
         report_to=[],
@@ -37,11 +35,17 @@ def main() -> None:
         gpt2(),
         arguments,
         train_dataset=sentences(),
-        global_batch=20,
+        eval_dataset=[sentences()[n] for n in range(8)],
+        global_batch=12,
         callbacks=[Milestones()],
     )
     trainer.train()
-    finished(trainer.model.parameters())
+    logged = [
+        {name: value for name, value in entry.items() if not name.endswith(("time", "per_second"))}
+        for entry in trainer.state.log_history
+        if "train_loss" not in entry
+    ]
+    finished(trainer.model.parameters(), [logged, trainer.state.best_metric, trainer.state.epoch])
 
 
 if __name__ == "__main__":

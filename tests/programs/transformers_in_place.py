@@ -1,17 +1,13 @@
-"""ElasticTrainer of examples/huggingface_trainer.py, which writes down each step that counts.
+"""ElasticTrainer, which writes down each step that counts.
 
 python transformers_in_place.py FOLDER
 """
-
-import sys
-from pathlib import Path
 
 from small_language_model import gpt2, sentences
 from steps_file import note
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
-sys.path.append(str(Path(__file__).parent.parent.parent / "examples"))
-from huggingface_trainer import ElasticTrainer
+from spotelastic.integrations.transformers import ElasticTrainer
 
 
 class Notes(TrainerCallback):

@@ -1,0 +1,163 @@
+"""Runs of Hugging Face's Trainer and of Lightning's, in this process, that end at chosen steps."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import spotelastic as se
+
+EPOCHS = 4
+STEPS_IN_EPOCH = 10
+Ended = tuple[list[torch.Tensor], Any]
+"""The parameters that a run ended with, and what was kept of it."""
+
+
+class Cut(Exception):
+    """What ends a run."""
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.randn(240, 8, generator=torch.Generator().manual_seed(1))
+    return rows, rows.sum(1)
+
+
+class Regression(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = self.layers(x).squeeze(1)
+        return {"loss": (found - labels).square().mean(), "logits": found}
+
+
+def transformers(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) -> Ended:
+    from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+
+    from spotelastic.integrations.transformers import ElasticTrainer
+
+    class Cutting(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def __init__(self, at: int) -> None:
+            self.at = at
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == self.at:
+                raise Cut
+
+    samples = [{"x": x, "labels": y} for x, y in zip(*data(), strict=True)]
+    options = {
+        "output_dir": str(storage),
+        "num_train_epochs": EPOCHS,
+        "use_cpu": True,
+        "learning_rate": 0.01,
+        "logging_steps": 7,
+        "eval_strategy": "epoch",
+        "metric_for_best_model": "loss",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+    for cut in (*cuts, -1):
+        stopping = EarlyStoppingCallback(100)
+        trainer = ElasticTrainer(
+            Regression(),
+            TrainingArguments(**{**options, **arguments}),
+            train_dataset=samples,
+            eval_dataset=samples[:40],
+            global_batch=24,
+            callbacks=[stopping, Cutting(cut)],
+            checkpointer={"storage": str(storage), "snapshot_every": every},
+        )
+        try:
+            trainer.train()
+        except Cut:
+            continue
+    logged = [
+        {name: value for name, value in each.items() if not name.endswith(("time", "per_second"))}
+        for each in trainer.state.log_history
+    ]
+    patience = stopping.early_stopping_patience_counter
+    best = trainer.state.best_metric
+    return list(trainer.model.parameters()), (logged, trainer.state.epoch, best, patience)
+
+
+def lightning(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) -> Ended:
+    import lightning as L
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    from spotelastic.integrations.lightning import ElasticCallback, workers
+
+    seen: dict[tuple[Any, ...], Any] = {}
+
+    class Module(L.LightningModule):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self, elastic: ElasticCallback) -> None:
+            super().__init__()
+            self.elastic, self.model = elastic, Regression()
+
+        def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+            loss: torch.Tensor = self.model(*batch)["loss"] * self.elastic.weight
+            self.log("loss", loss)
+            return loss
+
+        def validation_step(self, batch: list[torch.Tensor], _: int) -> None:
+            self.log("val_loss", self.model(*batch)["loss"])
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+    class Notes(L.Callback):  # type: ignore[misc, name-defined, unused-ignore]
+        """Keeps what an uninterrupted run sees, too: a repeated step has to be as the first."""
+
+        def __init__(self, at: int) -> None:
+            self.at = at
+
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            seen["epoch", trainer.current_epoch] = trainer.global_step
+
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
+            loss = trainer.callback_metrics["loss"].item()
+            loops = trainer.fit_loop.epoch_loop
+            counted = trainer.global_step, loops.total_batch_idx, loss
+            seen["batch", trainer.current_epoch, batch_idx] = counted
+            if trainer.global_step == self.at:
+                raise Cut
+
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            if not trainer.sanity_checking:
+                loss = trainer.callback_metrics["val_loss"].item()
+                seen["validation", trainer.global_step] = loss
+
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            seen["epoch's end", trainer.current_epoch] = trainer.global_step
+
+    dataset = TensorDataset(*data())
+    for cut in (*cuts, -1):
+        sampler, stopping = se.ElasticSampler(dataset, 24), EarlyStopping("val_loss", patience=100)
+        elastic = ElasticCallback(sampler, storage=str(storage), snapshot_every=every)
+        options = {
+            **workers(),
+            "accelerator": "cpu",
+            "max_epochs": EPOCHS,
+            "callbacks": [elastic, stopping, Notes(cut)],
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "logger": False,
+            **arguments,
+        }
+        trainer, module = L.Trainer(**options), Module(elastic)
+        loaders = DataLoader(dataset, batch_sampler=sampler), DataLoader(dataset, 80)
+        try:
+            trainer.fit(module, *loaders)
+        except Cut:
+            continue
+    counts = trainer.current_epoch, trainer.global_step
+    best = stopping.state_dict()["best_score"].item()
+    return list(module.parameters()), (seen, counts, best, stopping.wait_count)

@@ -1,0 +1,75 @@
+"""Trainers of other libraries that are interrupted equal uninterrupted ones, with their history."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import interrupted_trainers
+import pytest
+import torch
+
+from spotelastic.integrations.libraries import require
+
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(600)]
+
+MID_EPOCH, AT_EPOCHS_END = (4, (7, 23)), (10, (12, 20, 31))
+"""How often is saved, and where the run is interrupted."""
+
+
+@pytest.mark.parametrize(("every", "cuts"), [MID_EPOCH, AT_EPOCHS_END])
+@pytest.mark.parametrize(
+    ("library", "arguments"),
+    [
+        ("transformers", {}),
+        ("transformers", {"gradient_accumulation_steps": 3}),
+        ("transformers", {"eval_strategy": "steps", "eval_steps": 4}),
+        ("transformers", {"num_train_epochs": 1, "max_steps": 35}),
+        ("lightning", {}),
+        ("lightning", {"val_check_interval": 4}),
+        ("lightning", {"check_val_every_n_epoch": 2}),
+        ("lightning", {"check_val_every_n_epoch": None, "val_check_interval": 7}),
+        ("lightning", {"max_epochs": -1, "max_steps": 35}),
+    ],
+    ids=str,
+)
+def test_a_run_in_parts_equals_a_whole_one(
+    library: str, arguments: dict[str, Any], every: int, cuts: tuple[int, ...], tmp_path: Path
+) -> None:
+    pytest.importorskip(library)
+    trained: Callable[..., Any] = getattr(interrupted_trainers, library)
+    resumed, kept = trained(tmp_path / "parts", cuts, every, **arguments)
+    whole, expected = trained(tmp_path / "whole", (), every, **arguments)
+    assert kept == expected
+    for found, wanted in zip(resumed, whole, strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_accumulated_batches_of_lightning_are_one_step(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    trained, options = interrupted_trainers.lightning, {"accumulate_grad_batches": 3}
+    resumed, kept = trained(tmp_path / "parts", (5, 11), 4, **options)
+    whole, expected = trained(tmp_path / "whole", (), 4, **options)
+    assert kept == expected
+    for found, wanted in zip(resumed, whole, strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_a_run_that_is_over_is_left_as_it_is(library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library)
+    trained: Callable[..., Any] = getattr(interrupted_trainers, library)
+    whole, _ = trained(tmp_path, (), 10)
+    again, _ = trained(tmp_path, (), 10)
+    for found, wanted in zip(again, whole, strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_library_that_is_missing_or_old_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = tmp_path / "wandb-0.1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Name: wandb\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"wandb 0\.19 or newer, and 0\.1\.0 is .*pip install"):
+        require("wandb")
