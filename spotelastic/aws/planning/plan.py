@@ -57,7 +57,7 @@ class ClusterSpec:
     """Values by the name of the variable."""
     build_secrets: Mapping[str, str] = field(default_factory=dict)
     """The same, for the build of packages alone."""
-    notify: Mapping[str, str] = field(default_factory=dict)
+    notify: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Where notifications go: URLs by names that are not secret."""
     zones: tuple[str, ...] = ()
     """Zones for workers, the best first; by default in the order of their names."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic.client.config.job_config import JobConfig
-from spotelastic.client.config.option import config_fields
+from spotelastic.client.config.option import ConfigField, config_fields
 from spotelastic.errors import UsageError
 
 FILE = "spotelastic.toml"
@@ -34,10 +34,10 @@ def defaults(
         field = fields[key]
         if not field.in_file:
             raise UsageError(f"{FILE}: {key} is for a single command: give it as --{key}")
-        values[field.name] = _checked(field.read, f"{FILE}: {key}", value)
+        values[field.name] = _checked(field, field.read, f"{FILE}: {key}", value)
     for field in fields.values():
         if text := environ.get(field.variable):
-            values[field.name] = _checked(field.read_variable, field.variable, text)
+            values[field.name] = _checked(field, field.read_variable, field.variable, text)
     return values
 
 
@@ -61,12 +61,13 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name} is not TOML: {error}") from None
 
 
-def _checked(read: Callable[[Any], Any], where: str, value: Any) -> Any:
+def _checked(field: ConfigField, read: Callable[[Any], Any], where: str, value: Any) -> Any:
     """Return the value as its field holds it. Raises `UsageError`."""
     try:
         return read(value)
     except ValueError as error:
-        raise UsageError(f"{where} = {json.dumps(value, default=str)}: {error}") from None
+        told = field.shown(json.dumps(value, default=str))
+        raise UsageError(f"{where} = {told}: {error}") from None
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

@@ -468,6 +468,7 @@ class JobConfig:
         metavar="URL|NAME",
         stored=lambda job: set(job.notify),
         shows_values=False,
+        hidden=True,
     )
     report: str | Path | None = option(
         None,

@@ -86,6 +86,8 @@ class ConfigField:
     """Returns the value that a cluster's job has; an `up` that changes it names the field."""
     shows_values: bool
     """Whether `up` also names the old and the new value."""
+    hidden: bool
+    """Whether its value may be secret: no message shows it."""
 
     @property
     def key(self) -> str:
@@ -96,6 +98,10 @@ class ConfigField:
     def flag(self) -> str:
         """The flag as messages name it; an argument's own name."""
         return self.key if self.argument else f"--{self.key}"
+
+    def shown(self, text: str) -> str:
+        """Return a value's text as a message may show it."""
+        return "…" if self.hidden else text
 
     @property
     def variable(self) -> str:
@@ -140,11 +146,12 @@ def option(
     in_file: bool = True,
     stored: "Callable[[JobSpec], object] | None" = None,
     shows_values: bool = True,
+    hidden: bool = False,
 ) -> T:
     """Declare a field of `JobConfig`. `ConfigField` describes the parameters."""
     described = {name: value for name, value in locals().items() if name != "default"}
     metadata = {_METADATA: described}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not hidden)
 
 
 def config_fields(config: type) -> tuple[ConfigField, ...]:
@@ -275,7 +282,7 @@ def read_fields(config: object) -> None:
         try:
             object.__setattr__(config, field.name, field.read(given))
         except ValueError as error:
-            raise UsageError(f"{field.flag} {said(given)}: {error}") from None
+            raise UsageError(f"{field.flag} {field.shown(said(given))}: {error}") from None
 
 
 def said(value: Any) -> str:

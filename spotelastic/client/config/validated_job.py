@@ -48,7 +48,7 @@ class ValidatedJob:
     requirement: Requirement
     secrets: Mapping[str, str]
     build_secrets: Mapping[str, str] = field(default_factory=dict)
-    notify: Mapping[str, str] = field(default_factory=dict)
+    notify: Mapping[str, str] = field(default_factory=dict, repr=False)
     """URLs of the receivers of notifications, by names that are not secret."""
 
     @property
