@@ -22,12 +22,17 @@ OFTEN, SOMETIMES, SELDOM = 2.0, 5.0, 20.0
 """Seconds between two looks at what changes with the job, at what grows with it, and at what asks
 many objects or services.
 """
+MANY = 2000
+"""For each so many rows of a list the next look is a second later: it is read whole each time."""
 ALL_EVENTS = 5000
 """Most events of a report."""
 
 
 class _KeptAnswer(Generic[T]):
-    """The answer to one question, which is asked again when it is `every` seconds old."""
+    """The answer to one question, which is asked again when it is `every` seconds old.
+
+    That of a long list, which takes long to read and costs traffic, later.
+    """
 
     def __init__(self, every: float, ask: Callable[[], T], clock: Clock) -> None:
         self._every = every
@@ -37,9 +42,13 @@ class _KeptAnswer(Generic[T]):
 
     def get(self) -> T:
         now = self._clock()
-        if self._kept is None or now >= self._kept[0] + self._every:
+        if self._kept is None or now >= self._kept[0] + self._every + _rows(self._kept[1]) / MANY:
             self._kept = now, self._ask()
         return self._kept[1]
+
+
+def _rows(answer: object) -> int:
+    return len(answer) if isinstance(answer, tuple) else 0
 
 
 class ClusterReader:

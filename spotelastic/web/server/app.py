@@ -149,9 +149,12 @@ class _DashboardPages:
         answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await answer.prepare(request)
         shown: dict[str, str] = {}
+        answered = self.clock()
         with suppress(ConnectionError):  # the page was closed
             while True:
-                async for told in self._looking(look):
+                async for told in self._looking(look, answered):
+                    if not told["trouble"]:
+                        answered = self.clock()
                     sections = told.get("sections", {})
                     changed = {
                         key: text for key, text in sections.items() if shown.get(key) != text
@@ -161,12 +164,13 @@ class _DashboardPages:
                 await asyncio.sleep(EVERY)
         return answer
 
-    async def _looking(self, look: Callable[[], dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-        """Yield what was seen; before that, while it is awaited for long, for how long."""
-        began = self.clock()
+    async def _looking(
+        self, look: Callable[[], dict[str, Any]], answered: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is seen; before that, while it is awaited, since when there was no answer."""
         looking = asyncio.create_task(asyncio.to_thread(look))
         while not (await asyncio.wait([looking], timeout=HEARTBEAT))[0]:
-            yield {"trouble": f"No answer from the cluster for {self.clock() - began:.0f} s."}
+            yield {"trouble": f"No answer from the cluster for {self.clock() - answered:.0f} s."}
         yield looking.result()
 
     async def output(self, request: web.Request) -> web.StreamResponse:

@@ -10,7 +10,8 @@ from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
 from spotelastic.web.page.render import sections
 from spotelastic.web.view import words
-from spotelastic.web.view.cluster_view import ClusterView, cluster_view
+from spotelastic.web.view.chart import LossChart
+from spotelastic.web.view.cluster_view import ClusterView, chart_of, cluster_view
 from spotelastic.web.view.published import PublishedCluster
 
 EVERY = 1.0
@@ -59,6 +60,7 @@ class ClusterFeed:
         self._looked_at: float | None = None
         self._failing_since: float | None = None
         self._last = LiveLook()
+        self._drawn: tuple[PublishedCluster, LossChart | None] | None = None
 
     def look(self) -> LiveLook:
         """Return what is to be seen; asks the cluster if the last look is not of this second."""
@@ -68,10 +70,16 @@ class ClusterFeed:
                 self._looked_at = self._clock()
             return self._last
 
+    def _view(self, it: PublishedCluster, now: float) -> ClusterView:
+        """Return the view; the curve is drawn anew only if something of it has been read anew."""
+        if self._drawn is None or not _is_drawn_alike(self._drawn[0], it):
+            self._drawn = it, chart_of(it, now)
+        return cluster_view(it, now, drawn=self._drawn[1])
+
     def _new(self) -> LiveLook:
         began = self._clock()
         try:
-            view = cluster_view(self._source.read(), self._now())
+            view = self._view(self._source.read(), self._now())
         except CloudEnded as error:
             return LiveLook(self._last.sections, str(error), self._last.facts)
         except Exception as error:  # a page that shows what was seen last beats none
@@ -83,6 +91,11 @@ class ClusterFeed:
             return LiveLook(self._last.sections, trouble, self._last.facts)
         self._failing_since = None
         return LiveLook(sections(view), "", facts(view))
+
+
+def _is_drawn_alike(one: PublishedCluster, other: PublishedCluster) -> bool:
+    """Whether the loss curve is made from the very same objects."""
+    return one.points is other.points and one.report is other.report and one.events is other.events
 
 
 def _told(error: Exception) -> str:

@@ -76,8 +76,16 @@ class ClusterView:
         return tuple(row.node for row in self.nodes if row.can_be_interrupted)
 
 
-def cluster_view(it: PublishedCluster, now: float, *, most_events: int = 300) -> ClusterView:
-    """Return what is to be seen of a cluster at `now`."""
+def chart_of(it: PublishedCluster, now: float) -> LossChart | None:
+    """Return the loss curve, which takes longer than all the rest where there are many steps."""
+    interruptions = it.report.interruptions if it.report is not None else ()
+    return loss_chart(it.points, interruptions, round_starts(it.events), now)
+
+
+def cluster_view(
+    it: PublishedCluster, now: float, *, most_events: int = 300, drawn: LossChart | None = None
+) -> ClusterView:
+    """Return what is to be seen of a cluster at `now`; `drawn` is its curve, if that is known."""
     status, report = it.status, it.report
     interruptions = report.interruptions if report is not None else ()
     # Of a job that has ended nothing changes, so its times are told from its end.
@@ -94,7 +102,7 @@ def cluster_view(it: PublishedCluster, now: float, *, most_events: int = 300) ->
         at_short=words.moment(status.at, now),
         figures=tuple(_figures(it, now)),
         warnings=tuple(map(words.plain, _warnings(it, now))),
-        chart=loss_chart(it.points, interruptions, round_starts(it.events), now),
+        chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),

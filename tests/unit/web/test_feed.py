@@ -6,6 +6,7 @@ from support.published import BEGAN, NEW, PUBLISHED, STATUS
 
 from spotelastic.client.targets.cloud_target import CloudEnded
 from spotelastic.errors import Unavailable
+from spotelastic.model.progress import Point
 from spotelastic.web.server.feed import EVERY, ClusterFeed
 from spotelastic.web.view.published import PublishedCluster
 
@@ -38,6 +39,21 @@ def test_pages_that_look_in_one_second_share_a_look() -> None:
     answers.clock += EVERY / 2
     assert feed.look().sections["head"] != first.sections["head"]
     assert answers.asked == 2
+
+
+def test_the_curve_is_drawn_again_only_if_it_was_read_again() -> None:
+    later = replace(PUBLISHED, status=replace(STATUS, step=121))
+    more = replace(later, points=(*PUBLISHED.points, Point(121, 0.5, BEGAN + 90)))
+    answers = Answers(PUBLISHED, later, more)
+    feed = answers.feed()
+    charts, heads = [], []
+    for _ in range(3):
+        look = feed.look()
+        charts.append(look.sections["chart"])
+        heads.append(look.sections["figures"])
+        answers.clock += EVERY
+    assert charts[0] == charts[1] != charts[2]
+    assert heads[0] != heads[1]
 
 
 def test_what_was_seen_last_stays_with_the_reason_and_since_when() -> None:
