@@ -1,5 +1,6 @@
 """What Lightning keeps of a run beside the model: its loops' counters, and its callbacks' state."""
 
+import base64
 import json
 import warnings
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 
 from spotelastic.errors import UsageError
+from spotelastic.integrations.growing import as_text
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.state import values
 
@@ -24,7 +26,7 @@ class LoopBooks:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._callbacks: dict[str, bytes] = {}
+        self._callbacks: dict[str, str] = {}
         self._metrics: dict[str, float] = {}
         self._loaded: dict[str, Any] = {}
         self.stepping = False
@@ -46,8 +48,7 @@ class LoopBooks:
         return {
             "loops": json.dumps(loops),
             "stepped": stepped,
-            "callbacks": dict(self._callbacks),
-            "metrics": json.dumps(self._metrics),
+            "callbacks": as_text([self._callbacks, self._metrics]),
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -57,13 +58,13 @@ class LoopBooks:
     def go_on(self, sampler: ElasticSampler) -> None:
         """Set the loops to where the sampler is, and load the callbacks' state."""
         saved, trainer = self._loaded, self._trainer
-        self._callbacks, self._metrics = dict(saved["callbacks"]), json.loads(saved["metrics"])
+        self._callbacks, self._metrics = json.loads(saved["callbacks"])
         trainer.callback_metrics.update(
             {name: torch.tensor(value) for name, value in self._metrics.items()}
         )
         for callback in trainer.callbacks:
             if callback.state_key in self._callbacks:
-                data = self._callbacks[callback.state_key]
+                data = base64.b64decode(self._callbacks[callback.state_key])
                 callback.load_state_dict(values.decode(callback.state_key, data))
         loop = trainer.fit_loop
         loop.load_state_dict(json.loads(saved["loops"]))
@@ -106,9 +107,9 @@ def _set(progress: Any, done: int, *, begun: bool = False, total: int | None = N
             setattr(counts, name, number)
 
 
-def _data(key: str, state: Any) -> bytes:
+def _data(key: str, state: Any) -> str:
     try:
-        return values.encode(key, state)
+        return base64.b64encode(values.encode(key, state)).decode()
     except UsageError as error:
         warnings.warn(f"spotelastic: the state of a callback is not saved: {error}", stacklevel=2)
-        return b""
+        return ""

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from spotelastic.integrations.growing import as_text
+
 FIELDS = (
     "epoch",
     "global_step",
@@ -49,8 +51,7 @@ class Books:
         state = {name: getattr(trainer.state, name, None) for name in FIELDS}
         return {
             "state": json.dumps(state, default=float),
-            "history": json.dumps(self._history, default=float),
-            "callbacks": json.dumps(self._callbacks, default=float),
+            "history": as_text([self._history, self._callbacks]),
             "loss": float(trainer._tr_loss),
             "total_loss": float(trainer._total_loss_scalar),
             "last_logged": int(trainer._globalstep_last_logged),
@@ -61,12 +62,11 @@ class Books:
         trainer = self._trainer
         for name, value in json.loads(saved["state"]).items():
             setattr(trainer.state, name, value)
-        self._history = json.loads(saved["history"])
+        self._history, self._callbacks = json.loads(saved["history"])
         trainer.state.log_history = list(self._history)
         trainer._tr_loss.fill_(saved["loss"])
         trainer._total_loss_scalar = saved["total_loss"]
         trainer._globalstep_last_logged = saved["last_logged"]
-        self._callbacks = json.loads(saved["callbacks"])
         for callback, state in zip(self._stateful(), self._callbacks, strict=False):
             for name, value in state.get("attributes", {}).items():
                 setattr(callback, name, value)

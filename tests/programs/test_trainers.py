@@ -1,5 +1,6 @@
 """Trainers of other libraries that are interrupted equal uninterrupted ones, with their history."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import interrupted_trainers
 import pytest
 import torch
 
+from spotelastic.integrations.growing import LEAST, as_text
 from spotelastic.integrations.libraries import require
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(600)]
@@ -73,3 +75,10 @@ def test_a_library_that_is_missing_or_old_is_named_with_what_to_do(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match=r"wandb 0\.19 or newer, and 0\.1\.0 is .*pip install"):
         require("wandb")
+
+
+def test_a_history_that_grows_keeps_its_length_for_long() -> None:
+    history = [{"loss": 0.5, "step": step} for step in range(400)]
+    lengths = {len(as_text(history[:count])) for count in range(401)}
+    assert lengths == {LEAST}
+    assert json.loads(as_text(history * 10)) == history * 10
