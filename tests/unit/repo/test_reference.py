@@ -33,5 +33,6 @@ def test_keys_and_exceptions_are_those_of_the_code() -> None:
     assert "| `keep-last` | " in keys
     assert "| `args` | " in keys
     assert "| `plan` |" not in keys
+    assert 'script = "train.py"' in configuration_reference.template()
     for name in ("UsageError", "JobFailed"):
         assert f"| `{name}` | {getattr(errors, name).exit_code} |" in errors_reference.table()
