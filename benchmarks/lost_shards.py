@@ -73,7 +73,7 @@ def job(
 
     def command(node: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "spotelastic", "run", "--nnodes", f"1:{nodes}"),
+            *(sys.executable, "-m", "spotelastic", "run", "--nnodes", f"{nodes - 1}:{nodes}"),
             *("--rdzv-endpoint", endpoint, "--rdzv-id", run, "--max-restarts", "1000"),
             *("--node-id", node, "--local-addr", HOST, "--storage", server.url(run)),
             *("--snapshot-every", every[0], "--checkpoint-every", every[1]),
