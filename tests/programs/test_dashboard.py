@@ -168,6 +168,7 @@ def test_a_cluster_is_watched_interrupted_stopped_and_taken_down(
         assert "token" not in page.url
         expect(page.locator(".pill")).to_have_text("running", timeout=WAIT)
         expect(page.locator("#chart svg.curve")).to_be_visible(timeout=WAIT)
+        expect(page).to_have_title("demo: running – spotelastic")
         _interrupts(page)
         _reads_logs(page)
         _sees_a_mistake(page)

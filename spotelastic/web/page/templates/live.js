@@ -41,18 +41,30 @@
     trouble.hidden = !text;
     document.body.classList.toggle("stale", Boolean(text));
   };
-  const stream = new EventSource(document.body.dataset.stream);
-  stream.onmessage = (event) => {
+  const hear = (event) => {
     heard = Date.now();
     const told = JSON.parse(event.data);
     for (const [id, html] of Object.entries(told.sections || {})) waiting.set(id, html);
     for (const [id, html] of [...waiting]) if (renew(id, html) !== false) waiting.delete(id);
     if (told.facts) { facts = told.facts; isStuck = Boolean(told.trouble); allow(); }
+    if (facts.title) document.title = facts.title;
     tell(told.trouble || "");
   };
+  // A browser has few connections for one host: pages that nobody sees leave theirs to the others.
+  let stream = null;
+  const listen = () => {
+    if (stream) stream.close();
+    stream = null;
+    if (document.hidden) return;
+    heard = Date.now();
+    stream = new EventSource(document.body.dataset.stream);
+    stream.onmessage = hear;
+  };
+  document.addEventListener("visibilitychange", listen);
+  listen();
   setInterval(() => {
     const silent = Date.now() - heard;
-    if (silent > SILENT_FOR) {
+    if (stream && silent > SILENT_FOR) {
       tell(`The dashboard has not answered for ${Math.round(silent / 1000)} s: look whether \`spotelastic dashboard\` still runs.`);
     }
   }, 1000);
