@@ -7,6 +7,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
+from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Cost, Status
 
 
@@ -16,6 +17,13 @@ def status_of(cluster: ClusterRecord) -> Status:
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
     return status
+
+
+def published_facts(cluster: ClusterRecord) -> PublishedFacts:
+    """Return what metrics of a cluster's job are made of, as its bucket has it. Three reads."""
+    objects = cluster.objects
+    events = tuple(objects.events())
+    return PublishedFacts(cluster.name, objects.status(), objects.report(), events, cluster.spec)
 
 
 def cost_of(cluster: ClusterRecord) -> Cost:

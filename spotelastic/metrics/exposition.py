@@ -49,6 +49,20 @@ def families(read: Iterable[tuple[str, Iterable[Sample]]]) -> list["Family"]:
     return list(found.values())
 
 
+def page(read: Read, accept: str = "") -> tuple[bytes, str]:
+    """Return the samples as one page, and its content type. `accept` is what the scraper takes, as
+    the header of its request says.
+
+    For a server that is there already:
+
+        page(lambda: [(cluster.name, job.samples(published_facts(cluster.record)))])
+    """
+    from prometheus_client.exposition import choose_encoder
+
+    encode, content_type = choose_encoder(accept)
+    return encode(registry(read)), content_type
+
+
 def registry(read: Read, *, process: bool = False) -> "CollectorRegistry":
     """Return a registry with these samples, and on demand with those of this process: its memory,
     CPU time and open files, as Prometheus names them.

@@ -20,9 +20,11 @@ from support.scraping import scraped
 
 from spotelastic import client
 from spotelastic.client.cluster import Cluster
+from spotelastic.client.published import published_facts
 from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
+from spotelastic.metrics.job import samples
 
 SCRIPT = """
 import os, sys, time
@@ -33,14 +35,12 @@ for number in range(10_000):
     time.sleep(0.2)
 """
 
-
 SECRET, PLANTED, TYPED = "s3cr3t-of-the-user", "postgres://me:pw@db", "typed-by-mistake-42"
 SECRETS = ("--secret", "API", "--env", f"PLANTED={PLANTED}")
 """What must not get into a dump, together with the script's arguments."""
 SCRIPT_ARGS = ("--api-key", TYPED, "--name", SECRET)
-
-
 METRICS = 9464
+AS_BEFORE = ("--name", "demo", "--deadline", "8h", "--metrics-port", str(METRICS))
 PROGRAM = [sys.executable, "-m", "spotelastic"]
 
 
@@ -113,9 +113,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     (terminal.folder / ".spotelasticignore").write_text("home/\n")
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
-        *("--name", "demo", "--instance-types", "m5.large", "--deadline", "8h"),
-        *("--metrics-port", str(METRICS)),
-        *(*SECRETS, "train.py", *SCRIPT_ARGS),
+        *(*AS_BEFORE, "--instance-types", "m5.large", *SECRETS, "train.py", *SCRIPT_ARGS),
     )
     try:
         assert told.returncode == 0, told.stderr
@@ -168,10 +166,12 @@ def test_every_node_serves_metrics_on_its_address_and_one_of_the_job(terminal: T
     assert 'spotelastic_cloud_calls_total{cluster="demo",outcome="ok",' in by_state["leading"]
     assert 'spotelastic_controller_leads{cluster="demo"} 0.0' in by_state["standing by"]
     assert "spotelastic_job_" not in by_state["standing by"]
-    workers = [node.id for node in nodes if node.role == "worker"]
-    assert all(f'spotelastic_node_info{{cluster="demo",node="{n}"' in pages[n] for n in workers)
+    workers = {node.id: pages[node.id] for node in nodes if node.role == "worker"}
+    assert all(f'spotelastic_node_info{{cluster="demo",node="{n}"' in workers[n] for n in workers)
     with pytest.raises(OSError, match="refused"):
         scraped("127.0.0.1", METRICS)
+    told = {each.metric.name for each in samples(published_facts(terminal.cluster.record))}
+    assert told > {"job_state", "rounds_total", "cost_dollars_total", "nodes_max"}
 
 
 def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
@@ -236,7 +236,7 @@ def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) ->
     before = {node["id"] for node in terminal.json("status")["nodes"]}
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
-        *("--name", "demo", "--deadline", "8h", *SECRETS, "train.py", *SCRIPT_ARGS),
+        *(*AS_BEFORE, *SECRETS, "train.py", *SCRIPT_ARGS),
     )
     assert told.returncode == 0, told.stderr
     assert "demo is up already; changes: none" in told.stdout
@@ -252,7 +252,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -
     assert (
         "would change the cluster demo: max 2 -> 4; gang no -> yes; read none -> data/train; "
         "on-demand never -> base=1; max-price none -> 0.001; max-cost none -> 5.0; "
-        "deadline 480 min -> none; linger 10 min -> 120 min\n"
+        "deadline 480 min -> none; linger 10 min -> 120 min; metrics-port 9464 -> none\n"
     ) in told.stdout
     assert "warning: --max-price 0.001 is below the current price of 0." in told.stdout
     assert "there will be no nodes but those on demand until the price falls" in told.stdout

@@ -171,6 +171,19 @@ def test_two_clusters_share_the_families_of_a_page() -> None:
     assert [sample.labels["cluster"] for sample in step.samples] == ["demo", "other"]
 
 
+def test_a_page_is_in_the_form_that_its_scraper_takes() -> None:
+    def read() -> list[tuple[str, Iterable[Sample]]]:
+        return [("demo", job.samples(FACTS))]
+
+    plain, plain_type = exposition.page(read)
+    assert plain_type.startswith("text/plain") and b"# EOF" not in plain
+    accepted = "application/openmetrics-text; version=1.0.0"
+    open_metrics, open_type = exposition.page(read, accepted)
+    assert open_type.startswith("application/openmetrics-text") and b"# EOF" in open_metrics
+    assert b'spotelastic_job_step{cluster="demo"} 40.0' in plain
+    assert b'spotelastic_job_step{cluster="demo"} 40.0' in open_metrics
+
+
 def test_nodes_are_counted_by_role_and_state() -> None:
     found = values(job.samples(FACTS), job.NODES)
     assert found == {"control,leading": 1, "worker,training": 2, "worker,waiting": 1}
