@@ -19,7 +19,11 @@ NEEDED = {
     "accelerate_loop": "accelerate",
     "huggingface_trainer": "transformers",
     "lightning_callback": "lightning",
+    "lora": "peft",
 }
+TRAINERS = ("accelerate_loop", "huggingface_trainer", "lightning_callback")
+STEPS = {"fsdp2_transformer": "", "lora": "", "nanogpt": "--steps "}
+"""Examples that are told how many steps to make, and by what."""
 
 
 def commands(file: Path) -> list[str]:
@@ -44,7 +48,7 @@ def test_a_command_of_a_docstring_works(name: str, command: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("name", sorted(NEEDED))
+@pytest.mark.parametrize("name", TRAINERS)
 def test_several_workers_train_the_model_that_one_would(
     name: str, workers: int, tmp_path: Path
 ) -> None:
@@ -59,6 +63,34 @@ def test_several_workers_train_the_model_that_one_would(
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_an_example_in_two_parts_ends_as_a_whole_one(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(NEEDED.get(name, "torch"))
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    begin = "spotelastic run --standalone --nproc-per-node 2 --rdzv-id"
+    for run_id, steps in (("parts", 12), ("parts", 30), ("whole", 30)):
+        run(f"{begin} {run_id} examples/{name}.py {STEPS[name]}{steps}", tmp_path)
+    parts, whole = (final(run_id, tmp_path) for run_id in ("parts", "whole"))
+    assert parts.keys() == whole.keys() and len(whole) > 4
+    assert all(torch.equal(parts[key], whole[key]) for key in whole)
+
+
+def final(run_id: str, folder: Path) -> dict[str, torch.Tensor]:
+    """The parameters and the optimizer's state at the end of a run."""
+    found: dict[str, torch.Tensor] = {}
+
+    def collect(value: object, name: str) -> None:
+        if isinstance(value, dict):
+            for key, each in value.items():
+                collect(each, f"{name}.{key}")
+        elif isinstance(value, torch.Tensor):
+            found[name] = value
+
+    run(f"spotelastic ckpt export runs/{run_id} {run_id}.pt", folder)
+    collect(torch.load(folder / f"{run_id}.pt", weights_only=True), "")
+    return found
 
 
 def trained(command: str, run_name: str, folder: Path) -> dict[str, torch.Tensor]:

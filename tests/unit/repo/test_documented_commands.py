@@ -17,7 +17,7 @@ FLAG = re.compile(r"--[a-z][\w-]*")
 NOT_OURS = {
     *("--auto-compaction-retention", "--enable-v2", "--ignore-checksum"),
     *("--shm-size", "--ulimit", "--dryrun", "--index-url"),
-    *("--local-rank", "--steps", "--epochs"),
+    *("--local-rank", "--steps", "--epochs", "--dummy"),
     *("--cask", "--from-history", "--install", "--profile", "--python"),
     *("--bagua-net-switch-on", "--nproc"),
 }
