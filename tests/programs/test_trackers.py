@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,28 @@ def test_a_step_that_is_made_again_is_in_the_curve_once(
     assert steps[tracked.DIES_AT] == 2 and steps[tracked.STEPS] == 1
     [run_id] = {run_id for run_id, _ in made(tmp_path)}
     assert steps_of(tmp_path, run_id) == EACH_ONCE
+
+
+@dataclass
+class Named:
+    """What a tracker asks a Checkpointer for."""
+
+    run_id: str
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_process_that_goes_back_logs_no_step_twice(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    with tracked.tracker_of(name)(Named("run")) as tracker:
+        for step in (1, 2, 3, 4, 3, 4, 5):
+            tracker.log({"loss": 1.0 / step}, step)
+    steps = in_tensorboard if name == "tensorboard" else in_mlflow
+    assert steps(tmp_path, "run") == [1, 2, 3, 4, 5]
+    with tracked.tracker_of(name)(Named("another")) as tracker:
+        tracker.log({"loss": 1.0}, 1)
+        assert tracker.logged == 1
