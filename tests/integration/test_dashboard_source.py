@@ -72,6 +72,13 @@ def write(cluster: ClusterRecord, stream: str, *texts: str) -> None:
     logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
 
 
+def test_metrics_of_all_clusters_are_one_page(target: AccountTarget) -> None:
+    page, content_type = TargetSource(target).metrics("")
+    assert content_type.startswith("text/plain")
+    step = f'spotelastic_job_step{{cluster="{NAME}"}} {STATUS.step:.1f}'
+    assert step in page.decode().splitlines()
+
+
 def test_output_comes_once_with_what_is_late(cluster: ClusterRecord, target: AccountTarget) -> None:
     source = TargetSource(target)
     write(cluster, "i-1/rank-0", "step 1", "step 2\x1b[31m")

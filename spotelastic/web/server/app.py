@@ -16,7 +16,7 @@ from aiohttp import web
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError
 from spotelastic.web.page.render import asset, clusters_section, live_page, message_page
-from spotelastic.web.server.access import COOKIE, HEADERS, OPEN, DashboardAccess
+from spotelastic.web.server.access import COOKIE, HEADERS, METRICS, OPEN, DashboardAccess
 from spotelastic.web.server.feed import EVERY
 from spotelastic.web.server.source import DashboardSource
 
@@ -36,6 +36,7 @@ def application(source: DashboardSource, access: DashboardAccess) -> web.Applica
     app.add_routes(
         [
             web.get(OPEN, pages.open),
+            web.get(METRICS, pages.metrics),
             web.get(root, pages.overview),
             web.get(f"{root}stream", pages.overview_stream),
             web.get(f"{root}c/{{name}}", pages.cluster),
@@ -93,6 +94,15 @@ class _DashboardPages:
             COOKIE, self.access.cookie, path=self.access.root, httponly=True, samesite="Strict"
         )
         return answer
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        """Return what all clusters publish, as Prometheus reads it."""
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not self.access.opens(request.query.get("token") or bearer):
+            return _message(403, "No access", "Metrics need the token of this dashboard's address.")
+        accepted = request.headers.get("Accept", "")
+        body, content_type = await asyncio.to_thread(self.source.metrics, accepted)
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show all clusters."""

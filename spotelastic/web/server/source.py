@@ -10,9 +10,12 @@ from spotelastic.client import logs
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.logs import Wanted
 from spotelastic.client.progress import Say
+from spotelastic.client.published import published_facts
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
+from spotelastic.metrics import exposition
+from spotelastic.metrics.job import samples
 from spotelastic.model.progress import ClusterSummary
 from spotelastic.web.reading import ClusterReader
 from spotelastic.web.server.actions import ACTIONS
@@ -62,6 +65,9 @@ class DashboardSource(Protocol):
 
     def act(self, name: str, action: str, given: Mapping[str, Any], say: Say) -> str:
         """Carry out a command, and return what was done."""
+
+    def metrics(self, accepted: str) -> tuple[bytes, str]:
+        """Return the metrics of all clusters as one page, and its content type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,13 @@ class TargetSource:
         with self._lock:
             self._shown.pop(name, None)  # its description may have changed
         return done
+
+    def metrics(self, accepted: str) -> tuple[bytes, str]:
+        """Return the metrics of all clusters as one page, and its content type."""
+        self._target.check()
+        known = (self._target.known(name) for name in self._target.names())
+        facts = [published_facts(record) for record in known if record is not None]
+        return exposition.page(lambda: [(each.cluster, samples(each)) for each in facts], accepted)
 
     def _cluster(self, name: str) -> "_ShownCluster":
         """Return the cluster, or what one that is gone has left."""

@@ -50,6 +50,9 @@ class MadeUp:
             raise UsageError("demo has ended already")
         return f"{name}: {action}"
 
+    def metrics(self, accepted: str) -> tuple[bytes, str]:
+        return b"up 1\n", accepted
+
 
 class Browser:
     """What a browser does with the printed address: it keeps the cookie for its path."""
@@ -122,6 +125,27 @@ def test_a_wrong_token_opens_nothing() -> None:
             async with browser.session.get(f"{browser.base}/open{token}") as answer:
                 assert answer.status == 403
                 assert "Set-Cookie" not in answer.headers
+
+    browsing(scenario)
+
+
+def test_metrics_need_the_token_and_no_cookie() -> None:
+    async def scenario(browser: Browser) -> None:
+        token = browser.access.token
+        given = (f"?token={token}", {}), ("", {"Authorization": f"Bearer {token}"})
+        wrong = ("", {}), ("?token=x", {}), ("", {"Authorization": "Bearer x"})
+        for (query, headers), status in (*((g, 200) for g in given), *((w, 403) for w in wrong)):
+            sent = {**headers, "Accept": "text/plain; version=0.0.4"}
+            async with browser.session.get(
+                f"{browser.base}/metrics{query}", headers=sent
+            ) as answer:
+                assert answer.status == status
+                if status == 200:
+                    assert await answer.read() == b"up 1\n"
+                    assert answer.headers["Content-Type"] == sent["Accept"]
+        elsewhere = {"Host": "evil.example", "Authorization": f"Bearer {token}"}
+        async with browser.session.get(f"{browser.base}/metrics", headers=elsewhere) as answer:
+            assert answer.status == 403
 
     browsing(scenario)
 
