@@ -136,6 +136,9 @@ def _watch(
     """Show the job until it has ended, or with --detach until it trains; return the last status."""
     until, last = training if config.detach else ended, None
     costs = CostWatch(cluster.record)
+    if cluster.first is None:  # it was up before
+        with suppress(Unavailable):
+            shown.earlier(cluster.curve())
     with nullcontext() if stays.target.owns(cluster.name) else stays.watched():
         for update in cluster.updates():
             show(shown, update)

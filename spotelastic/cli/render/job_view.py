@@ -126,12 +126,12 @@ def _checkpoint(shown: JobPicture, now: float) -> str:
     status = shown.status
     text = f"checkpoint {status.committed}" if status.committed else "no checkpoint yet"
     if (at := _committed_at(shown)) is not None:
-        text += f", {span(now - at)} ago"
+        text += f", {tables.span(now - at)} ago"
     if status.upload is not None:
         text += f"   {tables.upload_text(status.upload)}"
         left = status.upload.total - status.upload.done
         if status.upload.rate > 0 and left > 0:
-            text += f", {span(left / status.upload.rate)} left"
+            text += f", {tables.span(left / status.upload.rate)} left"
     return text
 
 
@@ -159,17 +159,7 @@ def _stale(status: Status, now: float) -> list[Text]:
     age = now - status.at
     if age < STALE or status.state in ENDED:
         return []
-    return [Text(f"the cluster last reported {span(age)} ago", "yellow")]
-
-
-def span(seconds: float) -> str:
-    """Return a time in its largest unit, and the next one below an hour: 8 s, 1:43 min, 3.2 h."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.0f} days"
+    return [Text(f"the cluster last reported {tables.span(age)} ago", "yellow")]
 
 
 # -- the nodes -------------------------------------------------------------------------------------
@@ -212,7 +202,7 @@ def _table(names: Sequence[str], nodes: Sequence[NodeStatus], now: float) -> Tab
     for node in nodes:
         cells: tuple[str | Text, ...] = (
             node.id,
-            Text(_state(node, now), STATE_COLOUR.get(node.state, "")),
+            Text(tables.state_text(node, now), STATE_COLOUR.get(node.state, "")),
             node.type,
             node.zone,
             tables.ranks_text(node.ranks),
@@ -221,14 +211,6 @@ def _table(names: Sequence[str], nodes: Sequence[NodeStatus], now: float) -> Tab
         row = dict(zip(NODE, cells, strict=True))
         table.add_row(*(row[name] for name in names))
     return table
-
-
-def _state(node: NodeStatus, now: float) -> str:
-    """Return the state, with the countdown of a notice or an announcement."""
-    if node.leaves_at is None:
-        return node.state
-    left = node.leaves_at - now
-    return f"{node.state}, {span(left)} left" if left > 0 else f"{node.state}, time is up"
 
 
 def _control_line(status: Status) -> Iterable[Text]:

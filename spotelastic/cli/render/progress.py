@@ -3,14 +3,14 @@
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from spotelastic.cli.render.sparkline import LossSeries
 from spotelastic.client.progress import Update
 from spotelastic.clock import Clock, steady, wall
-from spotelastic.model.progress import Cost, Event, Status
+from spotelastic.model.progress import Cost, Event, Point, Status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,6 +53,10 @@ class ProgressView(Protocol):
 
     def cost(self, cost: Cost) -> None:
         """Show what the cluster costs beside the status."""
+        ...
+
+    def earlier(self, points: Iterable[Point]) -> None:
+        """Take the steps that were made before anybody watched."""
         ...
 
 
@@ -117,6 +121,9 @@ class Plain:
     def cost(self, cost: Cost) -> None:
         """Costs are no progress: the report at the end tells them."""
 
+    def earlier(self, points: Iterable[Point]) -> None:
+        """Lines tell of what happens from now on."""
+
 
 class Live:
     """Redraws a job in place, with events scrolling by above it. Its last picture stays.
@@ -173,6 +180,11 @@ class Live:
     def cost(self, cost: Cost) -> None:
         """Show this with the next status."""
         self._cost = cost
+
+    def earlier(self, points: Iterable[Point]) -> None:
+        """Begin the loss curve with these."""
+        for point in points:
+            self._losses.feed(point.step, point.loss)
 
     def _picture(self, status: Status) -> "RenderableType":
         from spotelastic.cli.render.job_view import JobPicture, job_view

@@ -21,6 +21,7 @@ from spotelastic.model.progress import (
     Cost,
     Event,
     Interruption,
+    NodeStatus,
     Report,
     Status,
     Upload,
@@ -193,11 +194,30 @@ def nodes_table(status: Status) -> Fitting:
     kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
     tables = [table_of(*names) for names in kept]
     for node in status.nodes:
-        cells = (node.id, node.role, node.state, node.zone, node.address, ranks_text(node.ranks))
+        state = state_text(node, status.at)
+        cells = (node.id, node.role, state, node.zone, node.address, ranks_text(node.ranks))
         row = dict(zip(NODE, cells, strict=True))
         for table, names in zip(tables, kept, strict=True):
             table.add_row(*(row[name] for name in names))
     return Fitting(tuple(tables))
+
+
+def state_text(node: NodeStatus, now: float) -> str:
+    """Return the state, with the countdown of a notice or an announcement."""
+    if node.leaves_at is None:
+        return node.state
+    left = node.leaves_at - now
+    return f"{node.state}, {span(left)} left" if left > 0 else f"{node.state}, time is up"
+
+
+def span(seconds: float) -> str:
+    """Return a time in its largest unit, and the next one below an hour: 8 s, 1:43 min, 3.2 h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.0f} days"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -226,6 +226,12 @@ def test_the_status_shows_every_node() -> None:
     assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
 
 
+def test_the_status_counts_down_what_is_left_of_a_notice() -> None:
+    leaving = replace(STATUS.nodes[0], state="draining", leaves_at=STATUS.at + 103)
+    text = rendered(tables.status_table(replace(STATUS, nodes=(leaving,))))
+    assert "draining, 1:43 min left" in text
+
+
 def test_events_of_aws_that_were_not_understood_are_told() -> None:
     """As AWS may change them. Those of other instances are not."""
     messages = {"handled": 7, "foreign": 99, "unknown": 1, "malformed": 2}

@@ -7,14 +7,19 @@ import re
 import sys
 from dataclasses import replace
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from spotelastic.cli.render.job_view import JobPicture, job_view, span
+from spotelastic.cli.commands.bring_up import COST_EVERY, CostWatch
+from spotelastic.cli.render.job_view import JobPicture, job_view
 from spotelastic.cli.render.progress import Live, Plain, view
 from spotelastic.cli.render.sparkline import MOST_POINTS, LossSeries, sparkline
-from spotelastic.model.progress import Cost, Event, NodeStatus, SlowNode, Status, Upload
+from spotelastic.cli.render.tables import span
+from spotelastic.errors import Unavailable
+from spotelastic.model.progress import Cost, Event, NodeStatus, Point, SlowNode, Status, Upload
 
 NOW = 2000.0
 CONTROL = tuple(
@@ -191,6 +196,40 @@ def test_the_last_picture_stays_and_the_cursor_is_shown_again(
     assert "step 1300" in text and "i-0a1b2c3d4e5f60700" in text and "$1.34 so far" in text
     assert "checkpoint 1200, 5 s ago" in text
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "the cursor is shown"
+
+
+def test_who_comes_back_sees_the_curve_from_its_beginning() -> None:
+    to = io.StringIO()
+    console = Console(file=to, force_terminal=True, width=80, height=24, markup=False)
+    with Live(console, clock=lambda: NOW) as shown:
+        shown.earlier([Point(step, 9.0 - step, NOW) for step in range(1, 8)])
+        shown.status(status(worker(0), loss=1.0))
+    assert "█▇▆▅▄▃▂▁" in to.getvalue() or "█▇▆▅" in to.getvalue()
+
+
+def test_a_cost_is_looked_up_now_and_then_and_a_silent_bucket_holds_up_nothing() -> None:
+    now, answers = [100.0], [b"[]", Unavailable("late"), b"[]"]
+
+    def get(key: str) -> bytes:
+        answer = answers.pop(0)
+        if isinstance(answer, Unavailable):
+            raise answer
+        return answer
+
+    capacity = SimpleNamespace(max_cost=5.0)
+    record: Any = SimpleNamespace(
+        name="demo",
+        objects=SimpleNamespace(get=get, report=lambda: None),
+        spec=SimpleNamespace(capacity=capacity),
+    )
+    costs = CostWatch(record, lambda: now[0])
+    first = costs.due()
+    assert first is not None and (first.name, first.max_cost) == ("demo", 5.0)
+    assert costs.due() is None and len(answers) == 2, "it is not asked again at once"
+    now[0] += COST_EVERY
+    assert costs.due() is None and len(answers) == 1
+    now[0] += COST_EVERY
+    assert costs.due() is not None
 
 
 def test_without_colours_nothing_is_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
