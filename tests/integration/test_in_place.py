@@ -155,6 +155,17 @@ def test_a_rank_that_arrives_restores_while_the_others_keep_their_state(
     assert {step: kept[0][step] for step in (4, 5, 6)} == counted(told["2"][:-1])
 
 
+def test_a_rank_arrives_at_the_end_of_an_epoch_whose_loop_the_others_leave(
+    cases: dict[str, Told],
+) -> None:
+    """Epochs have loops of their own. Who arrives begins with the next one."""
+    told = cases["arrival-epochs"]["told"]
+    first, later = [(n, True, 2, 0) for n in (1, 2, 3)], [(n, True, 3, 1) for n in (4, 5, 6)]
+    assert [(n, done, size, epoch) for n, done, _, size, epoch in told["2"]] == later
+    assert [(n, done, size, epoch) for n, done, _, size, epoch in told["0"]] == first + later
+    assert told["0"] == told["1"] and told["0"][3:] == told["2"]
+
+
 def test_a_rank_that_grows_from_round_to_round_is_replaced_where_its_step_is_saved(
     cases: dict[str, Told],
 ) -> None:

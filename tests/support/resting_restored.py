@@ -20,13 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 import spotelastic as se
 from spotelastic.training.in_place import watching
 
-STEPS, SAVED, AT = 6, 2, 4
+STEPS, SAVED, AT, ARRIVES = 6, 2, 4, 3
 GROWS_FOR, KEPT = 40, 60 << 20
 
 
 def lose_a_vote(step: int) -> None:
     """Has this rank's vote on a step fail for it alone, once."""
-    reduce, votes = dist.all_reduce, [*range(step)]
+    reduce, votes = dist.all_reduce, [*range(step + 1)]  # one before the first step
 
     def lost(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:
         done = reduce(tensor, *args, **more)
@@ -81,6 +81,28 @@ def script(*, breaks: bool = False, until: int = STEPS) -> Script:
             tell(ranks)
 
     return train
+
+
+def in_epochs(number: int, tell: Callable[[Any], None]) -> None:
+    """Each epoch has a loop of its own. A rank arrives at the end of the first one."""
+    wait_for_slots()
+    watching.watch()
+    dist.init_process_group("gloo")
+    torch.manual_seed(7 + number)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+        for epoch in range(checkpoint.restore() // ARRIVES, STEPS // ARRIVES):
+            for step in checkpoint.steps((epoch + 1) * ARRIVES):
+                with step:
+                    optimizer.zero_grad()
+                    loss = model(torch.ones(2, 4) * step.number).square().mean()
+                    loss.backward()
+                    optimizer.step()
+                    step.loss = loss
+                data = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
+                digest = hashlib.sha256(data).hexdigest()[:16]
+                tell([step.number, step.finished, digest, dist.get_world_size(), epoch])
 
 
 def grows(number: int, tell: Callable[[Any], None]) -> None:
@@ -145,11 +167,11 @@ class Daemon:
 
 
 def restored(folder: Path, name: str, script: Script) -> Agent:
-    arrives = name == "arrival"
+    arrives = name.startswith("arrival")
     count = 3 if arrives else 2
     (folder / f"{name}-daemon").mkdir()
     with cluster(folder / f"{name}-daemon", workers=count) as [node]:
-        daemon = Daemon(node, 3 if arrives else 0)
+        daemon = Daemon(node, ARRIVES if arrives else 0)
         plan = Plan(
             begins=daemon.begins,
             restores_from=daemon.source,
@@ -182,6 +204,7 @@ CASES: dict[str, Case] = {
         for name, each in (
             ("dirty", script(breaks=True)),
             ("arrival", script()),
+            ("arrival-epochs", in_epochs),
             ("early", script(until=AT)),
         )
     },

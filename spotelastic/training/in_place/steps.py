@@ -107,6 +107,8 @@ class Steps:
         self._entry: tuple[Enter, Standing] | None = None
         """The round to enter where the loop asks for the next step, and where this worker stands.
         """
+        self._has_met = False
+        """Whether this worker has voted where a loop asked for the first step of this round."""
         self._uncounted: Step | None = None
         """A finished step at whose end all ranks are to wait. What is between the blocks comes
         before.
@@ -141,14 +143,18 @@ class Steps:
         so.
 
         Ranks leave the loop together. Otherwise one could be gone whose peer is a step behind.
+
+        All vote where they first ask in a round, too, also those that go on: who has arrived may go
+        on in the loop of the next epoch, while that of the epoch before ends here for the others.
         """
         self.settle()
         meeting = self._meeting
         while meeting is not None:
             last = self._loop.last_step()
             try:
-                if last >= total or meeting.asked:
+                if last >= total or meeting.asked or not self._has_met:
                     meeting.vote()
+                    self._has_met = True
                 return last >= total
             except Exception as error:
                 if not meeting.is_lost(error):
@@ -342,6 +348,7 @@ class Steps:
     def _enter(self, meeting: Meeting, order: Enter, standing: Standing) -> None:
         """Go on in another round, which may take several attempts."""
         self._attempt = None  # A restore may have optimizers step, to make their state.
+        self._has_met = False
         meeting.enter(order, standing)
         self._undo.go_on_anew()
         self._tell(self.undone)
