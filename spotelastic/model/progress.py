@@ -42,7 +42,7 @@ class Progress:
     step: int
     at: float
     points: tuple[Point, ...] = ()
-    """Steps since the last publication; only from the node with group rank 0."""
+    """Steps since the last publication."""
     committed: int = 0
     """The newest step committed in the object store."""
     epoch: int = 0

@@ -37,6 +37,9 @@ SAME_TRY = 10.0
 again.
 """
 
+COMPARED = 20_000
+"""Newest steps that are known by their round: what nodes tell of a step comes within seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -91,6 +94,8 @@ class Mirror:
         self._progress: dict[str, Progress] = {}
         self._points: list[Point] = []
         """Executed steps, in order. A long job has a million, and each turn asks for them."""
+        self._by_step: dict[tuple[int, int], Point] = {}
+        """The newest of them, by round and step."""
         self._told: set[tuple[str, str, str]] = set()
         self._failed: dict[Pool, LaunchFailures] = {}
         self._moved_at = 0
@@ -164,7 +169,7 @@ class Mirror:
             self._left.pop(value.id, None)
         elif name == "progress":
             self._progress[value.node] = value
-            self._add_points(value.points)
+            self._add_told(value)
 
     def _remember_event(self, event: Event) -> None:
         again = account(event) in self._told
@@ -222,6 +227,27 @@ class Mirror:
             gone = self._values[found[0]].pop(key, None)
             if found[0] == "nodes" and gone is not None:
                 self._left[gone.id] = DepartedNode(gone.incarnation, self._clock())
+
+    def _add_told(self, told: Progress) -> None:
+        """Adds the steps that a node tells of, each once in a round.
+
+        All nodes tell of each step. Ranks may have losses of their own: those of the group's first
+        node count, and others only where it does not tell.
+        """
+        round_ = self._values["round"].get(self._keys.round)
+        first = next((m.node for m in round_.members if m.slot == 0), "") if round_ else ""
+        for point in told.points:
+            known = self._by_step.get((told.round, point.step))
+            if known is not None and told.node != first:
+                continue
+            if known is not None:
+                at = bisect_left(self._points, _moment(known), key=_moment)
+                if self._points[at : at + 1] == [known]:
+                    del self._points[at]
+            self._by_step[told.round, point.step] = point
+            self._add_points([point])
+        while len(self._by_step) > COMPARED:
+            del self._by_step[next(iter(self._by_step))]
 
     def _add_points(self, points: Sequence[Point]) -> None:
         for point in points:

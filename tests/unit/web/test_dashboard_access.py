@@ -26,12 +26,20 @@ def test_the_browser_that_was_given_the_address_gets_in() -> None:
     assert ACCESS.opens(ACCESS.token)
 
 
-@pytest.mark.parametrize("cookie", ["", "x", ACCESS.token, ACCESS.folder, "é"])
+@pytest.mark.parametrize(
+    "cookie",
+    ["", "x", ACCESS.token, ACCESS.folder, "é"],
+    ids=["none", "other", "token", "folder", "no ASCII"],
+)
 def test_nobody_else_does(cookie: str) -> None:
     assert "open the address" in refusal(HOST, cookie=cookie)
 
 
-@pytest.mark.parametrize("path", ["/", "/c/demo", "/style.css", f"/x{ACCESS.root}", "/open/"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/c/demo", "/style.css", f"/x{ACCESS.root}", "/open/"],
+    ids=["root", "cluster", "style", "below", "open"],
+)
 def test_nothing_is_outside_of_the_folder(path: str) -> None:
     assert "open the address" in refusal(HOST, path=path)
 

@@ -23,6 +23,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import Capacity, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event, Point, Progress, Status
+from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
@@ -375,6 +376,33 @@ def test_steps_add_up_over_publications_nodes_and_what_the_leader_before_wrote()
     store.put(KEYS.progress("b"), encode(Progress("b", 2, 2, 15.0, (repeated,))))
     mirror.remember([Point(0, 4.0, 9.0), first])
     assert [point.step for point in mirror.records().points] == [0, 1, 2, 2]
+    watch.close()
+    store.close()
+
+
+def test_each_step_of_a_round_is_in_the_curve_once_with_the_first_ranks_loss() -> None:
+    """All nodes tell of each step, a little apart. A step that is made again counts again."""
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    members = tuple(Member(name, "1", slot, "", "z", 1) for slot, name in enumerate(("a", "b")))
+    store.put(KEYS.round, encode(Round(1, "i", "started", members, "start", "")))
+
+    def tell(node: str, round: int, *steps: int, loss: float) -> None:
+        later = 0.01 * (node == "b") + 100 * round
+        points = tuple(Point(step, loss, step + later) for step in steps)
+        store.put(KEYS.progress(node), encode(Progress(node, round, steps[-1], 0.0, points)))
+
+    def curve() -> list[tuple[int, float | None]]:
+        return [(point.step, point.loss) for point in mirror.records().points]
+
+    tell("b", 1, 1, 2, loss=20.0)
+    assert curve() == [(1, 20.0), (2, 20.0)]
+    tell("a", 1, 1, 2, 3, loss=10.0)
+    tell("b", 1, 3, 4, loss=20.0)
+    assert curve() == [(1, 10.0), (2, 10.0), (3, 10.0), (4, 20.0)], "only b has told of 4"
+    tell("a", 2, 4, loss=10.0)
+    assert curve()[-2:] == [(4, 20.0), (4, 10.0)]
     watch.close()
     store.close()
 
