@@ -27,6 +27,12 @@ TRAINERS = {
 }
 """Libraries whose Trainer has the loop, by the module that a script imports."""
 
+COLLECTIVES = (
+    *("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor"),
+    *("barrier", "gather_object", "broadcast_object_list"),
+)
+"""Functions that all ranks call together, by names that mean nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
@@ -171,6 +177,14 @@ def _notes(
     if lines := saved_by_hand(source, loop):
         listed = ", ".join(map(str, lines))
         yield f"line {listed}: what is saved by hand is no longer needed to go on; it stays"
+    within = set(map(id, found(loop.region, cst.Call)))
+    meeting = [call for call in calls(source.module, *COLLECTIVES) if id(call) not in within]
+    if loop.epochs is not None and meeting:
+        yield (
+            f"line {source.line(meeting[0])}: {source.code(meeting[0].func)}() is a collective: "
+            "between epochs, a node that has just come takes no part in it "
+            "(docs/how-to/in-place.md)"
+        )
     if data is None and not loop.over.is_range:
         yield (
             f"line {source.line(loop.loop)}: the loader stays as it is, and begins anew when the "

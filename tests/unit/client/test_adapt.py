@@ -158,6 +158,13 @@ def test_a_schedulers_step_is_saved_with_the_epochs_last_step_if_it_cannot_come_
     assert any("sched.step(loss) is left out once" in note for note in measured.notes)
 
 
+def test_a_collective_between_epochs_is_told() -> None:
+    told = adapted(IN_EPOCHS + "    dist.all_reduce(total)\n", "train.py").notes
+    assert any("line 12: dist.all_reduce() is a collective" in note for note in told)
+    within = IN_EPOCHS + "        dist.all_reduce(loss)\n"
+    assert not any("collective" in note for note in adapted(within, "train.py").notes)
+
+
 def test_what_resumed_by_hand_goes_and_what_saves_stays() -> None:
     made = of("saved_by_hand")
     assert "torch.load" not in made.after and "start_epoch" not in made.after
