@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import libcst as cst
 
@@ -13,7 +13,7 @@ from spotelastic.client.adapt.resume import ResumedByHand
 from spotelastic.client.adapt.source import Source, found, is_name, last_name
 from spotelastic.client.adapt.state import passed
 
-Statement = cst.BaseStatement
+Statement: TypeAlias = cst.BaseStatement
 Change = Callable[[cst.CSTNode], cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel]
 IMPORT = "import spotelastic as se"
 SKIPPED = "# The last epoch that was begun is entered again, for what follows its steps."
