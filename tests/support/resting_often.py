@@ -136,7 +136,7 @@ def end() -> None:
 
 
 CASES: dict[str, Case] = {
-    "within": lambda folder: run(2, often("within"), folder / "within", Plan(12.0, on_told=ask)),
-    "around": lambda folder: run(2, often("around"), folder / "around", Plan(12.0, on_told=ask)),
+    "within": lambda folder: run(2, often("within"), folder / "within", Plan(60.0, on_told=ask)),
+    "around": lambda folder: run(2, often("around"), folder / "around", Plan(60.0, on_told=ask)),
     "idioms": lambda folder: run(3, idioms, folder / "idioms", Plan()),
 }
