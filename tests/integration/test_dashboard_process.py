@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support.launcher import HEEDFUL
 from support.local_cloud import running_cloud
 from support.patience import PATIENT
 
@@ -21,7 +22,7 @@ from support.patience import PATIENT
 def dashboard(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     with running_cloud(tmp_path / "home"):
         process = subprocess.Popen(
-            [sys.executable, "-m", "spotelastic", "dashboard", "--local"],
+            [*HEEDFUL, sys.executable, "-m", "spotelastic", "dashboard", "--local"],
             env=os.environ | {"SPOTELASTIC_HOME": str(tmp_path / "home")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -222,8 +222,10 @@ class ProcessCloud:
 
     def _end(self, instance: str) -> None:
         """Kills all processes of the instance, as a machine that is switched off."""
+        first = self._started.pop(instance)
+        first.kill()  # one that has just been started has no mark yet
         processes.end(lambda: processes.marked(self._mark, instance))
-        self._started.pop(instance).wait()
+        first.wait()
         shutil.rmtree(self.shm(instance), ignore_errors=True)
 
 
