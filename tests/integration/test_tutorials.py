@@ -10,7 +10,7 @@ NOT_TRIED = {
     "pip install 'spotelastic[all]'": "the tests have installed it",
     "python3 -m venv ~/spotelastic": "the tests have installed it",
     "aws configure sso --profile training": "needs an AWS account",
-    "aws sts get-caller-identity": "needs an AWS account",
+    "spotelastic doctor --aws": "needs an AWS account",
     "QUOTA=L-3819A6DF  # All G and VT Spot Instance Requests": "needs an AWS account",
     "spotelastic ls": "with its last cluster the local cloud has ended",
 }
