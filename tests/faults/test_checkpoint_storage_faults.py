@@ -63,7 +63,8 @@ def test_a_store_that_comes_back_gets_the_newest_save(tmp_path: Path, s3: Faulty
         worker.client.leave(clean=True)
 
 
-@pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("slots", [1, 2])
 def test_while_the_store_is_away_few_slots_take_every_save(
     slots: int, tmp_path: Path, s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:

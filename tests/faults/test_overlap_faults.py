@@ -66,6 +66,7 @@ class Job:
         return self.ended(self.begin(steps, die_at))
 
 
+@pytest.mark.soak
 def test_a_process_that_dies_while_it_saves_beside_training_goes_on_from_a_whole_step(
     tmp_path: Path,
 ) -> None:

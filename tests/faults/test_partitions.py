@@ -129,6 +129,7 @@ NAMES = "abcd"
 """Two on each side, which could train."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("site", [SLOW_STEPS], indirect=True)
 def test_of_a_split_only_the_side_with_etcd_trains(site: Site) -> None:
     site.add(*NAMES)

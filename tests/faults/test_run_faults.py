@@ -141,6 +141,7 @@ def test_no_member_of_a_cluster_is_a_single_point_of_failure(
         assert (both.parent, both.cause) == (alone.incarnation, "arrival")
 
 
+@pytest.mark.soak
 def test_a_frozen_worker_is_found_and_charged(etcd: EtcdMember, tmp_path: Path) -> None:
     flags = ("--stall-timeout", "5", "--max-restarts", "1")
     with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2", flags=flags) as run:
