@@ -10,10 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.memory import slots
-from spotelastic_checkpoints.memory.arena import Arena
 from support.etcd import wait_until
-from support.launcher import NodeProcess, Run, arena_of, running, vanish
+from support.launcher import Run, replicated, running, vanish
 
 from spotelastic.model.round import Round
 from spotelastic.store.etcd_server.process import standalone
@@ -84,12 +82,6 @@ def one_is_lost(run: Run, begun: Round, kind: str) -> Round:
     assert reached - after.resume.step <= 2 * EVERY
     assert {node: run.nodes[node].workers() for node in pids} == pids
     return after
-
-
-def replicated(node: NodeProcess, round_: Round) -> int:
-    """The newest step of this round of which the node has another's shards; 0 for none."""
-    found = slots.replicas(Arena(arena_of(node), 1))
-    return max((each.step for each in found if each.incarnation == round_.incarnation), default=0)
 
 
 def rows(file: Path) -> list[tuple[int, str]]:

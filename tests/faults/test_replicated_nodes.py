@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.memory import slots
-from spotelastic_checkpoints.memory.arena import Arena
 from support.etcd import wait_until
-from support.launcher import NodeProcess, Run, arena_of, running, vanish
+from support.launcher import Run, replicated, running, vanish
 
-from spotelastic.model.round import Round
 from spotelastic.store.etcd_server.process import standalone
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak]
@@ -34,12 +31,6 @@ def four(tmp_path: Path) -> Iterator[Run]:
             run.add(node)
         run.trains(*ALL)
         yield run
-
-
-def replicated(node: NodeProcess, round_: Round) -> int:
-    """The newest step of this round of which the node has another's shards; 0 for none."""
-    found = slots.replicas(Arena(arena_of(node), 1))
-    return max((each.step for each in found if each.incarnation == round_.incarnation), default=0)
 
 
 def made(run: Run, node: str) -> list[tuple[int, str]]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.memory import slots
+from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
 from support.committing import retried
@@ -98,6 +100,12 @@ def arena_of(node: NodeProcess) -> Path:
     """Where its checkpoint daemon has its slots."""
     [arena] = {found for pid in descendants(node.process.pid) if (found := _arena(pid))}
     return Path(arena)
+
+
+def replicated(node: NodeProcess, round_: Round) -> int:
+    """The newest step of this round of which the node has another's shards; 0 for none."""
+    found = slots.replicas(Arena(arena_of(node), 1))
+    return max((each.step for each in found if each.incarnation == round_.incarnation), default=0)
 
 
 def vanish(*nodes: NodeProcess) -> None:
