@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from spotelastic.client.config.panels import PANELS
 from spotelastic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Effect(Enum):
     UP = "changed by `up`"
     SCALE = "changed by `up` and `scale`"
     COMMAND = "for one command"
+
+
+CLUSTER, UP, SCALE, COMMAND = Effect
 
 
 class ValueKind(Enum):
@@ -132,7 +136,7 @@ def option(
     default: T,
     help: str,
     effect: Effect,
-    panel: str = "",
+    panel: str,
     *,
     metavar: str | None = None,
     argument: bool = False,
@@ -155,19 +159,20 @@ def option(
 
 
 def config_fields(config: type) -> tuple[ConfigField, ...]:
-    """Return the fields of `JobConfig`, or of a class that extends it, in their order."""
+    """Return the fields of `JobConfig`, or of a class that extends it, panel by panel."""
     return _fields(config)
 
 
 @cache
 def _fields(config: Any) -> tuple[ConfigField, ...]:
     hints = get_type_hints(config)
-    return tuple(
+    fields = (
         ConfigField(
             each.name, *_accepted(hints[each.name], each.default), **each.metadata[_METADATA]
         )
         for each in dataclasses.fields(config)
     )
+    return tuple(sorted(fields, key=lambda field: PANELS.index(field.panel)))
 
 
 def _accepted(hint: Any, default: Any) -> tuple[ValueKind, Any, bool, bool]:

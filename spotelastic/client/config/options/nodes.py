@@ -1,0 +1,114 @@
+"""Declares the options of `up` about nodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotelastic.client.config.option import CLUSTER, SCALE, UP, option
+from spotelastic.client.config.panels import NODES
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """The nodes that train a job: where they come from, how many, and of what type."""
+
+    local: bool = option(
+        False,
+        "Use a cloud emulated on this machine (its bucket: ~/.spotelastic/s3), or AWS.",
+        CLUSTER,
+        NODES,
+        off="aws",
+    )
+    region: str | None = option(
+        None,
+        "AWS region; no effect with --local.",
+        CLUSTER,
+        NODES,
+        metavar="NAME",
+        shown_default="from AWS's configuration",
+    )
+    min: int = option(
+        1,
+        "Fewest nodes to train with.",
+        SCALE,
+        NODES,
+        metavar="N",
+        stored=lambda job: job.settings.min_nodes,
+    )
+    max: int | None = option(
+        None,
+        "Most nodes to train with.",
+        SCALE,
+        NODES,
+        metavar="N",
+        shown_default="--min",
+        stored=lambda job: job.settings.max_nodes,
+    )
+    instance_types: Sequence[str] = option(
+        (),
+        "Instance types for workers, preferred first (also: --instance-type).",
+        UP,
+        NODES,
+        metavar="T[,T...]",
+        commas=True,
+        shown_default="the cheapest GPU types in quota",
+        stored=lambda job: ",".join(job.instance_types),
+    )
+    gpus: int | None = option(
+        None,
+        "In place of types: GPUs per node.",
+        CLUSTER,
+        NODES,
+        metavar="N",
+        least=1,
+        shown_default="any number",
+    )
+    gpu_memory: str | None = option(
+        None,
+        "In place of types: least memory per GPU, e.g. 40GB.",
+        CLUSTER,
+        NODES,
+        metavar="SIZE",
+    )
+    zones: str = option(
+        "pack",
+        "Zone placement: pack (one zone) or spread (all zones).",
+        UP,
+        NODES,
+        metavar="HOW",
+        choices=("pack", "spread"),
+        stored=lambda job: job.capacity.zones,
+    )
+    nproc_per_node: int | None = option(
+        None,
+        "Workers per node.",
+        UP,
+        NODES,
+        metavar="N",
+        shown_default="one per GPU",
+        stored=lambda job: job.settings.workers,
+    )
+    placement: str | None = option(
+        None,
+        "Put all worker nodes into one placement group.",
+        CLUSTER,
+        NODES,
+        metavar="cluster",
+        choices=("cluster",),
+    )
+    disk: int | None = option(
+        None,
+        "Size of a worker's root disk in GiB.",
+        CLUSTER,
+        NODES,
+        metavar="GIB",
+        least=1,
+        shown_default="100, or its image's size + 50",
+    )
+    replace_slow: bool = option(
+        False,
+        "Replace a node that keeps the others waiting: it is slower than they, for minutes.",
+        UP,
+        NODES,
+        off="no-replace-slow",
+        stored=lambda job: job.settings.replace_slow,
+    )

@@ -1,0 +1,105 @@
+"""Declares the options of `up` about checkpoints and failures."""
+
+from dataclasses import dataclass
+
+from spotelastic.client.config.option import CLUSTER, UP, option
+from spotelastic.client.config.panels import SAFETY
+from spotelastic.model.interval import TIME
+from spotelastic.model.job import ALLOW_UNCOMMITTED
+from spotelastic.model.replication import RATE
+
+INTERVAL = rf"auto|\d+|{TIME}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafetyOptions:
+    """How often a job is saved, and what it survives."""
+
+    snapshot_every: str | int = option(
+        "auto",
+        "Interval of snapshots in shared memory: steps (20), time (30s), or auto (by cost).",
+        UP,
+        SAFETY,
+        metavar="STEPS|TIME",
+        pattern=INTERVAL,
+        stored=lambda job: job.settings.snapshot_every,
+    )
+    checkpoint_every: str | int = option(
+        "auto",
+        "Interval of checkpoints in the object store: steps (500), time (10m), or auto.",
+        UP,
+        SAFETY,
+        metavar="STEPS|TIME",
+        pattern=INTERVAL,
+        stored=lambda job: job.settings.checkpoint_every,
+    )
+    keep_last: int = option(
+        3,
+        "How many of the newest checkpoints to keep.",
+        UP,
+        SAFETY,
+        stored=lambda job: job.settings.keep_last,
+    )
+    keep_every: int = option(
+        0,
+        "Also keep checkpoints whose step is a multiple of this; 0: none.",
+        UP,
+        SAFETY,
+        stored=lambda job: job.settings.keep_every,
+    )
+    replicate: str = option(
+        "auto",
+        "Keep shards that one node alone holds in another node's memory, too.",
+        UP,
+        SAFETY,
+        metavar="auto|off|RATE",
+        pattern=rf"auto|off|{RATE}",
+        stored=lambda job: job.settings.replicate,
+    )
+    allow_uncommitted: bool = option(
+        False,
+        "Succeed even if the last step could not be committed.",
+        UP,
+        SAFETY,
+        stored=lambda job: ALLOW_UNCOMMITTED in job.env,
+    )
+    max_restarts: int = option(
+        3,
+        "Restarts after failures of the script. Interruptions do not count.",
+        UP,
+        SAFETY,
+        stored=lambda job: job.settings.max_restarts,
+    )
+    stall_timeout: float = option(
+        0.0,
+        "Restart the workers if no step completes for this long; 0: never.",
+        UP,
+        SAFETY,
+        metavar="SECONDS",
+        stored=lambda job: job.settings.stall_timeout,
+    )
+    exit_barrier_timeout: float = option(
+        300.0,
+        "How long a node that has finished waits for the other nodes.",
+        UP,
+        SAFETY,
+        metavar="SECONDS",
+        stored=lambda job: job.settings.exit_barrier,
+    )
+    lease: float | None = option(
+        None,
+        "How long a node that is not heard of counts as alive.",
+        CLUSTER,
+        SAFETY,
+        metavar="SECONDS",
+        least=2,
+        shown_default="8, or 3 with --local",
+    )
+    gang: bool = option(
+        False,
+        "Fail the job when a node is lost.",
+        UP,
+        SAFETY,
+        off="no-gang",
+        stored=lambda job: job.settings.gang,
+    )

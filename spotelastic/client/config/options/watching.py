@@ -1,0 +1,32 @@
+"""Declares the options of `up` about metrics and messages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotelastic.client.config.option import UP, option
+from spotelastic.client.config.panels import WATCHING
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchingOptions:
+    """How a job is watched from outside."""
+
+    metrics_port: int | None = option(
+        None,
+        "Port at which nodes serve metrics for Prometheus, inside the cluster's network.",
+        UP,
+        WATCHING,
+        metavar="PORT",
+        least=1,
+        stored=lambda job: job.metrics_port or None,
+    )
+    notify: Sequence[str] = option(
+        (),
+        "Tell of the job there, by a URL of Apprise's, sns:ARN, or a variable that has one.",
+        UP,
+        WATCHING,
+        metavar="URL|NAME",
+        stored=lambda job: set(job.notify),
+        shows_values=False,
+        hidden=True,
+    )
