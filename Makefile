@@ -18,7 +18,7 @@ AT_ONCE ?= 3
 # it imports is followed, so other errors than of such names are left to the check of everything.
 ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --python-version 3.11 \
   --follow-imports skip --ignore-missing-imports --exclude replay/picture \
-  $(foreach name,cli web client aws cloud metrics model notifications replay,-p spotelastic.$(name)) \
+  $(foreach name,cli web client aws cloud kubernetes metrics model notifications replay,-p spotelastic.$(name)) \
   $(foreach name,catalog commit format storage,-p spotelastic_checkpoints.$(name)) \
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve

@@ -106,6 +106,8 @@ class AgentConfig:
     preload: tuple[str, ...] = ()
     grace: float = 10.0
     """Seconds from SIGTERM to SIGKILL for workers whose end is planned."""
+    killed_after: float = 0.0
+    """Seconds after one of `signals` at which this node itself is killed; 0: it is not."""
     keep_daemon: bool = False
     """Whether the daemon and its slots outlive this process, for the agent that is started again
     here.

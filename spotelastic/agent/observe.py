@@ -48,6 +48,10 @@ LEAVE_WITHIN = 10.0
 """Seconds that a node which was asked to end gives the others to agree on a save. Long steps add to
 it.
 """
+TIDY_WITHIN = 10.0
+"""Seconds before it is killed that a node keeps for its last uploads, and to take its etcd member
+out of the count.
+"""
 
 
 def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
@@ -198,8 +202,10 @@ def _(event: events.NoticeTold, local: NodeState, now: float) -> NodeState:
 def _(event: events.Signalled, local: NodeState, now: float) -> NodeState:
     local = _departure(local, leaving=event.signal)
     node = local.membership.node.id if local.membership.node is not None else ""
-    deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.reports.step_time)
-    leave = Notice(InterruptionKind.LEAVE, node, "signal", now, now, deadline)
+    within = LEAVE_WITHIN + agreement.time_for_steps(local.reports.step_time)
+    if event.killed_after:
+        within = max(event.killed_after - TIDY_WITHIN, event.killed_after / 2)
+    leave = Notice(InterruptionKind.LEAVE, node, "signal", now, now, now + within)
     return _noticed(local, leave, now)
 
 

@@ -253,7 +253,7 @@ class AgentLoop:
         if self._core.local.departure.leaving:  # asked twice: at once
             self._core.close()
             os._exit(128 + sig)
-        self._queue.put(Signalled(sig))
+        self._queue.put(Signalled(sig, self._config.killed_after))
 
     def _say_goodbye(self, reason: str, job: Job | None) -> None:
         if reason:

@@ -134,6 +134,13 @@ WORKERS = (
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     ),
     Flag(
+        "--grace-period",
+        "how long after such a signal this node is killed, as a pod is (0: it is not)",
+        "SECONDS",
+        0.0,
+        float,
+    ),
+    Flag(
         "--shutdown-timeout",
         "time between SIGTERM and SIGKILL for a worker (10)",
         "SECONDS",

@@ -99,6 +99,7 @@ def settings(options: argparse.Namespace) -> Settings:
         exit_barrier_timeout=options.exit_barrier_timeout,
         stall_timeout=options.stall_timeout,
         keep_every=options.keep_every,
+        grace_period=options.grace_period,
     )
     validation.at_least_one(keep_last=options.keep_last)
     # Bagua's launcher starts a worker for each GPU unless told otherwise, torchrun starts one.

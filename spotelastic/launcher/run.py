@@ -212,6 +212,7 @@ def _plan(
             stays=rendezvous.member is not None,
             preload=preload,
             grace=grace,
+            killed_after=options.grace_period,
             take_over=options.take_over,
             line=printer(prefix, sys.stdout),
             error_line=printer(prefix, sys.stderr),

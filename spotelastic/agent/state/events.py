@@ -158,6 +158,8 @@ class NoticeTold(AgentEvent, frozen=True):
 
 class Signalled(AgentEvent, frozen=True):
     signal: int
+    killed_after: float = 0.0
+    """Seconds after which the node is killed if it is still there; 0: it is not."""
 
 
 class SessionLost(AgentEvent, frozen=True):

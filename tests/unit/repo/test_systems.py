@@ -34,7 +34,7 @@ for use in (lambda: open("/proc/self/stat"), lambda: os.listdir("/proc")):
 """
 EVERY_MODULE = """
 import importlib, pkgutil
-packages = "client", "cli", "aws", "cloud", "model", "replay", "launcher.help"
+packages = "client", "cli", "aws", "cloud", "kubernetes", "model", "replay", "launcher.help"
 for name in (*(f"spotelastic.{each}" for each in packages), "spotelastic_checkpoints"):
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):

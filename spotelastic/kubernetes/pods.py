@@ -1,0 +1,180 @@
+"""Makes the pod template of a job: one container that runs one node (pure)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spotelastic.kubernetes.job import PORT, PodJob, PodPlacement, PodResources
+from spotelastic.kubernetes.run_command import COMMAND, arguments, literal
+
+Manifest = dict[str, Any]
+"""A Kubernetes object, as JSON has it."""
+
+CONTAINER = "node"
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Label of a pod with its index in the Job."""
+ZONE = "topology.kubernetes.io/zone"
+MACHINE = "kubernetes.io/hostname"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+SHARED_MEMORY = "shared-memory"
+"""Name of the volume at /dev/shm."""
+GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+def pod_spec(
+    job: PodJob,
+    hosts: Sequence[str],
+    labels: Mapping[str, str],
+) -> Manifest:
+    """Return the specification of a pod.
+
+    `hosts` are the names of the pods that run etcd members, `labels` tell the job's pods from
+    others.
+    """
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": job.grace,
+        # The agent asks the cluster's API for nothing.
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        **scheduling(job, labels),
+        "containers": [container(job, arguments(job, hosts))],
+        "volumes": [shared_memory(job.resources)],
+    }
+    if job.service_account:
+        spec["serviceAccountName"] = job.service_account
+    return spec
+
+
+def container(job: PodJob, args: Sequence[str]) -> Manifest:
+    """Return the container, whose process is the node's agent."""
+    made: Manifest = {
+        "name": CONTAINER,
+        "image": job.image,
+        "command": list(COMMAND),
+        "args": list(args),
+        "env": [*downward(), *variables(job)],
+        "ports": ports(job.metrics_port),
+        "resources": requested(job.resources),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}],
+    }
+    if job.workdir:
+        made["workingDir"] = job.workdir
+    return made
+
+
+def downward() -> list[Manifest]:
+    """Return variables that the kubelet fills in: flags of `spotelastic run`, which reads them."""
+    fields = {
+        "SPOTELASTIC_LOCAL_ADDR": "status.podIP",
+        # Kubernetes 1.35 copies it from the machine; before that it is empty.
+        "SPOTELASTIC_ZONE": f"metadata.labels['{ZONE}']",
+    }
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in fields.items()
+    ]
+
+
+def variables(job: PodJob) -> list[Manifest]:
+    """Return the job's own variables; those that are secret refer to a Secret."""
+    plain = [{"name": name, "value": literal(value)} for name, value in sorted(job.env.items())]
+    hidden = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": of.secret, "key": of.key}}}
+        for name, of in sorted(job.secrets.items())
+    ]
+    return [*plain, *hidden]
+
+
+def ports(metrics_port: int = 0) -> list[Manifest]:
+    """Return the ports that have names; workers and daemons take free ones."""
+    named = {"etcd": PORT, "etcd-peer": PORT + 1}
+    named |= {"metrics": metrics_port} if metrics_port else {}
+    return [{"name": name, "containerPort": port} for name, port in named.items()]
+
+
+def requested(resources: PodResources) -> Manifest:
+    """Return requests and limits. A GPU is limited alone, which requests it, too."""
+    limits: dict[str, Any] = dict(sorted(resources.more.items()))
+    if resources.gpus:
+        limits[resources.gpu_resource] = resources.gpus
+    requests: dict[str, Any] = {}
+    if resources.cpu:
+        requests["cpu"] = resources.cpu  # without a limit: data loaders use what is free
+    if resources.memory:
+        requests["memory"] = limits["memory"] = resources.memory
+    return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def shared_memory(resources: PodResources) -> Manifest:
+    """Return the volume that snapshots are in; a container's own /dev/shm has 64 MiB."""
+    return {
+        "name": SHARED_MEMORY,
+        "emptyDir": {"medium": "Memory", "sizeLimit": resources.shm},
+    }
+
+
+def scheduling(job: PodJob, labels: Mapping[str, str]) -> Manifest:
+    """Return where the pods of a job may run."""
+    placement = job.placement
+    made: Manifest = {"topologySpreadConstraints": _spread(job, labels)}
+    if placement.node_selector:
+        made["nodeSelector"] = dict(sorted(placement.node_selector.items()))
+    if placement.instance_types:
+        made["affinity"] = {"nodeAffinity": _instance_types(placement)}
+    made["tolerations"] = [GPU_TOLERATION, *map(dict, placement.tolerations)]
+    return made
+
+
+def hosts_only(job: PodJob, labels: Mapping[str, str]) -> Manifest:
+    """Return the selector of those pods of a job that run etcd members."""
+    first = [str(index) for index in range(job.hosts)]
+    return {
+        "matchLabels": dict(labels),
+        "matchExpressions": [{"key": INDEX, "operator": "In", "values": first}],
+    }
+
+
+def _spread(job: PodJob, labels: Mapping[str, str]) -> list[Manifest]:
+    """Return constraints that keep one zone, or one machine, from holding several members of etcd.
+
+    They are wishes: a job is better off with its members in one zone than without them.
+    """
+    whole = {"matchLabels": dict(labels)}
+    hosts = hosts_only(job, labels)
+    over = [(ZONE, whole if job.placement.spread else hosts), (MACHINE, hosts)]
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": selector,
+        }
+        for key, selector in over
+    ]
+
+
+def _instance_types(placement: PodPlacement) -> Manifest:
+    """Return an affinity to the named types alone, with the first ones preferred."""
+    names = placement.instance_types
+
+    def only(*values: str) -> Manifest:
+        return {
+            "matchExpressions": [
+                {"key": INSTANCE_TYPE, "operator": "In", "values": list(values)},
+            ]
+        }
+
+    required = {"nodeSelectorTerms": [only(*names)]}
+    preferred = [
+        {"weight": max(1, 100 - 10 * place), "preference": only(name)}
+        for place, name in enumerate(names)
+    ]
+    return {
+        "requiredDuringSchedulingIgnoredDuringExecution": required,
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+    }
