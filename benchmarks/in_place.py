@@ -180,7 +180,7 @@ def measure_all(options: argparse.Namespace, folder: Path, endpoint: str) -> Mea
             return spotelastic(bare, where, loop, "--turns")
 
         lengths, turns = options.costs, TURNS * options.trials
-        costs = step_costs(opens, folder, options.nodes, lengths, turns, TURN)
+        costs = step_costs(("restore", "steps"), opens, folder, options.nodes, lengths, turns, TURN)
     return Measured([*rows(found)], kills, costs)
 
 

@@ -169,6 +169,6 @@ def _show_cost(cost: Cost) -> None:
     if cost.sought >= 0.05:
         bar = f"  <= 1 %: {'met' if cost.percent <= 1 else 'MISSED'}"
     print(
-        f"a step of {1000 * cost.without:.2f} ms takes {1000 * cost.with_vote:.2f} ms with the "
+        f"a step of {1000 * cost.without:.2f} ms takes {1000 * cost.with_it:.2f} ms with the "
         f"step vote: {cost.percent:+.1f} %{bar}"
     )

@@ -1,4 +1,5 @@
-"""Measures what a step costs in place, beside one of the loop that has no step vote.
+"""Measures what a job's step costs beside another's: in place beside the loop that has no step
+vote, with replicas beside without.
 
 Both jobs are there all the time, and take turns of a second or two: what else the machine does
 meets both alike.
@@ -21,7 +22,7 @@ ENDS = 0.1
 """Seconds after a turn, until the last rank has seen that it is over."""
 
 OpensAlone = Callable[[Path, str], AbstractContextManager[Job]]
-"""Opens the job of a loop in a folder. It trains while the folder's file `turn` holds a pause."""
+"""Opens a job by its name in a folder. It trains while the folder's file `turn` holds a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,39 +31,45 @@ class Cost:
 
     sought: float
     without: float
-    with_vote: float
+    with_it: float
     percent: float
-    """How much longer the step with the vote is: the median of all pairs of turns."""
+    """How much longer the second job's step is: the median of all pairs of turns."""
 
 
 def step_costs(
-    opens: OpensAlone, folder: Path, nodes: int, lengths: list[float], turns: int, seconds: float
+    names: tuple[str, str],
+    opens: OpensAlone,
+    folder: Path,
+    nodes: int,
+    lengths: list[float],
+    turns: int,
+    seconds: float,
 ) -> list[Cost]:
-    """Return the cost for each length of a step."""
+    """Return the cost of the second job's step beside the first's, for each length of a step."""
     jobs = {}
     with contextlib.ExitStack() as stack:
-        for loop in ("restore", "steps"):
-            job = jobs[loop] = stack.enter_context(opens(folder / loop, loop))
+        for name in names:
+            job = jobs[name] = stack.enter_context(opens(folder / name, name))
             _set(job, 0.02)
             for _ in range(nodes):
                 job.add()
             job.settle(10)
             _set(job, None)
-        bare = _median(jobs["restore"], 0, seconds)
+        bare = _median(jobs[names[0]], 0, seconds)
         return [_cost(jobs, length, max(0.0, length - bare), turns, seconds) for length in lengths]
 
 
 def _cost(jobs: dict[str, Job], sought: float, pause: float, turns: int, seconds: float) -> Cost:
-    medians: dict[str, list[float]] = {loop: [] for loop in jobs}
+    medians: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(turns):
-        for loop in sorted(jobs, reverse=turn % 2 == 1):
-            medians[loop].append(_median(jobs[loop], pause, seconds))
-    pairs = zip(medians["restore"], medians["steps"], strict=True)
+        for name in [*jobs][:: -1 if turn % 2 else 1]:
+            medians[name].append(_median(jobs[name], pause, seconds))
+    without, with_it = medians.values()
     return Cost(
         sought,
-        statistics.median(medians["restore"]),
-        statistics.median(medians["steps"]),
-        100 * statistics.median(new / old - 1 for old, new in pairs),
+        statistics.median(without),
+        statistics.median(with_it),
+        100 * statistics.median(new / old - 1 for old, new in zip(without, with_it, strict=True)),
     )
 
 

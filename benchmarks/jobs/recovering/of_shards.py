@@ -24,6 +24,7 @@ ROWS, COLUMNS = 512, 8192
 
 torch.set_num_threads(1)
 dist.init_process_group(options.backend)
+pauses = work.pauses(options)
 state: dict[str, Any] = {}
 
 
@@ -36,7 +37,7 @@ def build() -> dict[str, Any]:
             *(torch.nn.Linear(COLUMNS, ROWS, bias=False) for _ in range(count))
         )
     fully_shard(model)
-    model.to_empty(device="cpu")
+    model.to_empty(device=options.device)
     with torch.no_grad():
         for part in model.parameters():
             part.to_local().zero_()
@@ -46,9 +47,10 @@ def build() -> dict[str, Any]:
 
 with se.Checkpointer(state, build=build) as checkpoint:
     for step in checkpoint.steps(sys.maxsize):
+        pause = next(pauses)
         with step:
-            time.sleep(options.pause)
-            number = torch.tensor([float(step.number)])
+            time.sleep(pause)
+            number = torch.tensor([float(step.number)], device=options.device)
             dist.all_reduce(number, op=dist.ReduceOp.MAX)
             step.loss = number[0]
             with torch.no_grad():
