@@ -56,15 +56,14 @@ class Validations(L.Callback):
         self.found = state["found"]
 
 
-def main() -> None:
+def main(kind: type[Classifier] = Classifier, **more) -> None:
     torch.manual_seed(0)
     rows = torch.randn(100, 8)
     data = TensorDataset(rows, rows[:, :3].argmax(1))
     sampler = se.ElasticSampler(data, BATCH, drop_last=True)
     elastic, validations = ElasticCallback(sampler), Validations()
     trainer = L.Trainer(
-        **workers(),
-        accelerator="cpu",
+        **{**workers(), "accelerator": "cpu", **more},
         max_epochs=EPOCHS,
         accumulate_grad_batches=2,
         val_check_interval=6,
@@ -72,7 +71,7 @@ def main() -> None:
         enable_progress_bar=False,
         logger=False,
     )
-    module = Classifier(elastic)
+    module = kind(elastic)
     trainer.fit(module, DataLoader(data, batch_sampler=sampler), DataLoader(data, 50))
     finished(module.parameters(), [validations.found, trainer.current_epoch, trainer.global_step])
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from torch.distributed.tensor import DTensor
 
 MILESTONES = (7, 15)
 """Steps at which workers wait until the test lets them pass."""
@@ -29,13 +30,17 @@ def reached(step: int) -> None:
 
 def finished(parameters: Iterable[torch.Tensor], history: object = None) -> None:
     """Every rank leaves the parameters that it ends with, and what it has kept of the run."""
-    values = [value.detach().clone() for value in parameters]
+    values = [_whole(value).detach().clone() for value in parameters]
     folder = _folder()
     if folder is None:
         print(f"parameters add up to {sum(value.double().sum() for value in values)}")
         return
     torch.save(values, folder / f"final-{os.environ['RANK']}.pt")
     (folder / f"history-{os.environ['RANK']}.json").write_text(json.dumps(history))
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _folder() -> Path | None:

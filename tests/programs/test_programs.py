@@ -35,15 +35,21 @@ PROGRAMS = {
     "torchtitan_model": "torchtitan",
 }
 """By file: the package that it needs besides torch."""
+SHARDED = {"transformers_sharded": "transformers", "lightning_sharded": "lightning"}
+"""On a GPU that both nodes share."""
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SAVES = ("--snapshot-every", "4", "--checkpoint-every", "10")
 PATIENT = 180.0
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    [*PROGRAMS, *(pytest.param(name, marks=[pytest.mark.gpu, NEEDS_GPU]) for name in SHARDED)],
+)
 def test_a_program_that_loses_a_worker_and_a_node_ends_as_one_that_does_not(
     program: str, etcd_member: EtcdMember, tmp_path: Path
 ) -> None:
-    needed = PROGRAMS[program]
+    needed = {**PROGRAMS, **SHARDED}[program]
     if needed is not None:
         pytest.importorskip(needed)
     if needed == "torchtitan" and version("torchtitan") >= "0.3":
@@ -90,7 +96,12 @@ def begun(program: str, etcd: EtcdMember, folder: Path, **env: str) -> Iterator[
 def node(run: Run, name: str, **env: str) -> NodeProcess:
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
     mine = {"PROGRAM_FOLDER": str(run.folder), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return run.add(name, env={**mine, **env})
+    return run.add(name, env={**mine, **a_machine_of_its_own(name), **env})
+
+
+def a_machine_of_its_own(name: str) -> dict[str, str]:
+    """What has NCCL take nodes that share a GPU for machines, as it refuses them otherwise."""
+    return {"NCCL_HOSTID": name, "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 def waits(run: Run, step: int) -> None:

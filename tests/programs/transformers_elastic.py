@@ -15,7 +15,7 @@ class Milestones(TrainerCallback):
         reached(state.global_step)
 
 
-def main() -> None:
+def main(**more) -> None:
     set_seed(0)
     arguments = TrainingArguments(
         output_dir="transformers",
@@ -27,9 +27,9 @@ def main() -> None:
         eval_strategy="epoch",
         metric_for_best_model="loss",
         save_strategy="no",
-        use_cpu=True,
         report_to=[],
         disable_tqdm=True,
+        **(more or {"use_cpu": True}),
     )
     trainer = ElasticTrainer(
         gpt2(),
