@@ -16,7 +16,7 @@ from support.launcher import Run, replicated, running, vanish
 from spotelastic.model.round import Round
 from spotelastic.store.etcd_server.process import standalone
 
-pytestmark = [pytest.mark.faults, pytest.mark.soak]
+pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parent.parent / "support" / "train_replicated.py"
 ALL = ("a", "b", "c", "d")

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 
-PATIENT = 180.0 if os.environ.get("SPOTELASTIC_LOCAL_CONDITIONS") else 90.0
+PATIENT = 180.0
 """Seconds. A machine may have other things to do, too. And an account that loses events is looked
 at once a minute, so that two of them cost two minutes.
 """
