@@ -141,7 +141,8 @@ def _own_endpoints(asked: RendezvousConfig, addresses: dict[str, str]) -> list[s
     if asked.role == "host" and not mine:
         told = "node 0 runs the etcd there, but that is not this machine"
         raise UsageError(f"{asked.where}: {told}")
-    return near or mine
+    # A machine has all loopback addresses: of several nodes on it, each has only the one it names.
+    return near if near or is_loopback(asked.near) else mine
 
 
 def _start_member(
@@ -168,8 +169,10 @@ def _start_member(
             peers, f"{asked.run} at {','.join(sorted(asked.endpoints))}", asked.tls
         )
         # A machine's name often resolves to a loopback address on the machine itself, and to
-        # another elsewhere. And etcd accepts no address that names an interface.
-        elsewhere = is_loopback(address) and not is_loopback(_host(endpoint))
+        # another elsewhere: unless --local-addr says that it is this one that others know.
+        # And etcd accepts no address that names an interface.
+        known = address == asked.near or is_loopback(_host(endpoint))
+        elsewhere = is_loopback(address) and not known
         listen = everywhere(address) if elsewhere or "%" in address else address
         return Embedded(group, endpoint, folder / str(_port(endpoint)), say, listen=listen)
     if asked.role == "host":

@@ -8,10 +8,14 @@ Commands arrive as JSON lines on standard input, answers go to standard output:
     {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm", "is_unit"}
                                        -> {"booted": instance}
     {"do": "end", "instance", "shm"}   -> {"ended": instance}
+    {"do": "signal", "instance", "number"}     to the first process; no answer
 
 An instance whose first process exits with `SHUT_DOWN` has shut itself down, as on EC2 by its
 systemd unit. This is reported without a command: {"shut_down": instance}. The instance is then
 ended by a command. Where it is what that unit runs, and fails otherwise, it is started again.
+
+Where the boot says `tells`, the end of the first process is reported in place of all that:
+{"exited": [instance, code]}, with minus the signal for one that was killed.
 """
 
 import json
@@ -27,6 +31,7 @@ from typing import Any
 from spotelastic.linux import adopt_orphans, die_with_parent, name_process, reaped
 from spotelastic.local.base import processes
 from spotelastic.local.base.remains import Remains
+from spotelastic.signals import send
 
 SHUT_DOWN = 78
 """Exit code by which `infra/boot/boot.sh` asks for a shutdown of the instance."""
@@ -71,6 +76,8 @@ class Hypervisor:
             if order["do"] == "boot":
                 self._boot(order)
                 _answer(booted=order["instance"])
+            elif order["do"] == "signal":
+                self._signal(order["instance"], order["number"])
             else:
                 self._end(order["instance"], order["shm"])
                 _answer(ended=order["instance"])
@@ -84,6 +91,11 @@ class Hypervisor:
         if pid == 0:
             _become_instance(order, me, delay)
         self._leaders[pid] = order
+
+    def _signal(self, instance: str, number: int) -> None:
+        for pid, order in self._leaders.items():
+            if order["instance"] == instance:
+                send(pid, number)
 
     def _end(self, instance: str, shm: str) -> None:
         self._ending = instance
@@ -114,6 +126,9 @@ class Hypervisor:
         As on EC2, the instance itself goes on, and what systemd runs is started again if it failed.
         """
         instance, console = order["instance"], Path(order["console"])
+        if order.get("tells"):
+            _answer(exited=[instance, code])
+            return
         if code == SHUT_DOWN:
             _answer(shut_down=instance)
         if code != -signal.SIGKILL and console.exists():
@@ -146,7 +161,7 @@ def _become_instance(order: dict[str, Any], hypervisor: int, delay: float) -> No
         os._exit(127)
 
 
-def _answer(**answer: str) -> None:
+def _answer(**answer: str | list[str | int]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

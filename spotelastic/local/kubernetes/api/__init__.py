@@ -1,0 +1,1 @@
+"""The API server: objects, patches, selectors, watches, and their paths over HTTP."""

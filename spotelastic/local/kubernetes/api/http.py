@@ -1,0 +1,329 @@
+"""The paths of the API server over HTTP: create, read, replace, patch, delete, list and watch."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from spotelastic.local.kubernetes.api import patches, selectors
+from spotelastic.local.kubernetes.api.errors import ApiError, bad_request, not_found
+from spotelastic.local.kubernetes.api.kinds import KINDS, NAMESPACES, PODS, ObjectKind
+from spotelastic.local.kubernetes.api.objects import Object, ObjectChange, ObjectStore
+from spotelastic.local.kubernetes.api.validate import completed
+
+VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0+spotelastic", "platform": "linux"}
+"""The version whose behaviour is emulated."""
+WATCH_FOR = 1800.0
+"""Seconds that a watch lasts, unless it asks for less."""
+MOST_BYTES = 4 * 2**20
+
+Subresource = Callable[[web.Request, "Addressed"], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed:
+    """What a path means: a kind, and within it a namespace, an object, and a part of that."""
+
+    kind: ObjectKind
+    namespace: str | None
+    """None: all namespaces, or a kind that has none."""
+    name: str = ""
+    part: str = ""
+
+    @property
+    def place(self) -> str:
+        """The namespace as objects are stored."""
+        return self.namespace or ""
+
+
+def addressed(path: str) -> Addressed:
+    """Return what a path means. Raises `ApiError` if there is no such kind."""
+    for kind in KINDS:
+        if not path.startswith(f"{kind.prefix}/"):
+            continue
+        words = path.removeprefix(f"{kind.prefix}/").split("/")
+        within = len(words) > 2 and words[0] == "namespaces" and words[2] not in ("status",)
+        namespace = words[1] if within else None
+        words = words[2:] if within else words
+        if words[0] == kind.plural and kind.namespaced is (within or len(words) == 1):
+            return Addressed(kind, namespace, *words[1:3])
+        if words[0] == kind.plural and not kind.namespaced:
+            return Addressed(kind, None, *words[1:3])
+    raise not_found(f"the path {path}")
+
+
+class ApiServer:
+    """Answers requests from the store.
+
+    `parts` are the paths below an object that are more than its status: `log`, `eviction`.
+    """
+
+    def __init__(self, store: ObjectStore, token: str, parts: Mapping[str, Subresource]) -> None:
+        self._store = store
+        self._token = token
+        self._parts = parts
+        self._watches: set[asyncio.Queue[ObjectChange | None]] = set()
+        store.on_change.append(self._hand_on)
+
+    def application(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
+        app.router.add_get("/version", partial(_say, VERSION))
+        app.router.add_get("/api", partial(_say, {"kind": "APIVersions", "versions": ["v1"]}))
+        app.router.add_get("/apis", partial(_say, _groups()))
+        for prefix in {kind.prefix for kind in KINDS}:
+            app.router.add_get(prefix, partial(_say, _resources(prefix)))
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            app.router.add_route(method, "/{path:apis?/.+}", getattr(self, f"_{method.lower()}"))
+        return app
+
+    def close(self) -> None:
+        """End all watches."""
+        for each in self._watches:
+            each.put_nowait(None)
+
+    def _hand_on(self, change: ObjectChange) -> None:
+        for each in self._watches:
+            each.put_nowait(change)
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuse who has not the token, and turn refusals into answers."""
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        try:
+            if not secrets.compare_digest(given.encode(), self._token.encode()):
+                raise ApiError(401, "Unauthorized", "Unauthorized")
+            return await handler(request)
+        except ApiError as error:
+            return answer(error.status(), error.code)
+
+    # -- methods ---------------------------------------------------------------------------------
+
+    async def _get(self, request: web.Request) -> web.StreamResponse:
+        at = addressed(request.path)
+        if at.part in self._parts:
+            return await self._parts[at.part](request, at)
+        if at.name:
+            return answer(_part(at, self._store.get(at.kind, at.place, at.name)))
+        if request.query.get("watch") in ("true", "1"):
+            return await self._watch(request, at)
+        return answer(self._list(request, at))
+
+    async def _post(self, request: web.Request) -> web.StreamResponse:
+        at = addressed(request.path)
+        if at.part in self._parts:
+            return await self._parts[at.part](request, at)
+        given = await _body(request)
+        self._check_namespace(at)
+        made = completed(at.kind, given)
+        if _is_dry(request):
+            return answer(made, 201)
+        return answer(self._store.create(at.kind, at.place, made), 201)
+
+    async def _put(self, request: web.Request) -> web.StreamResponse:
+        at, given = addressed(request.path), await _body(request)
+        if at.part == "status":
+            return answer(self._store.replace_status(at.kind, at.place, at.name, given))
+        if at.part == "scale":
+            return answer(_part(at, self._scale(at, given)))
+        return answer(self._store.replace(at.kind, at.place, at.name, given))
+
+    async def _patch(self, request: web.Request) -> web.StreamResponse:
+        at, given, type_ = addressed(request.path), await _body(request), request.content_type
+        store, force = self._store, request.query.get("force") == "true"
+        if type_ == patches.APPLY:
+            if not (manager := request.query.get("fieldManager", "")):
+                raise bad_request("fieldManager: Required value: is required for apply patch")
+            self._check_namespace(at)
+            known = store.find(at.kind, at.place, at.name) is not None
+            wanted = given if known else completed(at.kind, given)
+            made = store.apply(at.kind, at.place, at.name, wanted, manager, force=force)
+            return answer(made, 200 if known else 201)
+        if type_ not in (patches.MERGE, patches.STRATEGIC):
+            raise ApiError(415, "UnsupportedMediaType", f"the emulated cluster knows no {type_}")
+        if at.part == "scale":
+            return answer(_part(at, self._scale(at, given)))
+        status = at.part == "status"
+        return answer(store.patch(at.kind, at.place, at.name, given, type_, status=status))
+
+    async def _delete(self, request: web.Request) -> web.StreamResponse:
+        at = addressed(request.path)
+        options = await _body(request) if request.can_read_body else {}
+        options |= request.query
+        grace = options.get("gracePeriodSeconds")
+        asked: dict[str, Any] = {
+            "grace": None if grace is None else int(grace),
+            "propagation": options.get("propagationPolicy", "Background"),
+            "uid": (options.get("preconditions") or {}).get("uid", ""),
+        }
+        if at.name:
+            return answer(self._store.delete(at.kind, at.place, at.name, **asked))
+        found = self._list(request, at)
+        for each in found["items"]:
+            metadata = each["metadata"]
+            place = metadata.get("namespace", "")
+            self._store.delete(at.kind, place, metadata["name"], **asked)
+        return answer(found)
+
+    # -- lists and watches -----------------------------------------------------------------------
+
+    def _list(self, request: web.Request, at: Addressed) -> Object:
+        matches = _matches(request)
+        items = [each for each in self._store.items(at.kind, at.namespace) if matches(each)]
+        version = {"resourceVersion": str(self._store.version)}
+        kind = {"kind": f"{at.kind.name}List", "apiVersion": at.kind.api_version}
+        return {**kind, "metadata": version, "items": items}
+
+    async def _watch(self, request: web.Request, at: Addressed) -> web.StreamResponse:
+        matches, query = _matches(request), request.query
+        since = query.get("resourceVersion", "")
+        queue: asyncio.Queue[ObjectChange | None] = asyncio.Queue()
+        self._watches.add(queue)
+        try:
+            lines = self._beginning(since, at, matches)
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            for line in lines:
+                await response.write(line)
+            async with asyncio.timeout(float(query.get("timeoutSeconds") or WATCH_FOR)):
+                while (change := await queue.get()) is not None:
+                    if line := _line(change, at, matches):
+                        await response.write(line)
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            self._watches.discard(queue)
+        return response
+
+    def _beginning(self, since: str, at: Addressed, matches: selectors.Matches) -> list[bytes]:
+        """Return the lines with which a watch begins."""
+        if since in ("", "0"):
+            found = self._store.items(at.kind, at.namespace)
+            return [_json_line("ADDED", each) for each in found if matches(each)]
+        try:
+            changes = self._store.changes(int(since))
+        except ApiError as error:
+            return [_json_line("ERROR", error.status())]
+        return [line for each in changes if (line := _line(each, at, matches))]
+
+    # -- within ----------------------------------------------------------------------------------
+
+    def _check_namespace(self, at: Addressed) -> None:
+        if not at.kind.namespaced:
+            return
+        found = self._store.get(NAMESPACES, "", at.place)
+        if "deletionTimestamp" in found["metadata"]:
+            told = f"unable to create new content in namespace {at.place}: it is being terminated"
+            raise ApiError(403, "Forbidden", told)
+
+    def _scale(self, at: Addressed, given: Object) -> Object:
+        """Set the replicas of an object that scales."""
+        if not at.kind.scales:
+            raise not_found(f"the scale of {at.kind.plural}")
+        patch = {"spec": {"replicas": int(given["spec"]["replicas"])}}
+        return self._store.patch(at.kind, at.place, at.name, patch, patches.MERGE)
+
+
+def _part(at: Addressed, found: Object) -> Object:
+    """Return the part of an object that a path means."""
+    if at.part in ("", "status"):
+        return found
+    if at.part != "scale" or not at.kind.scales:
+        raise not_found(f"{at.part} of {at.kind.plural}")
+    names = {name: found["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": names,
+        "spec": {"replicas": found["spec"]["replicas"]},
+        "status": {"replicas": found["status"].get("replicas", 0)},
+    }
+
+
+def _matches(request: web.Request) -> selectors.Matches:
+    query = request.query
+    return selectors.selected(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+
+
+def _line(change: ObjectChange, at: Addressed, matches: selectors.Matches) -> bytes:
+    """Return what a watch writes of a change; empty if it does not concern it."""
+    told = change.seen_by(matches, at.namespace) if change.kind is at.kind else ""
+    return _json_line(told, change.object) if told else b""
+
+
+def _json_line(type_: str, found: Object) -> bytes:
+    return json.dumps({"type": type_, "object": found}).encode() + b"\n"
+
+
+def _is_dry(request: web.Request) -> bool:
+    return request.query.get("dryRun") == "All"
+
+
+async def _body(request: web.Request) -> Object:
+    if request.content_type == "application/vnd.kubernetes.protobuf":
+        raise ApiError(415, "UnsupportedMediaType", "the emulated cluster reads JSON alone")
+    try:
+        found = json.loads(await request.read())
+    except ValueError as error:
+        raise bad_request(f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise bad_request("the body is not an object")
+    return found
+
+
+def answer(found: Mapping[str, Any], code: int = 200) -> web.Response:
+    """Return an object as an answer, as the API server writes it: clients compare its type."""
+    body, headers = json.dumps(found).encode(), {"Content-Type": "application/json"}
+    return web.Response(body=body, status=code, headers=headers)
+
+
+async def _say(told: Object, _request: web.Request) -> web.Response:
+    return answer(told)
+
+
+def _groups() -> Object:
+    names = {kind.group: kind.version for kind in KINDS if kind.group}
+    version = {
+        group: {"groupVersion": f"{group}/{version}", "version": version}
+        for group, version in names.items()
+    }
+    groups = [
+        {"name": group, "versions": [each], "preferredVersion": each}
+        for group, each in version.items()
+    ]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def _resources(prefix: str) -> Object:
+    kinds = [kind for kind in KINDS if kind.prefix == prefix]
+    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+    resources: list[Object] = [
+        {
+            "name": kind.plural,
+            "singularName": kind.name.lower(),
+            "namespaced": kind.namespaced,
+            "kind": kind.name,
+            "verbs": verbs,
+        }
+        for kind in kinds
+    ]
+    if PODS in kinds:
+        resources += [
+            {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1"}
+            | {"singularName": "", "namespaced": True, "verbs": ["create"]},
+            {"name": "pods/log", "kind": "Pod"}
+            | {"singularName": "", "namespaced": True, "verbs": ["get"]},
+        ]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": kinds[0].api_version,
+        "resources": resources,
+    }

@@ -1,0 +1,321 @@
+"""Brings about what the objects say, once after each change: the cluster's own controllers.
+
+Each pass reads the objects, and carries out what the pure decisions beside this file return: pods
+of Jobs and Deployments, a node for each pod, and the end of what has lost its owner.
+"""
+
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from spotelastic.local.kubernetes.api.errors import ApiError
+from spotelastic.local.kubernetes.api.kinds import (
+    BUDGETS,
+    CLAIMS,
+    DEPLOYMENTS,
+    EVENTS,
+    JOBS,
+    KINDS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    ObjectKind,
+)
+from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
+from spotelastic.local.kubernetes.api.selectors import by_selector
+from spotelastic.local.kubernetes.api.validate import HOLDS_NAMESPACE
+from spotelastic.local.kubernetes.control import deployments, jobs, scheduling
+from spotelastic.local.kubernetes.control.conditions import with_condition
+
+
+class ControlPlane:
+    """The controllers of the cluster. `reconcile` runs them once."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._retry_at: dict[str, float] = {}
+        """When a Job, by its uid, may create pods again after a failure."""
+
+    def reconcile(self) -> float:
+        """Do what is to be done now. Returns when to do it again at the latest; 0: at a change."""
+        for deployment in self._store.items(DEPLOYMENTS):
+            self._reconcile_deployment(deployment)
+        looks = [self._reconcile_job(job) for job in self._store.items(JOBS)]
+        self._schedule()
+        self._collect_orphans()
+        self._end_namespaces()
+        self._bind_claims()
+        for budget in self._store.items(BUDGETS):
+            self._reconcile_budget(budget)
+        return min((each for each in looks if each), default=0.0)
+
+    def tell(self, kind: ObjectKind, about: Object, reason: str, message: str) -> None:
+        """Record an Event about an object."""
+        record_event(self._store, kind, about, reason, message)
+
+    # -- jobs and deployments --------------------------------------------------------------------
+
+    def _reconcile_job(self, job: Object) -> float:
+        metadata, now = job["metadata"], self._store.clock()
+        uid, name, place = metadata["uid"], metadata["name"], metadata["namespace"]
+        if "deletionTimestamp" in metadata:
+            self._retry_at.pop(uid, None)
+            return 0.0
+        pods = self._store.owned(PODS, uid)
+        text = timestamp(now)
+        done = jobs.decide(job, pods, now, text, self._retry_at.get(uid, 0.0))
+        self._retry_at[uid] = done.look_again
+        for each in done.delete:
+            self._store.delete(PODS, place, each)
+            self.tell(JOBS, job, "SuccessfulDelete", f"Deleted pod: {each}")
+        for index, failures in done.create:
+            made = self._create_pod(JOBS, job, partial(_indexed, name, index, failures))
+            self.tell(JOBS, job, "SuccessfulCreate", f"Created pod: {made}")
+        # The counts first: a pod that is gone before it is counted would be counted never.
+        self._store.update(JOBS, place, name, lambda it: it.update(status=done.status), uid=uid)
+        for each in done.release:
+            self._store.update(PODS, place, each, _without_finalizer)
+        return done.look_again
+
+    def _reconcile_deployment(self, deployment: Object) -> None:
+        metadata = deployment["metadata"]
+        if "deletionTimestamp" in metadata:
+            return
+        place, pods = metadata["namespace"], self._store.owned(PODS, metadata["uid"])
+        done = deployments.decide(deployment, pods)
+        for name in done.delete:
+            self._store.delete(PODS, place, name)
+        label = deployments.template_hash(deployment)
+        for _ in range(done.create):
+            self._create_pod(DEPLOYMENTS, deployment, partial(_hashed, metadata["name"], label))
+        self._store.update(
+            DEPLOYMENTS, place, metadata["name"], lambda it: it.update(status=done.status)
+        )
+
+    def _create_pod(self, kind: ObjectKind, owner: Object, named: Any) -> str:
+        template, metadata = owner["spec"]["template"], owner["metadata"]
+        given = template.get("metadata", {})
+        reference = {
+            "apiVersion": kind.api_version,
+            "kind": kind.name,
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+        pod: Object = {
+            "metadata": {
+                "labels": dict(given.get("labels", {})),
+                "annotations": dict(given.get("annotations", {})),
+                "ownerReferences": [reference],
+            },
+            "spec": dict(template["spec"]),
+        }
+        named(pod)
+        made = self._store.create(PODS, metadata["namespace"], pod)
+        return str(made["metadata"]["name"])
+
+    # -- pods ------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        nodes = self._store.items(NODES)
+        for pod in self._store.items(PODS):
+            metadata = pod["metadata"]
+            if pod["spec"].get("nodeName") or "deletionTimestamp" in metadata:
+                continue
+            node, why = scheduling.place(pod, nodes, self._store.items(PODS))
+            place, name = metadata["namespace"], metadata["name"]
+            known = [each.get("message") for each in pod["status"].get("conditions", ())]
+            if node:
+                self._store.update(PODS, place, name, partial(self._bind, node))
+            elif why not in known:
+                self._store.update(PODS, place, name, partial(self._refuse, why))
+                self.tell(PODS, pod, "FailedScheduling", why)
+
+    def _bind(self, node: str, pod: Object) -> None:
+        now = timestamp(self._store.clock())
+        labels = self._store.get(NODES, "", node)["metadata"].get("labels", {})
+        if scheduling.ZONE in labels:  # which pods have since 1.35
+            pod["metadata"].setdefault("labels", {})[scheduling.ZONE] = labels[scheduling.ZONE]
+        pod["spec"]["nodeName"] = node
+        pod["status"] = with_condition(pod["status"], "PodScheduled", True, now)
+        pod["status"]["phase"] = "Pending"
+
+    def _refuse(self, why: str, pod: Object) -> None:
+        now = timestamp(self._store.clock())
+        pod["status"] = with_condition(
+            pod["status"], "PodScheduled", False, now, "Unschedulable", why
+        )
+        pod["status"]["phase"] = "Pending"
+
+    def _reconcile_budget(self, budget: Object) -> None:
+        metadata, spec = budget["metadata"], budget["spec"]
+        matches = by_selector(spec.get("selector") or {})
+        pods = [pod for pod in self._store.items(PODS, metadata["namespace"]) if matches(pod)]
+        healthy = sum(_is_healthy(pod) for pod in pods)
+        expected = sum(pod["status"].get("phase") not in ("Succeeded", "Failed") for pod in pods)
+        if "maxUnavailable" in spec:
+            desired = expected - _share(spec["maxUnavailable"], expected)
+        else:
+            desired = _share(spec.get("minAvailable", 1), expected)
+        status = {
+            "currentHealthy": healthy,
+            "desiredHealthy": desired,
+            "expectedPods": expected,
+            "disruptionsAllowed": max(0, healthy - desired),
+        }
+        place, name = metadata["namespace"], metadata["name"]
+        self._store.update(BUDGETS, place, name, lambda it: it.update(status=status))
+
+    # -- what ends -------------------------------------------------------------------------------
+
+    def _collect_orphans(self) -> None:
+        """Delete what has lost its owners; let an owner go that waits for what it owns."""
+        everything = [(kind, each) for kind in KINDS for each in self._store.items(kind)]
+        alive = {each["metadata"]["uid"] for _, each in everything if not _goes_last(each)}
+        waits_for = set[str]()
+        for kind, each in everything:
+            owners = {one["uid"] for one in each["metadata"].get("ownerReferences", ())}
+            waits_for |= owners
+            if not owners or owners & alive:
+                continue
+            if "deletionTimestamp" not in each["metadata"]:
+                self._delete(kind, each)
+            else:
+                self._drop_finalizers(kind, each, (jobs.FINALIZER,))
+        for kind, each in everything:
+            uid, held = each["metadata"]["uid"], each["metadata"].get("finalizers", ())
+            if "orphan" in held:
+                self._let_go(uid)
+            if "orphan" in held or uid not in waits_for:
+                self._drop_finalizers(kind, each, ("orphan", "foregroundDeletion"))
+
+    def _let_go(self, owner: str) -> None:
+        for kind in KINDS:
+            for each in self._store.owned(kind, owner):
+                metadata = each["metadata"]
+                self._store.update(
+                    kind, metadata.get("namespace", ""), metadata["name"], _without_owners
+                )
+
+    def _drop_finalizers(self, kind: ObjectKind, each: Object, names: tuple[str, ...]) -> None:
+        metadata = each["metadata"]
+        if "deletionTimestamp" in metadata and set(names) & set(metadata.get("finalizers", ())):
+            kept = [name for name in metadata["finalizers"] if name not in names]
+            self._store.update(
+                kind,
+                metadata.get("namespace", ""),
+                metadata["name"],
+                lambda it: it["metadata"].update(finalizers=kept),
+            )
+
+    def _end_namespaces(self) -> None:
+        for namespace in self._store.items(NAMESPACES):
+            if "deletionTimestamp" not in namespace["metadata"]:
+                continue
+            name = namespace["metadata"]["name"]
+            left = [
+                (kind, each)
+                for kind in KINDS
+                if kind.namespaced
+                for each in self._store.items(kind, name)
+            ]
+            for kind, each in left:
+                if "deletionTimestamp" not in each["metadata"]:
+                    self._delete(kind, each)
+            if not left:
+                self._drop_finalizers(NAMESPACES, namespace, (HOLDS_NAMESPACE,))
+
+    def _delete(self, kind: ObjectKind, each: Object) -> None:
+        metadata = each["metadata"]
+        try:
+            self._store.delete(kind, metadata.get("namespace", ""), metadata["name"])
+        except ApiError as error:
+            if error.code != 404:
+                raise
+
+    def _bind_claims(self) -> None:
+        for claim in self._store.items(CLAIMS):
+            metadata = claim["metadata"]
+            self._store.update(CLAIMS, metadata["namespace"], metadata["name"], _bound)
+
+
+def record_event(
+    store: ObjectStore, kind: ObjectKind, about: Object, reason: str, message: str
+) -> None:
+    """Record an Event about an object."""
+    metadata, now = about["metadata"], timestamp(store.clock())
+    place = metadata.get("namespace") or "default"
+    event = {
+        "metadata": {"name": f"{metadata['name']}.{secrets.token_hex(8)}"},
+        "involvedObject": {
+            "apiVersion": kind.api_version,
+            "kind": kind.name,
+            "name": metadata["name"],
+            "namespace": place,
+            "uid": metadata["uid"],
+        },
+        "type": "Warning" if reason.startswith(("Fail", "Back", "Evict")) else "Normal",
+        "reason": reason,
+        "message": message,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    store.create(EVENTS, place, event)
+
+
+def _indexed(job: str, index: int, failures: int, pod: Object) -> None:
+    """Name a pod of a Job after its index."""
+    metadata = pod["metadata"]
+    metadata["name"] = f"{job}-{index}-{secrets.token_hex(3)[:5]}"
+    metadata["labels"][jobs.INDEX] = metadata["annotations"][jobs.INDEX] = str(index)
+    metadata["annotations"][jobs.FAILURES] = str(failures)
+    metadata["finalizers"] = [jobs.FINALIZER]
+    pod["spec"].setdefault("hostname", f"{job}-{index}")
+    variable = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
+    for part in ("initContainers", "containers"):
+        if part in pod["spec"]:
+            pod["spec"][part] = [
+                {**each, "env": [*each.get("env", ()), variable]} for each in pod["spec"][part]
+            ]
+
+
+def _hashed(deployment: str, label: str, pod: Object) -> None:
+    """Name a pod of a Deployment after its template."""
+    pod["metadata"]["generateName"] = f"{deployment}-{label}-"
+    pod["metadata"]["labels"][deployments.HASH] = label
+
+
+def _without_finalizer(pod: Object) -> None:
+    metadata = pod["metadata"]
+    metadata["finalizers"] = [each for each in metadata["finalizers"] if each != jobs.FINALIZER]
+
+
+def _bound(claim: Object) -> None:
+    claim["status"] = {**claim["status"], "phase": "Bound"}
+
+
+def _without_owners(it: Object) -> None:
+    it["metadata"].pop("ownerReferences", None)
+
+
+def _goes_last(owner: Mapping[str, Any]) -> bool:
+    """Whether an object ends, and what it owns before it."""
+    metadata = owner["metadata"]
+    held = metadata.get("finalizers", ())
+    return "deletionTimestamp" in metadata and "foregroundDeletion" in held
+
+
+def _is_healthy(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def _share(given: int | str, total: int) -> int:
+    """Return a number of pods that is given as such, or as a percentage (rounded up)."""
+    if isinstance(given, str) and given.endswith("%"):
+        return -(-int(given[:-1]) * total // 100)
+    return int(given)

@@ -1,0 +1,1 @@
+"""The kubelet: pods as groups of processes, with volumes, names and an end."""
