@@ -1,9 +1,10 @@
 """Decides what an Indexed Job does next (pure): pods to create and to delete, and its status.
 
-As Kubernetes 1.35: an index has one pod at a time; a pod that has ended is counted once, and then
-loses its finalizer; `podFailurePolicy`, `backoffLimit`, `backoffLimitPerIndex`, `maxFailedIndexes`,
-`successPolicy`, `suspend` and elastic sizes (`parallelism` with `completions`) count. Retries after
-a failure wait here for a second, twice as long each time, where Kubernetes begins with ten.
+As Kubernetes 1.35, with `podReplacementPolicy: Failed`. An index has one pod at a time. A pod that
+is ending takes up room until it has ended; then it is counted once, and loses its finalizer. Heeded
+are `podFailurePolicy`, `backoffLimit`, `backoffLimitPerIndex`, `maxFailedIndexes`, `successPolicy`,
+`suspend`, and elastic sizes (`parallelism` with `completions`). A failure is retried after a second
+here, and twice as long each time, where Kubernetes begins with ten.
 """
 
 import copy
@@ -81,10 +82,11 @@ def decide(
         _conclude(status, verdict, text)
         status |= {"active": 0, "ready": 0, "terminating": len(living)}
         return JobDecision(delete=tuple(map(_name, active)), release=released, status=status)
-    wanted = _wanted(spec, counted)
-    surplus = tuple(_name(pod) for pod in active if index_of(pod) not in wanted)
+    kept = _kept(spec, counted, active)
+    surplus = tuple(_name(pod) for pod in active if pod not in kept)
+    room = _most(spec) - len(kept) - (len(living) - len(active))
     busy = {index_of(pod) for pod in living}
-    missing = [index for index in wanted if index not in busy]
+    missing = [index for index in _open(spec, counted) if index not in busy][: max(0, room)]
     delay = retry_at if retry_at > now else 0.0
     if retries and missing:
         failures = status["failed"]
@@ -219,16 +221,23 @@ def _verdict(spec: Object, counted: _JobCount) -> tuple[str, str, str] | None:
     return None
 
 
-def _wanted(spec: Object, counted: _JobCount) -> list[int]:
-    """Return the indexes that should have a pod now."""
-    if spec.get("suspend"):
-        return []
-    open_ = (
-        index
-        for index in range(spec["completions"])
-        if index not in counted.succeeded and index not in counted.failed
-    )
-    return list(open_)[: spec.get("parallelism", 1)]
+def _most(spec: Object) -> int:
+    """Return how many pods may run at once."""
+    return 0 if spec.get("suspend") else int(spec.get("parallelism", 1))
+
+
+def _open(spec: Object, counted: _JobCount) -> list[int]:
+    """Return the indexes that have neither succeeded nor failed."""
+    over = counted.succeeded | counted.failed
+    return [index for index in range(spec["completions"]) if index not in over]
+
+
+def _kept(spec: Object, counted: _JobCount, active: Sequence[Object]) -> list[Object]:
+    """Return the pods that stay: of those with an open index the ready ones, then the oldest."""
+    open_ = set(_open(spec, counted))
+    fit = [pod for pod in active if index_of(pod) in open_]
+    fit.sort(key=lambda pod: (not _is_ready(pod), _created(pod), index_of(pod)))
+    return fit[: _most(spec)]
 
 
 def _conclude(status: Object, verdict: tuple[str, str, str], text: str) -> None:
@@ -274,6 +283,10 @@ def _is_tracked(pod: Object) -> bool:
 def _is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _created(pod: Object) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))
 
 
 def _failures(pod: Object) -> int:

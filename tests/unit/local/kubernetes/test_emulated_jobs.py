@@ -139,6 +139,21 @@ def test_a_job_that_is_made_smaller_keeps_its_first_indexes() -> None:
     assert created(decide(job(6), pods, NOW, TEXT)) == [4, 5]
 
 
+def test_who_ends_leaves_room_only_when_it_has_ended() -> None:
+    """So a pod can be taken out on purpose: it is deleted, and then the Job is made smaller."""
+    pods = (pod(0, ending=True), pod(1), pod(2))
+    smaller = decide(job(3, 2), pods, NOW, TEXT)
+    assert (smaller.create, smaller.delete) == ((), ())
+    ended = (pod(0, "Failed", 143), pod(1), pod(2))
+    assert decide(job(3, 2), ended, NOW, TEXT).create == ()
+
+
+def test_the_pods_that_are_ready_stay() -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    pods = (pod(0), pod(1, conditions=ready), pod(2, conditions=ready))
+    assert decide(job(3, 2), pods, NOW, TEXT).delete == ("j-0-Running",)
+
+
 @given(st.sets(st.integers(0, 60)))
 def test_ranges_are_read_as_they_are_written(found: set[int]) -> None:
     assert indexes(ranges(found)) == found
