@@ -6,10 +6,19 @@ interval, and read the newest checkpoint from the object store when they start. 
 notices: a node trains until it is gone.
 """
 
+import bisect
 import math
 from collections.abc import Sequence
 
-from spotelastic.replay.outcome import HOUR, Bill, ReplayOutcome, RunSpan, judge
+from spotelastic.replay.outcome import (
+    HOUR,
+    Bill,
+    ReplayOutcome,
+    RunSpan,
+    allowed,
+    allowed_anywhere,
+    judge,
+)
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Span, Trace
 
@@ -24,8 +33,13 @@ Measured on CPUs: keep-alive 3 x 5 s, last call 30 s, new processes.
 """
 AFTER_ARRIVAL = 37.0
 """Seconds from the arrival of a node to the first all-reduce under torchrun's defaults."""
+FAIL_OVER = "fail-over"
+"""Name of this policy in results; the number of nodes is added."""
 POLL = 15.0
 """Seconds between two looks of a full-restart manager at its cluster (SkyPilot's value)."""
+
+Counts = Sequence[tuple[float, int]]
+"""Number of nodes of a market from each time at which it changes."""
 
 
 def torchrun(trace: Trace, scenario: Scenario) -> ReplayOutcome:
@@ -46,7 +60,9 @@ def torchrun(trace: Trace, scenario: Scenario) -> ReplayOutcome:
                 stretches.append(stretch)
                 step = _committed(stretch, scenario)
         now, delay = change, AFTER_LOSS if lost else AFTER_ARRIVAL
-    return judge(TORCHRUN, stretches, _group_bill(trace, scenario), trace, scenario)
+    return judge(
+        TORCHRUN, stretches, _group_bill(trace, scenario), allowed(trace, scenario), scenario
+    )
 
 
 def full_restart(trace: Trace, scenario: Scenario) -> ReplayOutcome:
@@ -54,21 +70,42 @@ def full_restart(trace: Trace, scenario: Scenario) -> ReplayOutcome:
 
     A lost node ends them all. The job starts again on new ones as soon as the market has enough.
     """
+    return _best_size(FULL_RESTART, (trace,), scenario)
+
+
+def fail_over(traces: Sequence[Trace], scenario: Scenario) -> ReplayOutcome:
+    """Return the outcome of full restarts in whichever of several markets has enough nodes first.
+
+    It reads its checkpoint there as fast as elsewhere, pays nothing for that, and finds out for
+    nothing where there are nodes.
+    """
+    return _best_size(FAIL_OVER, traces, scenario)
+
+
+def _best_size(name: str, traces: Sequence[Trace], scenario: Scenario) -> ReplayOutcome:
+    counts = [trace.counts() for trace in traces]
+    most = allowed_anywhere(traces, scenario)
     sizes = range(scenario.min_nodes, scenario.max_nodes + 1)
-    outcomes = (_fixed(size, trace, scenario) for size in sizes)
+    outcomes = (
+        judge(f"{name}, {size} nodes", *_fixed(size, traces, counts, scenario), most, scenario)
+        for size in sizes
+    )
     return max(outcomes, key=lambda outcome: outcome.goodput)
 
 
-def _fixed(size: int, trace: Trace, scenario: Scenario) -> ReplayOutcome:
+def _fixed(
+    size: int, traces: Sequence[Trace], counts: Sequence[Counts], scenario: Scenario
+) -> tuple[list[RunSpan], Bill]:
     stretches: list[RunSpan] = []
-    machines = scenario.machines
+    machines, length = scenario.machines, traces[0].length
     now, step, seconds = 0.0, 0, 0.0
     while True:
-        launch = _enough_at(size, trace, now)
-        if launch >= trace.length:
+        launch, market = min((_enough_at(size, its, now), i) for i, its in enumerate(counts))
+        if launch >= length:
             break
-        nodes = [span for span in trace.spans if span.start <= launch < span.end][:size]
-        lost = min(trace.length, *(span.end for span in nodes))
+        spans = traces[market].spans
+        nodes = [span for span in spans if span.start <= launch < span.end][:size]
+        lost = min(length, *(span.end for span in nodes))
         begins = launch + machines.boot + machines.cold + machines.start
         stretch = _train(scenario, begins + _fetched(scenario, step), lost, size, step)
         if stretch is not None:
@@ -77,8 +114,7 @@ def _fixed(size: int, trace: Trace, scenario: Scenario) -> ReplayOutcome:
         seconds += size * (lost - launch)
         now = lost + POLL
     hours = seconds / HOUR
-    bill = Bill(hours, 0.0, hours * machines.spot_usd)
-    return judge(f"{FULL_RESTART}, {size} nodes", stretches, bill, trace, scenario)
+    return stretches, Bill(hours, 0.0, hours * machines.spot_usd)
 
 
 # -- training -------------------------------------------------------------------------------------
@@ -131,13 +167,12 @@ def _next_change(
     return (lost, True) if lost <= arrived else (arrived, False)
 
 
-def _enough_at(size: int, trace: Trace, now: float) -> float:
+def _enough_at(size: int, counts: Counts, now: float) -> float:
     """Return the next time at which the market has `size` nodes; infinity for never."""
-    moments = [now, *(change for change in trace.changes() if change > now)]
-    for moment in moments:
-        if sum(span.start <= moment < span.end for span in trace.spans) >= size:
-            return moment
-    return math.inf
+    at = bisect.bisect_right(counts, now, key=lambda change: change[0])
+    if at and counts[at - 1][1] >= size:
+        return now
+    return next((moment for moment, there in counts[at:] if there >= size), math.inf)
 
 
 def _group_bill(trace: Trace, scenario: Scenario) -> Bill:

@@ -44,8 +44,17 @@ SHARE = 0.1
 class SimulatedNodes:
     """The nodes of the job, and what etcd contains about them."""
 
-    def __init__(self, timeline: Timeline, scenario: Scenario, changed: Callable[[], None]) -> None:
-        """Start without nodes. `changed` is called when the content of etcd has changed."""
+    def __init__(
+        self,
+        timeline: Timeline,
+        scenario: Scenario,
+        changed: Callable[[], None],
+        commit: Commit | None = None,
+    ) -> None:
+        """Start without nodes, and with the newest commit of an earlier cluster, if there is one.
+
+        `changed` is called when the content of etcd has changed.
+        """
         self.seen = RunState(settings=scenario.settings, job=Job("running", 0.0))
         """Content of etcd."""
         self.training: Training | None = None
@@ -57,7 +66,7 @@ class SimulatedNodes:
         self._timeline, self._scenario, self._changed = timeline, scenario, changed
         self._ids = itertools.count(1)
         self._slots: dict[str, list[Snapshot]] = {}
-        self._commit: Commit | None = None
+        self._commit = commit
         self._commit_time = 0.0
         self._due = (0.0, 0)
         """When the next checkpoint of the schedule is sealed, and at which step."""

@@ -1,7 +1,7 @@
 """Computes goodput, lost steps and cost of a replayed job from the times at which it trained."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spotelastic_checkpoints.types import Schedule
@@ -40,6 +40,13 @@ class Bill:
         """Node hours of both kinds."""
         return self.spot_hours + self.on_demand_hours
 
+    def __add__(self, other: "Bill") -> "Bill":
+        return Bill(
+            self.spot_hours + other.spot_hours,
+            self.on_demand_hours + other.on_demand_hours,
+            self.usd + other.usd,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
@@ -74,11 +81,24 @@ class ReplayOutcome:
     """The times in which it trained."""
 
 
+@dataclass(frozen=True, slots=True)
+class UpperBound:
+    """What a job that lost nothing and never stopped would have had of the trace.
+
+    It has at most max nodes, and none while there are fewer than min. Each counts from its boot
+    until its notice.
+    """
+
+    seconds: float
+    """Seconds with at least min nodes."""
+    node_seconds: float
+    """Node seconds."""
+
+
 def judge(
-    policy: str, stretches: Sequence[RunSpan], bill: Bill, trace: Trace, scenario: Scenario
+    policy: str, stretches: Sequence[RunSpan], bill: Bill, most: UpperBound, scenario: Scenario
 ) -> ReplayOutcome:
-    """Compute the outcome of a policy."""
-    most = allowed(trace, scenario)
+    """Compute the outcome of a policy, beside the most that was possible."""
     counted = kept(stretches)
     useful = sum(
         steps * scenario.step * stretch.nodes
@@ -114,33 +134,37 @@ def kept(stretches: Sequence[RunSpan]) -> list[int]:
     return counted[::-1]
 
 
-@dataclass(frozen=True, slots=True)
-class UpperBound:
-    """What a job that lost nothing and never stopped would have had of the trace.
-
-    It has at most max nodes, and none while there are fewer than min. Each counts from its boot
-    until its notice.
-    """
-
-    seconds: float
-    """Seconds with at least min nodes."""
-    node_seconds: float
-    """Node seconds."""
-
-
 def allowed(trace: Trace, scenario: Scenario) -> UpperBound:
     """Compute the upper bound of a trace."""
-    boot = scenario.machines.boot
-    changes: list[tuple[float, int]] = []
-    for span in trace.spans:
-        end = min(span.end - scenario.notice, trace.length)
-        if span.start + boot < end:
-            changes += [(span.start + boot, 1), (end, -1)]
+    return allowed_anywhere((trace,), scenario)
+
+
+def allowed_anywhere(traces: Sequence[Trace], scenario: Scenario) -> UpperBound:
+    """Compute the upper bound of several traces, of which the best one counts at each moment.
+
+    A job that moves for nothing, in no time, would have that.
+    """
+    changes = sorted(
+        change for market, trace in enumerate(traces) for change in _usable(trace, scenario, market)
+    )
     seconds = node_seconds = since = 0.0
-    there = 0
-    for at, change in sorted(changes):
-        if there >= scenario.min_nodes:
+    there = [0] * len(traces)
+    for at, market, change in changes:
+        most = max(there)
+        if most >= scenario.min_nodes:
             seconds += at - since
-            node_seconds += (at - since) * min(there, scenario.max_nodes)
-        there, since = there + change, at
+            node_seconds += (at - since) * min(most, scenario.max_nodes)
+        there[market], since = there[market] + change, at
     return UpperBound(seconds, node_seconds)
+
+
+def _usable(trace: Trace, scenario: Scenario, market: int) -> Iterator[tuple[float, int, int]]:
+    """Yield when a node of this market can begin to train and when it has to end: time, market,
+    change.
+    """
+    for span in trace.spans:
+        start = span.start + scenario.machines.boot
+        end = min(span.end - scenario.notice, trace.length)
+        if start < end:
+            yield start, market, 1
+            yield end, market, -1

@@ -7,7 +7,7 @@ from spotelastic.controller.accounting.usage import Usage
 from spotelastic.replay.control import SimulatedController
 from spotelastic.replay.market import SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
-from spotelastic.replay.outcome import Bill, ReplayOutcome, judge
+from spotelastic.replay.outcome import Bill, ReplayOutcome, allowed, judge
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
@@ -25,12 +25,13 @@ def play(trace: Trace, scenario: Scenario) -> ReplayOutcome:
     controller.lead(market, nodes)
     timeline.run(until=trace.length)
     nodes.finish()
-    bill = _bill(controller.bill.values(), trace.length)
+    paid = bill(controller.bill.values(), trace.length)
     as_saved = replace(scenario, schedule=nodes.schedule)
-    return judge(NAME, nodes.stretches, bill, trace, as_saved)
+    return judge(NAME, nodes.stretches, paid, allowed(trace, as_saved), as_saved)
 
 
-def _bill(usage: Iterable[Usage], until: float) -> Bill:
+def bill(usage: Iterable[Usage], until: float) -> Bill:
+    """Return what these instances have cost until then."""
     spot = on_demand = usd = 0.0
     for item in usage:
         hours = item.hours(until)

@@ -12,7 +12,7 @@ from spotelastic.cli.options.common import AsJson
 from spotelastic.client.config.capacity_policy import capacity, seconds_left, with_deadline
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, dollars
-from spotelastic.validation import size
+from spotelastic.validation import size, time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from spotelastic.model.job import Capacity
     from spotelastic.replay.outcome import ReplayOutcome
+    from spotelastic.replay.regions.travel import Travel
     from spotelastic.replay.scenario import NodeTimings, Scenario
     from spotelastic.replay.trace import Trace
 
@@ -32,6 +33,8 @@ spotelastic replay trace.csv --min 4 --max 32 --step-time 1.2 --state 20GB --pic
 spotelastic replay trace.csv --min 4 --max 8 --on-demand fallback --spot-patience 300
 
 spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic --json
+
+spotelastic replay us-east-2.json us-west-2.json --min 4 --max 16 --region-patience 10m
 """
 SPOT_SHARE = 0.3
 """Spot price as a share of the on-demand price if none is given: about what spot users report."""
@@ -44,7 +47,7 @@ TYPE = "g5.xlarge"
 
 
 def replay(
-    file: options.TraceFile,
+    files: options.TraceFiles,
     minimum: options.Minimum = 1,
     maximum: options.Maximum = None,
     step_time: options.StepTime = 1.0,
@@ -64,20 +67,32 @@ def replay(
     policy: options.Policies = None,
     json: AsJson = False,
     picture: options.Picture = None,
+    region_patience: options.RegionPatience = "20m",
+    prefer_capacity: options.PreferCapacity = True,
+    moves_per_day: options.MovesPerDay = 12,
+    move_time: options.MoveTime = "3m",
+    scores: options.Scores = True,
+    region_price: options.RegionPrices = None,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.
 
     The code that decides about rounds and replacements in a cluster decides here too. For
     comparison: torchrun's elastic launcher, and full restarts as SkyPilot does them.
+
+    Several traces are the markets of as many regions, between which the job moves.
     """
     from spotelastic.replay.policies import PLAYED, compare
+    from spotelastic.replay.regions.compare import PLAYED as PLAYED_IN_REGIONS
+    from spotelastic.replay.regions.compare import in_common
     from spotelastic.replay.scenario import Scenario
     from spotelastic.replay.trace import read
 
-    names = _policies(policy or (), PLAYED)
-    _check_picture(picture)
+    several = len(files) > 1
+    names = _policies(policy or (), PLAYED_IN_REGIONS if several else PLAYED)
+    _check_picture(picture, several=several)
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
-    trace = read(file)
+    traces = in_common([read(file) for file in files])
+    trace = max(traces.values(), key=lambda trace: trace.most_nodes)
     asked = _asked(trace, minimum, maximum)
     bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
     most = _maximum(trace, minimum, asked, bought)
@@ -93,7 +108,15 @@ def replay(
     )
     for note in _notes(trace, scenario, asked):
         print(note, file=sys.stderr)
-    outcomes = compare(trace, scenario, names, _schedule(snapshot_every, checkpoint_every))
+    saves = _schedule(snapshot_every, checkpoint_every)
+    if several:
+        travel = _travel(
+            scenario, traces, region_patience, move_time, region_price or (),
+            prefer_capacity=prefer_capacity, moves_per_day=moves_per_day, scores=scores,
+        )  # fmt: skip
+        _compare_regions(traces, scenario, travel, names, saves, json=json)
+        return
+    outcomes = compare(trace, scenario, names, saves)
     if json:
         from spotelastic.cli.render.tables import to_json
 
@@ -106,7 +129,71 @@ def replay(
         draw(trace, outcomes, picture)
 
 
-def _check_picture(file: Path | None) -> None:
+def _travel(
+    scenario: "Scenario",
+    regions: Iterable[str],
+    patience: str,
+    move_time: str,
+    prices: Sequence[str],
+    *,
+    prefer_capacity: bool,
+    moves_per_day: int,
+    scores: bool,
+) -> "Travel":
+    """Return when the job moves between regions, and what that takes."""
+    from spotelastic.controller.model.regions import RegionPolicy
+    from spotelastic.replay.regions.travel import Travel
+
+    machines = scenario.machines
+    policy = RegionPolicy(
+        scenario.min_nodes,
+        scenario.max_nodes,
+        patience=time("--region-patience", patience),
+        prefer_capacity=prefer_capacity,
+        moves_per_day=moves_per_day,
+        node_value=machines.on_demand_usd or 1.0,
+    )
+    usd = dict(_region_price(text, regions) for text in prices)
+    return Travel(policy, cluster=time("--move-time", move_time), scores=scores, spot_usd=usd)
+
+
+def _region_price(text: str, regions: Iterable[str]) -> tuple[str, float]:
+    region, _, price = text.rpartition("=")
+    try:
+        usd = float(price)
+    except ValueError:
+        usd = math.nan
+    if region not in regions or not 0 <= usd < math.inf:
+        names = ", ".join(regions)
+        raise UsageError(f"--region-price {text}: expected REGION=USD, with one of {names}")
+    return region, usd
+
+
+def _compare_regions(
+    traces: "Mapping[str, Trace]",
+    scenario: "Scenario",
+    travel: "Travel",
+    names: Sequence[str],
+    saves: "Schedule | None",
+    *,
+    json: bool,
+) -> None:
+    from spotelastic.cli.render import regions, tables
+    from spotelastic.replay.regions.compare import compare
+
+    compared = compare(traces, scenario, travel, names, saves)
+    if json:
+        print(tables.to_json(regions.values(compared)))
+        return
+    print(regions.heading(traces, scenario, travel))
+    tables.display(regions.table(compared))
+    for line in regions.moves(compared):
+        print(line)
+
+
+def _check_picture(file: Path | None, *, several: bool) -> None:
+    if file is not None and several:
+        raise UsageError("--picture: draws one trace, and there are several")
     if file is not None and file.suffix.lower() != ".png":
         raise UsageError(f"--picture {file}: expected the name of a PNG file")
 

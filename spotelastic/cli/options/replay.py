@@ -7,11 +7,12 @@ import typer
 
 from spotelastic.client.config.capacity_policy import ON_DEMAND
 
-TraceFile = Annotated[
-    Path,
+TraceFiles = Annotated[
+    list[Path],
     typer.Argument(
-        metavar="TRACE",
-        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval.",
+        metavar="TRACE...",
+        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval. "
+        "Several: one for each region that the job may be in.",
     ),
 ]
 Minimum = Annotated[int, typer.Option("--min", min=1, help="Fewest nodes to train with.")]
@@ -65,8 +66,56 @@ Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        help="spotelastic, torchrun or full-restart. Can be repeated.",
+        help="spotelastic, torchrun or full-restart; with several traces spotelastic, single or "
+        "fail-over. Can be repeated.",
         show_default="all",
     ),
 ]
 Picture = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the nodes over time.")]
+
+# -- with several traces, one for each region -----------------------------------------------------
+
+RegionPatience = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        rich_help_panel="With several traces",
+        help="Time with fewer than --min nodes after which the job moves to another region.",
+    ),
+]
+PreferCapacity = Annotated[
+    bool,
+    typer.Option(
+        rich_help_panel="With several traces",
+        help="Also move a job that trains, where another region is worth more than the move costs.",
+    ),
+]
+MovesPerDay = Annotated[
+    int,
+    typer.Option(min=0, rich_help_panel="With several traces", help="Most moves in 24 hours."),
+]
+MoveTime = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        rich_help_panel="With several traces",
+        help="Time in which a cluster is made in another region, before its nodes boot.",
+    ),
+]
+Scores = Annotated[
+    bool,
+    typer.Option(
+        rich_help_panel="With several traces",
+        help="Whether the job knows how many nodes other regions had in the last five minutes.",
+    ),
+]
+RegionPrices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--region-price",
+        metavar="REGION=USD",
+        rich_help_panel="With several traces",
+        help="Spot price of a node and hour in a region; its name is its file's. Can be repeated.",
+        show_default="--spot-price",
+    ),
+]

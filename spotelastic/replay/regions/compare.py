@@ -1,0 +1,107 @@
+"""Compares what a job makes of several regions, under policies that users can choose from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spotelastic_checkpoints.types import Schedule
+
+from spotelastic.controller.model.regions import HOUR
+from spotelastic.errors import UsageError
+from spotelastic.replay import baselines, intervals, play
+from spotelastic.replay.outcome import ReplayOutcome, allowed, allowed_anywhere, judge, kept
+from spotelastic.replay.regions import moving
+from spotelastic.replay.regions.travel import RegionsBound, RegionsOutcome, Travel
+from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.trace import Trace
+
+SINGLE = "best single region"
+"""Name of this policy in results; the region is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The outcomes of several policies, and what no policy can exceed but by a little."""
+
+    bound: RegionsBound
+    outcomes: tuple[RegionsOutcome, ...]
+
+
+def in_common(traces: Sequence[Trace]) -> dict[str, Trace]:
+    """Return the traces by region, each until the shortest one ends.
+
+    Raises `UsageError` if two have the same name.
+    """
+    length = min(trace.length for trace in traces)
+    by_region = {trace.name: trace.until(length) for trace in traces}
+    if len(by_region) < len(traces):
+        raise UsageError(
+            "two traces have the same name, which is that of their region: rename one of the files"
+        )
+    return by_region
+
+
+def compare(
+    traces: Mapping[str, Trace],
+    scenario: Scenario,
+    travel: Travel,
+    policies: Sequence[str],
+    schedule: Schedule | None,
+) -> Comparison:
+    """Return the outcome of each policy, all with this schedule.
+
+    Without a schedule, spotelastic chooses one as it goes, and fail-over has the best one for the
+    trace on which it would lose most nodes.
+    """
+    bound = allowed_anywhere(tuple(traces.values()), scenario)
+    length = next(iter(traces.values())).length
+    automatic = schedule is None
+    for_us = replace(scenario, schedule=schedule or scenario.schedule, automatic=automatic)
+    return Comparison(
+        RegionsBound(bound, length / HOUR, scenario.step, scenario.machines.spot_usd),
+        tuple(PLAYED[name](traces, for_us, travel) for name in policies),
+    )
+
+
+def _single(traces: Mapping[str, Trace], scenario: Scenario, travel: Travel) -> RegionsOutcome:
+    """The region that turns out to be the best one for the whole time."""
+    alone = {
+        region: play.play(trace, _at_its_price(scenario, region, travel))
+        for region, trace in traces.items()
+        if allowed(trace, scenario).seconds
+    }
+    region, best = max(alone.items(), key=lambda one: one[1].useful_node_hours)
+    return _beside_bound(f"{SINGLE} ({region})", best, traces, scenario)
+
+
+def _fail_over(traces: Mapping[str, Trace], scenario: Scenario, travel: Travel) -> RegionsOutcome:
+    if scenario.automatic:
+        most = max(traces.values(), key=intervals.removals)
+        best = intervals.schedule(most, scenario, intervals.removals(most))
+        scenario = replace(scenario, schedule=best)
+    cheapest = min(travel.spot_usd.get(each, scenario.machines.spot_usd) for each in traces)
+    machines = replace(scenario.machines, spot_usd=cheapest)
+    outcome = baselines.fail_over(tuple(traces.values()), replace(scenario, machines=machines))
+    return _beside_bound(outcome.policy, outcome, traces, scenario)
+
+
+def _at_its_price(scenario: Scenario, region: str, travel: Travel) -> Scenario:
+    usd = travel.spot_usd.get(region, scenario.machines.spot_usd)
+    return replace(scenario, machines=replace(scenario.machines, spot_usd=usd))
+
+
+def _beside_bound(
+    name: str, outcome: ReplayOutcome, traces: Mapping[str, Trace], scenario: Scenario
+) -> RegionsOutcome:
+    bound = allowed_anywhere(tuple(traces.values()), scenario)
+    as_saved = replace(scenario, schedule=outcome.schedule)
+    again = judge(name, outcome.stretches, outcome.bill, bound, as_saved)
+    length = next(iter(traces.values())).length
+    return RegionsOutcome(again, length / HOUR, sum(kept(outcome.stretches)))
+
+
+PLAYED: Mapping[str, Callable[[Mapping[str, Trace], Scenario, Travel], RegionsOutcome]] = {
+    "spotelastic": moving.play,
+    "single": _single,
+    "fail-over": _fail_over,
+}
+"""Policies by the name that users give."""

@@ -1,0 +1,169 @@
+"""A job that moves between regions in virtual time, under the decisions that a cluster makes."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from spotelastic.cli.main import main
+from spotelastic.controller.model.regions import RegionPolicy
+from spotelastic.model.job import Capacity
+from spotelastic.replay.regions.compare import compare
+from spotelastic.replay.regions.moving import play
+from spotelastic.replay.regions.travel import Travel
+from spotelastic.replay.scenario import NodeTimings, Scenario
+from spotelastic.replay.trace import Span, Trace
+
+HOUR = 3600.0
+LENGTH = 12 * HOUR
+SCENARIO = Scenario(2, 4, automatic=True, machines=NodeTimings(spot_usd=0.3, on_demand_usd=1.0))
+TRAVEL = Travel(RegionPolicy(2, 4))
+
+
+def market(name: str, *hours: tuple[float, float], nodes: int = 4) -> Trace:
+    """All nodes are there in these hours, and none otherwise."""
+    spans = [
+        Span(f"{name}{each}-{node}", start * HOUR, end * HOUR)
+        for each, (start, end) in enumerate(hours)
+        for node in range(nodes)
+    ]
+    return Trace(name, tuple(sorted(spans, key=lambda span: span.start)), LENGTH)
+
+
+EAST, WEST = market("east", (0, 4), (9, math.inf)), market("west", (2, 10))
+REGIONS = {"east": EAST, "west": WEST}
+
+
+def test_a_job_goes_where_the_nodes_are_and_repeats_no_step() -> None:
+    fared = play(REGIONS, SCENARIO, TRAVEL)
+    assert [(move.left, move.region) for move in fared.moves] == [
+        ("east", "west"),
+        ("west", "east"),
+    ]
+    first, second = fared.moves
+    assert 4 * HOUR < first.at < 4.4 * HOUR
+    assert 10 * HOUR < second.at < 10.4 * HOUR
+    assert fared.outcome.steps_lost == 0
+    assert fared.useful_steps == fared.outcome.steps > 0.95 * 11.4 * HOUR
+    assert fared.outcome.goodput > 0.93
+    assert sum(fared.hours_in.values()) == pytest.approx(12, abs=0.3)
+
+
+def test_nothing_runs_in_two_regions_at_once() -> None:
+    fared = play(REGIONS, SCENARIO, TRAVEL)
+    spans = fared.outcome.stretches
+    assert all(before.end <= after.start for before, after in pairwise(spans))
+    assert all(before.last >= after.first for before, after in pairwise(spans))
+    for move in fared.moves:
+        assert not any(span.start < move.arrived and span.end > move.arrived for span in spans)
+
+
+def test_a_job_that_trains_leaves_at_an_agreed_step_for_more_nodes() -> None:
+    few = {"east": market("east", (0, math.inf), nodes=2), "west": market("west", (3, math.inf))}
+    fared = play(few, SCENARIO, TRAVEL)
+    [move] = fared.moves
+    assert 3 * HOUR < move.at < 3.5 * HOUR
+    assert "4 nodes against 2" in move.reason
+    assert fared.outcome.steps_lost == 0
+    stays = play(few, SCENARIO, replace(TRAVEL, policy=RegionPolicy(2, 4, prefer_capacity=False)))
+    assert stays.moves == ()
+
+
+def test_without_scores_a_job_finds_out_by_going_there() -> None:
+    fared = play(REGIONS, SCENARIO, replace(TRAVEL, scores=False))
+    assert [move.region for move in fared.moves] == ["west", "east"]
+    assert 4.3 * HOUR < fared.moves[0].at < 4.5 * HOUR, "its patience is what it has"
+
+
+def test_a_move_is_paid_for() -> None:
+    patient = replace(TRAVEL, policy=RegionPolicy(2, 4, prefer_capacity=False))
+    free = play(REGIONS, SCENARIO, replace(patient, copy_usd=0.0))
+    dear = play(REGIONS, SCENARIO, patient)
+    copies = len(dear.moves) * patient.price(SCENARIO)
+    assert copies > 0
+    assert dear.outcome.bill.usd - free.outcome.bill.usd == pytest.approx(copies, rel=0.01)
+
+
+def test_a_limit_holds_over_all_regions() -> None:
+    limited = replace(SCENARIO, capacity=Capacity(max_cost=6.0))
+    fared = play(REGIONS, limited, TRAVEL)
+    assert 5.0 < fared.outcome.bill.usd <= 6.5
+    assert len(fared.moves) == 1
+
+
+def test_every_policy_is_beside_the_same_bound() -> None:
+    compared = compare(REGIONS, SCENARIO, TRAVEL, ("spotelastic", "single", "fail-over"), None)
+    ours, single, failing = compared.outcomes
+    assert single.outcome.policy in ("best single region (west)", "best single region (east)")
+    assert failing.outcome.policy.startswith("fail-over, 4 nodes")
+    assert single.outcome.goodput < 0.7 < ours.outcome.goodput
+    assert compared.bound.bound.seconds == pytest.approx(12 * HOUR, rel=0.02)
+    assert all(each.steps_per_hour <= compared.bound.steps_per_hour for each in compared.outcomes)
+
+
+def replay(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", "replay", *map(str, args)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    east, west = tmp_path / "east.json", tmp_path / "west.json"
+    gap = {"gap_seconds": 600}
+    east.write_text(json.dumps({"metadata": gap, "data": [4] * 12 + [0] * 24}))
+    west.write_text(json.dumps({"metadata": gap, "data": [0] * 6 + [4] * 36}))
+    return east, west
+
+
+def test_several_traces_are_as_many_regions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: tuple[Path, Path]
+) -> None:
+    assert replay(monkeypatch, *files, "--min", 2, "--region-price", "west=0.5") == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert told.out.startswith("east, west: 6.0 h\na job of 2 to 4 nodes")
+    rows = [line.split("  ")[0] for line in told.out.splitlines()]
+    for row in ("spotelastic", "best single region (west)", "best region at each moment"):
+        assert row in rows
+    assert "east moves to west: 4 nodes against 0" in told.out
+    assert replay(monkeypatch, *files, "--policy", "fail-over", "--json") == 0
+    values = json.loads(capsys.readouterr().out)
+    [outcome] = values["outcomes"]
+    assert 0 < outcome["steps_per_hour"] <= values["bound"]["steps_per_hour"]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--policy", "torchrun"), "expected one of spotelastic, single, fail-over"),
+        (("--picture", "x.png"), "--picture: draws one trace, and there are several"),
+        (("--region-price", "south=1"), "expected REGION=USD, with one of east, west"),
+        (("--region-price", "east"), "--region-price east: expected REGION=USD"),
+        (("--region-patience", "soon"), "--region-patience soon: expected a time"),
+        (("--move-time", "-1"), "--move-time -1: expected a time"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: tuple[Path, Path],
+    args: tuple[str, ...],
+    told: str,
+) -> None:
+    assert replay(monkeypatch, *files, *args) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_two_traces_of_one_name_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: tuple[Path, Path]
+) -> None:
+    assert replay(monkeypatch, files[0], files[0]) == 2
+    assert "two traces have the same name" in capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""When a job moves to another region, and when it stays."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.region_markets import drawn, play
+
+from spotelastic.controller.decisions import regions
+from spotelastic.controller.model.regions import (
+    DAY,
+    HOUR,
+    MoveJob,
+    RegionDecision,
+    RegionHistory,
+    RegionOffer,
+    RegionPolicy,
+    RegionsSeen,
+)
+
+POLICY = RegionPolicy(4, 8, prefer_capacity=False)
+EAGER = replace(POLICY, prefer_capacity=True)
+HOME = RegionHistory("a", since=0.0, looked_at=0.0)
+
+
+def offer(region: str, nodes: int | None, usd: float = 0.3) -> RegionOffer:
+    return RegionOffer(region, nodes, usd, move_seconds=300.0, move_usd=0.2)
+
+
+def after(
+    minutes: int,
+    offers: Sequence[RegionOffer],
+    policy: RegionPolicy = POLICY,
+    history: RegionHistory = HOME,
+) -> RegionDecision:
+    """The decision when the regions have been so for some time."""
+    begun = history.looked_at
+    for minute in range(minutes + 1):
+        now = begun + minute * 60.0
+        history = regions.look(history, tuple(offers), now, policy)
+    return regions.decide(RegionsSeen(history, tuple(offers)), now, policy)
+
+
+def test_a_job_begins_where_it_has_most_nodes_for_its_money() -> None:
+    few, many, cheap = offer("a", 4), offer("b", 8), offer("c", 8, usd=0.2)
+    assert regions.first((few, many, cheap), POLICY) == cheap
+    assert regions.first((few, many), POLICY) == many
+    assert regions.first((few, replace(many, nodes=None)), POLICY) == few
+    too_few = (offer("a", 1), offer("b", 3), offer("c", 0))
+    assert regions.first(too_few, POLICY).region == "b"
+    unknown = (offer("a", None), offer("b", None, usd=0.1))
+    assert regions.first(unknown, POLICY).region == "b"
+
+
+def test_nodes_above_max_are_worth_nothing() -> None:
+    assert regions.worth(offer("a", 80), POLICY) == regions.worth(offer("a", 8), POLICY) > 0
+    assert regions.worth(offer("a", 3), POLICY) == 0.0
+
+
+def test_a_job_without_enough_nodes_moves_when_the_patience_is_over() -> None:
+    offers = (offer("a", 3), offer("b", 8))
+    assert after(19, offers) == RegionDecision(
+        (), "stays in a: fewer than 4 nodes for 19 min", 19 * 60.0 + POLICY.look_every
+    )
+    moves = after(20, offers)
+    assert moves.actions == (MoveJob("b"),)
+    assert moves.reason == "moves to b: a has had fewer than 4 nodes for 20 min"
+
+
+def test_nobody_moves_where_no_region_has_enough() -> None:
+    decision = after(600, (offer("a", 0), offer("b", 3)), EAGER)
+    assert decision.actions == ()
+    assert decision.reason.endswith("for 600 min, and no other region has more")
+
+
+def test_patience_begins_anew_when_there_have_been_enough_nodes() -> None:
+    dry, wet = (offer("a", 0), offer("b", 8)), (offer("a", 4), offer("b", 8))
+    history = regions.look(HOME, dry, 0.0, POLICY)
+    history = regions.look(history, wet, 19 * 60.0, POLICY)
+    assert after(19, dry, history=history).actions == ()
+    assert after(20, dry, history=history).actions == (MoveJob("b"),)
+
+
+def test_a_job_that_trains_stays_unless_capacity_is_preferred() -> None:
+    offers = (offer("a", 4), offer("b", 8))
+    assert after(600, offers).actions == ()
+    assert after(600, offers, EAGER).actions == (MoveJob("b"),)
+
+
+def test_what_has_been_missed_must_be_worth_the_move() -> None:
+    """8 nodes against 4 for ten minutes are what five minutes without 8 nodes cost."""
+    offers = (offer("a", 4), offer("b", 8))
+    assert after(10, offers, EAGER).actions == ()
+    moves = after(15, offers, EAGER)
+    assert moves.actions == (MoveJob("b"),)
+    assert "8 nodes against 4" in moves.reason
+
+
+def test_a_region_that_is_better_for_a_moment_moves_nobody() -> None:
+    history, policy = HOME, EAGER
+    for minute in range(600):
+        better = minute % 10 < 4
+        offers = (offer("a", 4 if better else 8), offer("b", 8 if better else 4))
+        history = regions.look(history, offers, minute * 60.0, policy)
+        decision = regions.decide(RegionsSeen(history, offers), minute * 60.0, policy)
+        assert decision.actions == ()
+
+
+def test_a_cheaper_region_is_worth_a_move_once_the_price_has_paid_for_it() -> None:
+    dear, cheap = offer("a", 8, usd=0.9), offer("b", 8, usd=0.3)
+    assert after(5, (dear, cheap), EAGER).actions == ()
+    assert after(30, (dear, cheap), EAGER).actions == (MoveJob("b"),)
+
+
+def test_of_several_the_best_is_chosen_and_among_equals_the_cheapest() -> None:
+    offers = (offer("a", 0), offer("b", 6), offer("c", 8), offer("d", 8, usd=0.2))
+    assert after(20, offers).actions == (MoveJob("d"),)
+
+
+def test_a_region_of_which_nothing_is_known_is_tried_when_none_is_known_to_have_nodes() -> None:
+    unknown = (offer("a", 0), offer("b", None), offer("c", None))
+    assert after(19, unknown).actions == ()
+    assert after(20, unknown).actions == (MoveJob("b"),)
+    known = (*unknown, offer("d", 5))
+    assert after(20, known).actions == (MoveJob("d"),)
+    trains = (offer("a", 4), offer("b", None))
+    assert after(600, trains, EAGER).actions == ()
+    disappointed = replace(HOME, caution={"b": 2})
+    assert after(20, unknown, history=disappointed).actions == (MoveJob("c"),)
+
+
+def test_a_region_that_has_disappointed_is_left_alone_for_longer_and_longer() -> None:
+    history = replace(HOME, home="b")
+    for expected in (2, 4, 8, 8):
+        assert history.home == "b"
+        left = regions.arrive(history, "a", 100.0, 200.0, POLICY)
+        assert left.caution["b"] == expected
+        dry = (offer("a", 0), offer("b", 8))
+        assert after(20 * expected - 1, dry, history=left).actions == ()
+        assert after(20 * expected, dry, history=left).actions == (MoveJob("b"),)
+        history = replace(left, home="b", trained=0.0)
+    stayed = replace(history, trained=POLICY.short_stay)
+    assert regions.arrive(stayed, "a", 100.0, 200.0, POLICY).caution["b"] == 4
+
+
+def test_the_moves_of_a_day_are_limited() -> None:
+    limited = replace(POLICY, moves_per_day=2)
+    history = replace(HOME, moves=(0.0, 60.0))
+    offers = (offer("a", 0), offer("b", 8))
+    stays = after(60, offers, limited, history)
+    assert stays.actions == ()
+    assert stays.reason == "stays in a: 2 moves within a day, the most allowed"
+    assert after(int(DAY / 60), offers, limited, history).actions == (MoveJob("b"),)
+    assert after(60, offers, replace(POLICY, moves_per_day=0)).actions == ()
+
+
+def test_looks_that_were_missed_are_not_made_up() -> None:
+    offers = (offer("a", 4), offer("b", 8))
+    history = regions.look(HOME, offers, 10 * HOUR, EAGER)
+    assert history.missed["b"] < regions.move_price(offers[1], offers[0], EAGER)
+
+
+COUNTS = st.lists(st.integers(0, 10), min_size=12, max_size=60)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(COUNTS, min_size=2, max_size=3), st.booleans(), st.integers(0, 3))
+def test_no_market_makes_a_job_move_more_often_than_it_may(
+    counts: list[list[int]], eager: bool, most: int
+) -> None:
+    gaps = min(len(its) for its in counts)
+    markets = {f"r{index}": [*its[:gaps]] * 3 for index, its in enumerate(counts)}
+    policy = replace(POLICY, prefer_capacity=eager, patience=300.0, moves_per_day=most)
+    moves = play(markets, policy).moves
+    assert all(sum(at <= each < at + DAY for each in moves) <= most for at in moves)
+
+
+@pytest.mark.parametrize(
+    "hours",
+    [
+        [(6.0, 6.0)] * 3,
+        [(2.0, 2.0)] * 3,
+        [(0.2, 0.2)] * 3,
+        [(20.0, 0.5), (0.3, 0.3), (0.3, 0.3)],
+        [(10.0, 0.2)] * 3,
+        [(1.0, 0.3)] * 2,
+    ],
+)
+def test_a_job_fares_no_worse_than_in_the_region_that_turns_out_best(
+    hours: list[tuple[float, float]],
+) -> None:
+    markets = {f"r{index}": drawn(f"{index}", *its) for index, its in enumerate(hours)}
+    counted = play(markets, EAGER)
+    assert counted.job >= 0.98 * counted.single
+    a_day = len(counted.moves) / 6
+    if max(min(its) for its in hours) >= 6.0:
+        assert a_day < 12
+        assert counted.job >= 0.9 * counted.bound
