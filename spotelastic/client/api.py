@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from spotelastic.client.bringing_up import bring_up, list_prices
+from spotelastic.client.bringing_up import bring_up, list_prices, regions
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -50,11 +50,11 @@ def up(
     job = check(config, Path.cwd())
     say = saying(on_update)
     answer = agreed if yes or config.yes else confirm
-    target = chosen(config).enter(config, say)
+    target, compared = regions.enter(job, say)
     cluster = None
     try:
         known = bring_up.look(target, job, answer)
-        prepared = bring_up.prepare(target, job, known)
+        prepared = bring_up.prepare(target, job, known, compared)
         cluster = bring_up.carry_out(prepared, answer, on_update)
         if config.keep or config.detach:
             cluster.keep()
@@ -83,10 +83,10 @@ def plan(config: JobConfig, *, on_update: OnUpdate = ignored) -> Planned:
     if not cloud.has_account():
         return list_prices.planned(job)
     say = saying(on_update)
-    target = cloud.enter(config, say)
+    target, compared = regions.enter(job, say)
     try:
         known = bring_up.look(target, job, agreed)
-        return bring_up.prepare(target, job, known).plan()
+        return bring_up.prepare(target, job, known, compared).plan()
     finally:
         target.leave(say)
 

@@ -23,7 +23,7 @@ from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress import ProgressView, show, view
 from spotelastic.client import failure_log, loss_curve
-from spotelastic.client.bringing_up import bring_up, list_prices, preflight
+from spotelastic.client.bringing_up import bring_up, list_prices, preflight, regions
 from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -71,13 +71,13 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
     config = job.config
     with view() as shown:
         say = _to_stderr if config.json else shown.say
-        target = chosen(config).enter(config, say)
+        target, compared = regions.enter(job, say)
         last = _to_stderr if config.json else wrapping.say
         undo.callback(_undoing(signals, lambda: target.leave(last)))
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)
         known = bring_up.look(target, job, asking(yes=config.yes or config.plan))
         with stays.changed() if known is not None and not config.plan else nullcontext():
-            prepared = bring_up.prepare(target, job, known)
+            prepared = bring_up.prepare(target, job, known, compared)
             _say_headline(prepared, say)
             if config.plan:
                 _show_plan(prepared, say)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.compute.estimate import Estimate
 from spotelastic.aws.planning.survey import Survey
-from spotelastic.client.bringing_up.plan import Planned
+from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.model.counting import counted, duration, size, usd
 from spotelastic.model.job import Capacity, JobSpec
@@ -74,6 +74,7 @@ def _where(found: Survey) -> str:
 def plan(job: ValidatedJob, found: Survey, planned: Planned, about_prices: str) -> Iterator[str]:
     """Yield the lines that `--plan` shows; `about_prices` says what the prices are."""
     yield ""
+    yield from regions(planned.regions)
     yield from _choice(job, found)
     yield from _zones(found)
     yield from price_table(found.estimate, about_prices)
@@ -123,6 +124,24 @@ def _choice(job: ValidatedJob, found: Survey) -> Iterator[str]:
             f"  {usd(option.usd):>10}  {first.gpus} {first.gpu} of {memory} ({names}): "
             f"{option.refusal or taken}"
         )
+    yield ""
+
+
+def regions(compared: tuple[RegionPlan, ...]) -> Iterator[str]:
+    """Yield the regions that were compared, and why each was or was not chosen."""
+    if not compared:
+        return
+    yield "regions, best first:"
+    for each in compared:
+        if each.refusal:
+            yield f"  {each.region}: not possible: {each.refusal}"
+            continue
+        price = f"{usd(each.usd)} an hour each" if each.usd else "no spot price"
+        score = f", placement score {each.score}" if each.score else ""
+        types = f" ({', '.join(each.instance_types)})" if each.instance_types else ""
+        why = f": chosen: {each.chosen}" if each.chosen else ""
+        yield f"  {each.zone or each.region}: {price}{types}{score}{why}"
+        yield from (f"    {warning}" for warning in each.warnings if not each.chosen)
     yield ""
 
 

@@ -10,7 +10,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.aws.security import secrets
 from spotelastic.client.bringing_up import earlier_run, plan, preflight
-from spotelastic.client.bringing_up.plan import Planned
+from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -31,11 +31,13 @@ class PreparedUp:
     known: ClusterRecord | None
     """The cluster, if it is up already."""
     found: Survey
+    regions: tuple[RegionPlan, ...] = ()
+    """What was compared, if several regions were named."""
 
     def plan(self) -> Planned:
         """Return what would be created or changed, and its price."""
         known = None if self.known is None else self.known.spec
-        return plan.planned(self.job, self.found, known, self.changed_secrets())
+        return plan.planned(self.job, self.found, known, self.changed_secrets(), self.regions)
 
     def changed_secrets(self) -> Collection[str]:
         """Return the secrets, and the receivers of notifications, that the known cluster lacks, or
@@ -59,8 +61,16 @@ def look(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRec
     return known
 
 
-def prepare(target: CloudTarget, job: ValidatedJob, known: ClusterRecord | None) -> PreparedUp:
-    """Look up what the account offers for the job. Raises `UsageError` if that contradicts it."""
+def prepare(
+    target: CloudTarget,
+    job: ValidatedJob,
+    known: ClusterRecord | None,
+    regions: tuple[RegionPlan, ...] = (),
+) -> PreparedUp:
+    """Look up what the account offers for the job. Raises `UsageError` if that contradicts it.
+
+    `regions`: those that were compared before.
+    """
     if known is not None:
         job = job.beside(known.spec)
     found = survey(
@@ -73,7 +83,7 @@ def prepare(target: CloudTarget, job: ValidatedJob, known: ClusterRecord | None)
         known=None if known is None else known.spec,
     )
     plan.check_limits(job, found)
-    return PreparedUp(job, target, known, found)
+    return PreparedUp(job, target, known, found, regions)
 
 
 def carry_out(prepared: PreparedUp, confirm: Confirm, on_update: OnUpdate) -> Cluster:

@@ -16,6 +16,26 @@ from spotelastic.model.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """What one of several regions offers for the job."""
+
+    region: str
+    refusal: str = ""
+    """Why the job cannot be there; the rest is then not known."""
+    instance_types: tuple[str, ...] = ()
+    zone: str = ""
+    """The best zone."""
+    score: int = 0
+    """Its placement score, 1 to 10: how likely all nodes are launched; 0 if not known."""
+    usd: float = 0.0
+    """US dollars an hour for a spot node there; 0 if not known."""
+    usd_per_hour_at_max: float = 0.0
+    warnings: tuple[str, ...] = ()
+    chosen: str = ""
+    """Why this region was chosen; empty for the others."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """What `up` would do, and what it would cost."""
 
@@ -36,10 +56,16 @@ class Planned:
     prices_of: str
     """Date of the on-demand prices."""
     warnings: tuple[str, ...]
+    regions: tuple[RegionPlan, ...] = ()
+    """What was compared, if several regions were named, best first."""
 
 
 def planned(
-    job: ValidatedJob, found: Survey, known: JobSpec | None, secrets: Collection[str]
+    job: ValidatedJob,
+    found: Survey,
+    known: JobSpec | None,
+    secrets: Collection[str],
+    regions: tuple[RegionPlan, ...] = (),
 ) -> Planned:
     """Return the plan. `secrets` are the new and changed ones."""
     wanted = job.cluster(found).job
@@ -55,6 +81,7 @@ def planned(
         usd_per_hour_at_max=found.estimate.high,
         prices_of=found.prices_of,
         warnings=tuple(found.warnings),
+        regions=regions,
     )
 
 

@@ -79,6 +79,11 @@ class AwsChoice:
     def check(self, config: JobConfig) -> None:
         if config.drill:
             raise UsageError("--drill interrupts nodes of the local cloud: add --local")
+        if config.region and config.regions:
+            raise UsageError(
+                f"--regions {','.join(config.regions)}: --region {config.region} names one already "
+                "(also as region in spotelastic.toml): give one of the two"
+            )
 
     def check_machine(self, config: JobConfig) -> None: ...
 
@@ -125,7 +130,7 @@ class LocalChoice:
         return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
 
     def applicable(self, config: JobConfig) -> JobConfig:
-        return replace(config, permissions_boundary=None, kms_key=None)
+        return replace(config, permissions_boundary=None, kms_key=None, regions=())
 
     def has_account(self) -> bool:
         return True
