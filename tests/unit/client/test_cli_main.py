@@ -73,7 +73,7 @@ def in_one_process(*lines: tuple[str, ...]) -> list[subprocess.CompletedProcess[
     ("typed", "offered"),
     [
         ("spotelastic sta", ["status"]),
-        ("spotelastic up --max-", ["--max-restarts", "--max-price", "--max-cost"]),
+        ("spotelastic up --max-", ["--max-price", "--max-cost", "--max-restarts"]),
         ("spotelastic ckpt ver", ["verify"]),
     ],
 )
