@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spotelastic.training.data.sampler import microbatches as microbatches
     from spotelastic.training.dcp.reader import CheckpointReader as CheckpointReader
     from spotelastic.training.dcp.writer import CheckpointWriter as CheckpointWriter
+    from spotelastic.training.parameter_server.server import ParameterServer as ParameterServer
     from spotelastic.training.state.per_rank import PerRank as PerRank
 
 _LAZY = {
@@ -35,13 +36,14 @@ _LAZY = {
     "CheckpointWriter": "spotelastic.training.dcp.writer",
     "Checkpointer": "spotelastic.training.checkpointer",
     "ElasticSampler": "spotelastic.training.data.sampler",
+    "ParameterServer": "spotelastic.training.parameter_server.server",
     "PerRank": "spotelastic.training.state.per_rank",
     "microbatches": "spotelastic.training.data.sampler",
     "up": "spotelastic.client.api",
 }
 """The module that defines each public name."""
 
-_OF_NODES = ("Checkpointer", "launch")
+_OF_NODES = ("Checkpointer", "ParameterServer", "launch")
 """Names for what runs on a node, which takes Linux."""
 _OF_TRAIN = ("torch", "numpy")
 """Packages that the extra `train` brings."""

@@ -39,6 +39,7 @@ from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
 from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.watching import IN_PLACE
+from spotelastic.training.state.lasting import Lasting
 
 
 class Step:
@@ -296,10 +297,15 @@ class Steps:
 
     # -- the vote ---------------------------------------------------------------------------------
 
-    def _before_optimizer(self, _: Any, args: Sequence[Any], more: Mapping[str, Any]) -> None:
+    def _before_optimizer(
+        self, optimizer: Any, args: Sequence[Any], more: Mapping[str, Any]
+    ) -> None:
         """An optimizer is about to step. It has its gradients, unless it computes them itself."""
         attempt, meeting = self._attempt, self._meeting
         if attempt is None or meeting is None or attempt.voted or os.getpid() != self._process:
+            return
+        entries = self._loop.state.values.values()
+        if any(isinstance(each, Lasting) and each.owns(optimizer) for each in entries):
             return
         if any(callable(each) for each in (*args[1:], more.get("closure"))):  # the first is itself
             attempt.change = "dirty"

@@ -17,6 +17,7 @@ import torch
 
 from spotelastic.training.data.sampler import ElasticSampler, Position
 from spotelastic.training.state import randomness
+from spotelastic.training.state.lasting import Lasting
 from spotelastic.training.state.state import State
 
 SMALL = 1 << 20
@@ -64,7 +65,7 @@ class Undo:
                 begun.watched.append(value)
             elif isinstance(value, ElasticSampler):
                 begun.samplers.append((value, value.position()))
-            elif not _is_module(value):
+            elif not (_is_module(value) or isinstance(value, Lasting)):
                 begun.values[name] = _noted(value, begun)
         begun.versions = [*map(_version, begun.parameters)]
         begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
