@@ -11,7 +11,15 @@ GUIDES = PAGES.parent / "how-to"
 @pytest.mark.programs
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "page", ["fsdp2", "from-dcp", "import-export", "launch-from-python", "clusters-from-python"]
+    "page",
+    [
+        "fsdp2",
+        "parameter-server",
+        "from-dcp",
+        "import-export",
+        "launch-from-python",
+        "clusters-from-python",
+    ],
 )
 def test_a_guide(page: str, tmp_path: Path) -> None:
     follow(GUIDES / f"{page}.md", tmp_path)
