@@ -119,7 +119,7 @@ def leave_rendezvous(rendezvous: Rendezvous, run: str, *, ended: bool) -> None:
 def _host_or_guest(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous]:
     from spotelastic.store.etcd_server.embedded import PortTaken
 
-    addresses = {} if asked.role == "guest" else _resolve_all(asked)
+    addresses = {} if asked.role == "guest" else _addresses(asked)
     own = _own_endpoints(asked, addresses)
     with contextlib.ExitStack() as stack:
         while True:
@@ -182,6 +182,8 @@ def _start_member(
 
 def _reachable_address(asked: RendezvousConfig, own: Sequence[str]) -> str:
     """Return this node's address, as other machines reach it."""
+    if asked.await_names:
+        return asked.near or own_address()
     far = [endpoint for endpoint in asked.endpoints if endpoint not in own]
     address = _own_address(*split(far[0] if far else asked.endpoints[0]))
     if is_loopback(address) and not all(is_loopback(_host(each)) for each in asked.endpoints):
@@ -309,6 +311,23 @@ def _own_address(host: str, port: int) -> str:
         return towards(host, port)
     except OSError as error:
         raise EnvironmentFailure("this machine has no network route: give --local-addr") from error
+
+
+def _addresses(asked: RendezvousConfig) -> dict[str, str]:
+    """Return the IP address of each endpoint, at least of those that are this machine's.
+
+    A pod that has just begun is known by its name before any name server knows its address, and
+    the address that is found may be that of the pod before it.
+    """
+    if asked.await_names:
+        mine = [each for each in asked.endpoints if is_named_here(_host(each))]
+        return dict.fromkeys(mine, asked.near or own_address())
+    return _resolve_all(asked)
+
+
+def is_named_here(host: str) -> bool:
+    """Return whether the host is this machine by its name, with a domain or without one."""
+    return host.partition(".")[0] == socket.gethostname().partition(".")[0]
 
 
 def _resolve_all(asked: RendezvousConfig) -> dict[str, str]:

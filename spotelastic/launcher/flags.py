@@ -58,7 +58,8 @@ NODES = (
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
     Flag(
         "--rdzv-conf",
-        "join_timeout, is_host, peer_port, etcd_port; TLS: cacert, cert, key, daemon_tls",
+        "join_timeout, is_host, await_names, peer_port, etcd_port; TLS: cacert, cert, key, "
+        "daemon_tls",
         "KEY=VALUE,…",
     ),
     Flag(

@@ -56,6 +56,11 @@ class RendezvousConfig:
     """Port of etcd members among each other; 0: one above each member's own."""
     near: str = ""
     """The value of --local-addr, which picks one of several endpoints on this machine."""
+    await_names: bool = False
+    """Whether the hosts' names may have no address yet, as those of pods.
+
+    A node then knows itself by its own name, and waits for the others' addresses.
+    """
     run: str = "default"
     master: str = ""
     """For static: host:port of the workers' store, as the flag gives it."""
@@ -111,6 +116,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Rendezv
         daemon_tls=daemon_tls,
         peer_port=_peer_port(conf),
         near=options.local_addr,
+        await_names=_is_true(conf.get("await_names", "")),
         run=options.rdzv_id,
         master_port=port,
     )
@@ -228,7 +234,11 @@ def _join(conf: dict[str, str]) -> float:
 
 
 def _role(conf: dict[str, str]) -> Role:
-    told = conf.get("is_host", "").lower()
-    if told in ("1", "true", "t", "yes", "y"):
+    told = conf.get("is_host", "")
+    if _is_true(told):
         return "host"
     return "guest" if told else "either"
+
+
+def _is_true(text: str) -> bool:
+    return text.lower() in ("1", "true", "t", "yes", "y")

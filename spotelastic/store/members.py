@@ -44,6 +44,9 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 250),
+    # A name is resolved again for each connection: a pod comes back with another address. By
+    # default its first address would be tried for half a minute.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),

@@ -1,9 +1,7 @@
 """Three hosts (addresses of this machine) that run the etcd of their job, and lose some."""
 
 import os
-import random
 import signal
-import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.etcd import wait_until
 from support.launcher import NodeProcess, Run, comm, descendants, running
+from support.ports import free_pair
 
 from spotelastic.store.etcd_server import roster
 from spotelastic.store.etcd_server.process import find_leader
@@ -53,26 +52,9 @@ class Hosts:
         return next((pid for pid in pids if comm(pid) == "etcd"), 0)
 
 
-def free_pair() -> int:
-    """A port that, with the next one, is free on all hosts, and that no connection is given."""
-    for port in random.sample(range(20_000, 30_000, 2), 50):
-        if all(free(host, port + number) for host in HOSTS.values() for number in (0, 1)):
-            return port
-    raise AssertionError("no two ports are free")
-
-
-def free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    port = free_pair()
+    port = free_pair(HOSTS.values())
     endpoints = ",".join(f"{host}:{port}" for host in HOSTS.values())
     with running(endpoints, uuid.uuid4().hex, tmp_path, nnodes="2:3", served=False) as run:
         yield Hosts(run)

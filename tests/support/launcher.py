@@ -51,7 +51,9 @@ class NodeProcess:
         folder: Path,
         host: Host | None = None,
         env: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
+        """`inside` is put before the command."""
         self.name = name
         self.log = folder / f"{name}.out"
         # gloo would look for an interface by this machine's name, which no namespace knows.
@@ -59,7 +61,7 @@ class NodeProcess:
         where = host.entered() if host else contextlib.nullcontext()
         with self.log.open("wb") as output, where:
             self.process = subprocess.Popen(
-                [*HEEDFUL, sys.executable, "-m", "spotelastic", "run", *args],
+                [*inside, *HEEDFUL, sys.executable, "-m", "spotelastic", "run", *args],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -219,8 +221,12 @@ class Run:
         args: Sequence[str] = (),
         host: Host | None = None,
         env: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
     ) -> NodeProcess:
-        """Start a node, on this machine or on a host of a network of the test's own."""
+        """Start a node, on this machine or on a host of a network of the test's own.
+
+        `inside` is put before its command.
+        """
         command = [
             *("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.run, "--nnodes", self.nnodes),
             *("--node-id", name, "--local-addr", host.address if host else "127.0.0.1"),
@@ -230,7 +236,7 @@ class Run:
             *args,
             *(script or self._script),
         ]
-        self.nodes[name] = NodeProcess(name, command, self.folder, host, env)
+        self.nodes[name] = NodeProcess(name, command, self.folder, host, env, inside)
         return self.nodes[name]
 
     def wait(

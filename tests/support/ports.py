@@ -1,8 +1,9 @@
 """Chooses free ports for a test, even while other tests run."""
 
 import contextlib
+import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 HOST = "127.0.0.1"
 
@@ -20,3 +21,21 @@ def held_ports(count: int, host: str = HOST) -> Iterator[list[int]]:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind((host, 0))
         yield [int(each.getsockname()[1]) for each in sockets]
+
+
+def free_pair(hosts: Iterable[str]) -> int:
+    """A port that, with the next one, is free on all hosts, and that no connection is given."""
+    everywhere = list(hosts)
+    for port in random.sample(range(20_000, 30_000, 2), 50):
+        if all(_free(host, port + number) for host in everywhere for number in (0, 1)):
+            return port
+    raise AssertionError("no two ports are free")
+
+
+def _free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -3,6 +3,7 @@
 Its data are in a folder of the agent, and are deleted with it. A node that comes back has forgotten
 what it promised to the others, and must not go on under its old identity.
 
+    too few of the others have an address ─────► wait: they may serve, and only not be found
     no other member answers ───────────────────► found: a new cluster (etcd itself refuses a member
                                                  that the others have seen serve)
     others answer; listed, but never served ───► join: as it is listed
@@ -14,12 +15,15 @@ A member that ends is started again from its folder. When it ends again at once,
 the folder were gone.
 """
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from spotelastic_checkpoints import addresses
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
@@ -62,10 +66,13 @@ class PortTaken(EnvironmentFailure):
     """Another process listens at the member's endpoint."""
 
 
-def entry(peer: str, seen: Roster | None) -> Entry:
-    """Decide how a member without data enters, from what the other members say."""
+def entry(peer: str, seen: Roster | None, *, findable: bool = True) -> Entry:
+    """Decide how a member without data enters, from what the other members say.
+
+    `findable` tells whether enough of them have an address to agree with this one.
+    """
     if seen is None:
-        return "found"
+        return "found" if findable else "wait"
     mine = _find(peer, seen.members)
     if mine is not None and not mine.served:
         return "join"
@@ -208,9 +215,11 @@ class Embedded:
         told = ""
         while not self._closing.is_set():
             seen = roster.ask(self._others, self.group.tls)
-            how = entry(self._config.peer, seen)
+            lost = [] if seen is not None else [each for each in self._others if not _found(each)]
+            findable = 2 * len(lost) < len(self.group.peers)
+            how = entry(self._config.peer, seen, findable=findable)
             try:
-                cluster = self.group.peers if seen is None else self._change(how, seen)
+                cluster = self._change(how, seen)
             except Unavailable as error:
                 cluster, told = {}, self._tell(told, str(error))
             if cluster:
@@ -219,7 +228,8 @@ class Embedded:
                 self._config = replace(self._config, cluster=cluster, state=state)
                 return True
             if how == "wait":
-                told = self._tell(told, "the others have no leader")
+                why = f"no address is known for {', '.join(lost)}" if lost else ""
+                told = self._tell(told, why or "the others have no leader")
             self._closing.wait(LOOK_AGAIN)
         return False
 
@@ -228,13 +238,15 @@ class Embedded:
             self._say(f"the etcd member here cannot start yet: {why}")
         return why
 
-    def _change(self, how: Entry, seen: Roster) -> dict[str, str]:
+    def _change(self, how: Entry, seen: Roster | None) -> dict[str, str]:
         """Make the cluster accept the member.
 
         Returns all members by name, or none while it cannot.
         """
         if how == "wait":
             return {}
+        if seen is None:
+            return self.group.peers
         tls, peer = self.group.tls, self._config.peer
         members = seen.members
         if how == "replace":
@@ -261,6 +273,13 @@ class Embedded:
         if status(self.endpoint, tls=tls).leads:
             roster.hand_over(self.endpoint, heirs[0], tls)
         roster.remove(alive[0], mine.id, tls)
+
+
+def _found(endpoint: str) -> bool:
+    """Whether the host's name has an address now."""
+    with contextlib.suppress(OSError, UnicodeError):
+        return bool(addresses.resolve(addresses.split(endpoint)[0]))
+    return False
 
 
 def _find(peer: str, members: Sequence[ListedMember]) -> ListedMember | None:

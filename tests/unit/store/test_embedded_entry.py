@@ -35,6 +35,11 @@ def test_a_member_without_data_never_goes_on_under_an_identity_that_has_served(
     assert entry("a:2", others) == how
 
 
+def test_a_member_waits_while_the_others_cannot_be_found_and_may_serve() -> None:
+    assert entry("a:2", None, findable=False) == "wait"
+    assert entry("a:2", seen(ME, OTHER), findable=False) == "replace"
+
+
 def arguments(version: Version, tls: TlsFiles | None = None, listen: str = "") -> list[str]:
     config = MemberConfig("a", Path("/data"), "h:1", "h:2", tls=tls, listen=listen)
     return config.arguments(version)
