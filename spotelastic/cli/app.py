@@ -24,8 +24,10 @@ from spotelastic.cli.commands import (
     status,
     up,
 )
+from spotelastic.cli.commands.kube.app import app as kube_app
 from spotelastic.cli.options import up as options
 from spotelastic.client.config import config_file
+from spotelastic.client.kubernetes.pod_config import PodConfig
 
 app = typer.Typer(
     name="spotelastic",
@@ -52,6 +54,9 @@ def _root(
     if context.invoked_subcommand == "up":
         configured = config_file.defaults(Path.cwd(), os.environ)
         context.default_map = {"up": options.as_typed(configured)}
+    if context.invoked_subcommand == "kube":
+        configured = config_file.defaults(Path.cwd(), os.environ, PodConfig)
+        context.default_map = {"kube": {"render": options.as_typed(configured, PodConfig)}}
 
 
 app.command("init", epilog=script.INIT_EXAMPLES, context_settings=options.SINGULAR)(script.init)
@@ -83,6 +88,7 @@ app.command("down", epilog=interrupt.DOWN_EXAMPLES)(interrupt.down)
 app.command("shell", epilog=shell.SHELL_EXAMPLES)(shell.shell)
 app.command("forward", epilog=shell.FORWARD_EXAMPLES)(shell.forward)
 app.add_typer(ckpt.app, name="ckpt")
+app.add_typer(kube_app, name="kube")
 
 
 @app.command("run")

@@ -18,6 +18,8 @@ GRACE = 120
 """Default seconds between SIGTERM and SIGKILL for a pod: what a spot interruption leaves."""
 LONGEST = 52
 """Most characters of a job's name: its pods' host names, name-INDEX, have at most 63."""
+MOST_HOSTS = 3
+"""Most pods that run an etcd member."""
 MOST_NODES = 100_000
 """Most pods of an Indexed Job whose failures are counted by index."""
 
@@ -154,7 +156,7 @@ class PodJob:
 
         Two members would survive no more losses than one.
         """
-        return 3 if self.settings.max_nodes >= 3 else 1
+        return MOST_HOSTS if self.settings.max_nodes >= MOST_HOSTS else 1
 
 
 def checked_name(flag: str, name: str) -> str:

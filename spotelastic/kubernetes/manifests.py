@@ -62,15 +62,22 @@ def job_policies(job: PodJob) -> Manifest:
         "completionMode": "Indexed",
         "parallelism": high,
         "completions": high,
-        "successPolicy": {"rules": [{"succeededCount": 1}]},
-        "backoffLimitPerIndex": RETRIES,
         "maxFailedIndexes": high - low,
-        "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _failure_rules()},
+        **end_policies(),
     }
     if job.deadline:
         policies["activeDeadlineSeconds"] = job.deadline
     return policies
+
+
+def end_policies() -> Manifest:
+    """Return what the end of a pod means to any Job."""
+    return {
+        "successPolicy": {"rules": [{"succeededCount": 1}]},
+        "backoffLimitPerIndex": RETRIES,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": _failure_rules()},
+    }
 
 
 def _failure_rules() -> list[Manifest]:

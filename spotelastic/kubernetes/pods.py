@@ -17,7 +17,12 @@ MACHINE = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 SHARED_MEMORY = "shared-memory"
 """Name of the volume at /dev/shm."""
+SHARED_MEMORY_MOUNT = {"name": SHARED_MEMORY, "mountPath": "/dev/shm"}
 GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+CONTAINER_SECURITY: Manifest = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 
 def pod_spec(
@@ -33,10 +38,7 @@ def pod_spec(
     spec: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": job.grace,
-        # The agent asks the cluster's API for nothing.
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        **pod_security(),
         **scheduling(job, labels),
         "containers": [container(job, arguments(job, hosts))],
         "volumes": [shared_memory(job.resources)],
@@ -44,6 +46,15 @@ def pod_spec(
     if job.service_account:
         spec["serviceAccountName"] = job.service_account
     return spec
+
+
+def pod_security() -> Manifest:
+    """Return what keeps a pod from more than it needs. The agent asks the cluster for nothing."""
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+    }
 
 
 def container(job: PodJob, args: Sequence[str]) -> Manifest:
@@ -56,11 +67,8 @@ def container(job: PodJob, args: Sequence[str]) -> Manifest:
         "env": [*downward(), *variables(job)],
         "ports": ports(job.metrics_port),
         "resources": requested(job.resources),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": SHARED_MEMORY, "mountPath": "/dev/shm"}],
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [SHARED_MEMORY_MOUNT],
     }
     if job.workdir:
         made["workingDir"] = job.workdir

@@ -21,7 +21,7 @@ def split(typed: Sequence[str], flags: Iterable[str]) -> tuple[tuple[str, ...], 
     `UsageError` for a flag in `GUARDS`.
     """
     if typed and typed[0] == "--":
-        return tuple(typed[1:]), ()
+        return without_guard(typed), ()
     known = set(flags)
     named = (word.partition("=")[0] for word in typed if word.startswith("--") and word != "--")
     ours = tuple(dict.fromkeys(name for name in named if name in known))
@@ -32,6 +32,11 @@ def split(typed: Sequence[str], flags: Iterable[str]) -> tuple[tuple[str, ...], 
                 "script, or put -- between them if the script needs it"
             )
     return tuple(typed), ours
+
+
+def without_guard(typed: Sequence[str]) -> tuple[str, ...]:
+    """Return the script's arguments without a `--` right after the script."""
+    return tuple(typed[1:] if typed and typed[0] == "--" else typed)
 
 
 def note(ours: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Makes the options of `up` from the fields of `JobConfig`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,13 +35,31 @@ As a second name of the option it would make `--help` too wide for 80 columns.
 
 def signature(config: type[JobConfig] = JobConfig) -> Signature:
     """Return the signature of a command that takes the context and each field of the config."""
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    context = Parameter("context", kind, annotation=typer.Context)
+    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    return Signature([context, *parameters(config)])
+
+
+def parameters(
+    config: type[JobConfig] = JobConfig,
+    only: Collection[str] | None = None,
+    words: Mapping[str, tuple[str, str | None]] | None = None,
+) -> list[Parameter]:
+    """Return a command's parameters for the fields of the config, or for those named alone.
+
+    `words` has other words for some fields: the help, and for the default.
+    """
+    kind, told = Parameter.POSITIONAL_OR_KEYWORD, words or {}
     fields = (
-        Parameter(field.name, kind, default=_default(field), annotation=_annotation(field))
+        replace(field, help=told[field.name][0], shown_default=told[field.name][1])
+        if field.name in told
+        else field
         for field in config_fields(config)
+        if only is None or field.name in only
     )
-    return Signature([context, *fields])
+    return [
+        Parameter(field.name, kind, default=_default(field), annotation=_annotation(field))
+        for field in fields
+    ]
 
 
 def described(name: str) -> Any:

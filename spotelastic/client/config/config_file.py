@@ -8,15 +8,18 @@ wins over its variable, and the variable over the file.
 import difflib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.option import ConfigField, config_fields
+from spotelastic.client.config.panels import PODS
 from spotelastic.errors import UsageError
 
 FILE = "spotelastic.toml"
+TABLE = "kubernetes."
+"""Before the keys about pods, which are in a table of their own."""
 
 
 def defaults(
@@ -28,17 +31,31 @@ def defaults(
     """
     fields = {field.key: field for field in config_fields(config)}
     values = {}
-    for key, value in read(folder / FILE).items():
-        if key not in fields:
-            raise UsageError(f"{FILE}: there is no key {key}{_nearest(key, fields)}")
+    for where, key, value in _entries(read(folder / FILE), config):
+        if key not in fields or (fields[key].panel == PODS) != (where == TABLE):
+            raise UsageError(f"{FILE}: there is no key {where}{key}{_nearest(key, fields)}")
         field = fields[key]
         if not field.in_file:
             raise UsageError(f"{FILE}: {key} is for a single command: give it as --{key}")
-        values[field.name] = _checked(field, field.read, f"{FILE}: {key}", value)
+        values[field.name] = _checked(field, field.read, f"{FILE}: {where}{key}", value)
     for field in fields.values():
         if text := environ.get(field.variable):
             values[field.name] = _checked(field, field.read_variable, field.variable, text)
     return values
+
+
+def _entries(found: Mapping[str, Any], config: type) -> Iterator[tuple[str, str, Any]]:
+    """Yield what is before each key, the key and its value.
+
+    The table about pods is passed over for a config without fields about them.
+    """
+    table = TABLE.removesuffix(".")
+    yield from (("", key, value) for key, value in found.items() if key != table)
+    pods = found.get(table, {})
+    if not isinstance(pods, Mapping):
+        raise UsageError(f"{FILE}: {table} is a table: [{table}]")
+    if any(field.panel == PODS for field in config_fields(config)):
+        yield from ((TABLE, key, value) for key, value in pods.items())
 
 
 def configured(name: str, folder: Path, environ: Mapping[str, str]) -> str | None:

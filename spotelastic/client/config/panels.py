@@ -8,4 +8,5 @@ WATCHING = "Metrics and messages"
 ENVIRONMENT = "The script's environment"
 NETWORK = "The account's network"
 AFTER = "After the job"
-PANELS = (JOB, NODES, MONEY, SAFETY, WATCHING, ENVIRONMENT, NETWORK, AFTER)
+PODS = "Pods"
+PANELS = (JOB, NODES, PODS, MONEY, SAFETY, WATCHING, ENVIRONMENT, NETWORK, AFTER)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import spotelastic
+from spotelastic.client.config.config_file import TABLE
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.option import ConfigField, Effect, ValueKind, config_fields
+from spotelastic.client.config.options.pods import PodOptions
 
 PUBLISHED = Path(spotelastic.__file__).with_name("spotelastic.schema.json")
 _EFFECTS = {
@@ -34,12 +36,21 @@ _TYPES: dict[ValueKind, dict[str, Any]] = {
 def schema(config: type[JobConfig] = JobConfig) -> dict[str, Any]:
     """Return the schema."""
     fields = (field for field in config_fields(config) if field.in_file)
+    pods = {
+        "description": "What `spotelastic kube render` needs besides, for pods.",
+        "type": "object",
+        "properties": {each.key: _property(each) for each in config_fields(PodOptions)},
+        "additionalProperties": False,
+    }
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "spotelastic.toml",
         "description": "What `spotelastic up` does in this folder. The keys are its flags.",
         "type": "object",
-        "properties": {field.key: _property(field) for field in fields},
+        "properties": {
+            **{field.key: _property(field) for field in fields},
+            TABLE.removesuffix("."): pods,
+        },
         "additionalProperties": False,
     }
 

@@ -61,7 +61,7 @@ def typed(line: str) -> Iterator[tuple[str, list[str]]]:
         r"(?:^|(?<!import)(?<!from)[ (])spotelastic ([a-z]+(?:-[a-z]+)*)( [a-z]+)?((?: .*)?)$", line
     ):
         name, below, rest = found[1], found[2] or "", found[3]
-        if name != "ckpt":
+        if name not in ("ckpt", "kube"):
             below, rest = "", f"{below}{rest}"
         before = re.split(r" \S+\.py\b| -m ", rest)[0]
         yield f"{name}{below}", FLAG.findall(before)

@@ -1,0 +1,112 @@
+"""Defines `spotelastic kube render`, which prints the manifests of a job."""
+
+import os
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from inspect import Parameter, Signature
+from typing import Annotated, Any
+
+import typer
+
+from spotelastic.cli.options import script_args
+from spotelastic.cli.options import up as options
+from spotelastic.client.config.job_config import SCRIPT
+from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
+
+EXAMPLES = """[bold]Examples[/]
+
+spotelastic kube render --image REGISTRY/train:1 --storage s3://bucket/run --max 8 --gpus 8 train.py
+
+spotelastic kube render --min 2 --max 8 | kubectl apply -f -
+
+spotelastic kube render --as kubeflow --namespace ml > train.yaml
+
+spotelastic kube render --secret WANDB_API_KEY --node-selector karpenter.sh/capacity-type=spot
+"""
+
+
+WORDS: Mapping[str, tuple[str, str | None]] = {
+    "script": ("The script, as a path in the image.", SCRIPT),
+    "name": ("Name of the job and of its run.", "from the script"),
+    "min": ("Fewest pods to train with.", None),
+    "max": ("Most pods to train with.", "--min"),
+    "nproc_per_node": ("Workers per pod.", "one per GPU, else one"),
+    "instance_types": ("Instance types that pods may run on, preferred first.", "any"),
+    "gpus": ("GPUs of each pod.", "none"),
+    "zones": ("Spread all pods over the zones (spread), or those with etcd members (pack).", None),
+    "image": ("Container image with the script, its packages and spotelastic.", None),
+    "secret": ("Variable whose value is in a Secret. Can be repeated.", None),
+    "bucket": ("Bucket for checkpoints, in place of --storage.", None),
+    "metrics_port": ("Port at which pods serve metrics for Prometheus.", None),
+}
+"""Words for flags that `up` has, too, where they mean something else for pods."""
+
+
+class JobForm(StrEnum):
+    """What a job is rendered as."""
+
+    JOB = "job"
+    KUBEFLOW = "kubeflow"
+
+
+def render(form: JobForm, runtime: str, json: bool, **given: Any) -> None:
+    """Print the manifests of a job, for `kubectl apply`: nothing is asked of a cluster.
+
+    The image has the script, its packages and spotelastic. Flags that are not given
+    are read from spotelastic.toml in this folder, those about pods from its table
+    kubernetes. Everything after the script is passed to the script.
+
+    A secret is named, and never printed: its value is in a Secret of the cluster.
+    """
+    from spotelastic.cli.render import tables
+    from spotelastic.client.kubernetes.pod_job import pod_job
+    from spotelastic.kubernetes.kubeflow import kubeflow_manifests
+    from spotelastic.kubernetes.manifests import manifests
+    from spotelastic.kubernetes.yaml_text import yaml_text
+
+    args = script_args.without_guard(given["args"] or ())
+    job = pod_job(PodConfig(**given | {"args": args}), os.environ)
+    made = kubeflow_manifests(job, runtime) if form is JobForm.KUBEFLOW else manifests(job)
+    if json:
+        print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
+    else:
+        print(yaml_text(made, _heading(job.name, job.secrets)), end="")
+
+
+def _heading(name: str, secrets: Any) -> Sequence[str]:
+    """Return what has to be there before the manifests are applied."""
+    lines = [
+        f"The job {name}, made by `spotelastic kube render`: apply it with `kubectl apply -f`."
+    ]
+    by_secret: dict[str, list[str]] = {}
+    for each in secrets.values():
+        by_secret.setdefault(each.secret, []).append(each.key)
+    for secret, keys in sorted(by_secret.items()):
+        values = " ".join(f'--from-literal={key}="${key}"' for key in sorted(keys))
+        lines += ["It reads a Secret, which is made once:"]
+        lines += [f"    kubectl create secret generic {secret} {values}"]
+    return lines
+
+
+def _signature() -> Any:
+    """Return the signature: those options of `up` that manifests depend on, and those of pods."""
+    as_ = Annotated[
+        JobForm,
+        typer.Option(
+            "--as", metavar="job|kubeflow", help="An Indexed Job, or one for Kubeflow's Trainer."
+        ),
+    ]
+    runtime = Annotated[
+        str, typer.Option(metavar="NAME", help="With --as kubeflow: the ClusterTrainingRuntime.")
+    ]
+    as_json = Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    own = [
+        Parameter("form", kind, default=JobForm.JOB, annotation=as_),
+        Parameter("runtime", kind, default="spotelastic", annotation=runtime),
+        Parameter("json", kind, default=False, annotation=as_json),
+    ]
+    return Signature([*options.parameters(PodConfig, RENDERED, WORDS), *own])
+
+
+render.__signature__ = _signature()  # type: ignore[attr-defined]

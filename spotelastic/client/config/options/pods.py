@@ -1,0 +1,91 @@
+"""Declares the options of `spotelastic kube` about pods: the table `kubernetes` of
+`spotelastic.toml`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spotelastic.client.config.option import CLUSTER, UP, option
+from spotelastic.client.config.panels import PODS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodOptions:
+    """Where and how a job's pods run."""
+
+    namespace: str | None = option(
+        None, "Namespace of the job.", CLUSTER, PODS, shown_default="where it is applied"
+    )
+    storage: str | None = option(
+        None,
+        "Where checkpoints go, for all pods: a URL, or a folder of a shared volume.",
+        CLUSTER,
+        PODS,
+        metavar="URL",
+        shown_default="s3://BUCKET/NAME/checkpoints with --bucket",
+    )
+    cpu: str | None = option(None, "CPUs that a pod requests: 8, 500m.", UP, PODS, metavar="N")
+    memory: str | None = option(
+        None, "Memory of a pod, requested and at most: 64Gi.", UP, PODS, metavar="SIZE"
+    )
+    shm_size: str | None = option(
+        None,
+        "Size of /dev/shm, which is part of a pod's memory and holds the snapshots.",
+        UP,
+        PODS,
+        metavar="SIZE",
+        shown_default="half of --memory, or 32Gi",
+    )
+    gpu_resource: str = option(
+        "nvidia.com/gpu", "Name under which machines offer their GPUs.", UP, PODS, metavar="NAME"
+    )
+    resource: Sequence[str] | Mapping[str, str] = option(
+        (),
+        "Further resource of a pod, e.g. vpc.amazonaws.com/efa=4. Can be repeated.",
+        UP,
+        PODS,
+        metavar="NAME=N",
+    )
+    grace_period: int = option(
+        120,
+        "Seconds that a pod has from SIGTERM to SIGKILL.",
+        UP,
+        PODS,
+        metavar="SECONDS",
+        least=1,
+    )
+    node_selector: Sequence[str] | Mapping[str, str] = option(
+        (),
+        "Label that a pod's machine must have. Can be repeated.",
+        UP,
+        PODS,
+        metavar="NAME=VALUE",
+    )
+    toleration: Sequence[str] = option(
+        (),
+        "Taint that pods tolerate, besides that of GPUs: KEY, KEY=VALUE, with :EFFECT.",
+        UP,
+        PODS,
+        metavar="TAINT",
+    )
+    service_account: str | None = option(
+        None, "Service account of the pods, by which they reach the storage.", UP, PODS
+    )
+    workdir: str | None = option(
+        None,
+        "Folder of the image that the script is in.",
+        UP,
+        PODS,
+        metavar="DIR",
+        shown_default="the image's own",
+    )
+    secrets_from: str | None = option(
+        None,
+        "Secret that has the values of --secret, under their names.",
+        UP,
+        PODS,
+        metavar="NAME",
+        shown_default="the job's name",
+    )
+    queue: str | None = option(
+        None, "Queue of Kueue's that admits the job.", CLUSTER, PODS, metavar="NAME"
+    )

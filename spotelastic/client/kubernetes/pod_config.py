@@ -1,0 +1,26 @@
+"""`PodConfig`, the description of a job whose nodes are pods: `JobConfig` with what pods need."""
+
+from dataclasses import dataclass
+
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.options.pods import PodOptions
+
+RENDERED = frozenset(
+    {
+        *("script", "args", "name", "min", "max", "nproc_per_node", "instance_types", "gpus"),
+        *("zones", "snapshot_every", "checkpoint_every", "keep_last", "keep_every", "replicate"),
+        *("allow_uncommitted", "max_restarts", "stall_timeout", "exit_barrier_timeout", "gang"),
+        *("image", "env", "env_file", "secret", "bucket", "deadline", "metrics_port"),
+        *PodOptions.__dataclass_fields__,
+    }
+)
+"""Fields that a manifest depends on; all others are of a cluster that `up` makes."""
+
+
+@dataclass(frozen=True)
+class PodConfig(PodOptions, JobConfig):
+    """A job whose nodes are pods.
+
+    The fields are the flags of `spotelastic kube render`, with underscores. Raises `UsageError` for
+    a value that its flag would not take either.
+    """
