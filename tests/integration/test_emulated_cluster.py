@@ -1,5 +1,9 @@
 """The emulated cluster as any client of Kubernetes sees it, with processes as its pods."""
 
+import json
+import ssl
+import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +40,8 @@ def nothing_runs_afterwards(kube: Kube) -> Any:
         for each in kube.client.list(kind):
             kube.client.delete(kind, each.metadata.name)
     for pod in kube.client.list(Pod):
-        kube.client.delete(Pod, pod.metadata.name, grace_period=0)
+        with suppress(ApiError):  # it may have gone meanwhile
+            kube.client.delete(Pod, pod.metadata.name, grace_period=0)
     eventually(lambda: not list(kube.client.list(Pod)), "the end of all pods")
 
 
@@ -215,6 +220,26 @@ def test_a_namespace_goes_with_all_that_is_in_it(kube: Kube) -> None:
     eventually(lambda: "team" not in names(), "the namespace's end")
     with pytest.raises(ApiError):
         kube.client.create(ConfigMap(metadata=inside, data={}))
+
+
+def test_a_list_is_a_table_for_people_who_ask_for_one(kube: Kube) -> None:
+    kube.create(indexed_job("shown", IDLE))
+    pod = kube.running("shown", 1)[0]
+    its = kube.cluster
+    request = urllib.request.Request(
+        f"{its.url}/api/v1/namespaces/{PLACE}/pods",
+        headers={
+            "Authorization": f"Bearer {its.token}",
+            "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+        },
+    )
+    trust = ssl.create_default_context(cafile=str(its.authority))
+    with urllib.request.urlopen(request, context=trust) as response:
+        found = json.load(response)
+    names = [each["name"] for each in found["columnDefinitions"]]
+    (row,) = (each for each in found["rows"] if each["cells"][0] == pod.metadata.name)
+    told = dict(zip(names, row["cells"], strict=True))
+    assert (told["Ready"], told["Status"], told["IP"]) == ("1/1", "Running", pod.status.podIP)
 
 
 def test_nobody_gets_in_without_the_token(kube: Kube) -> None:

@@ -3,14 +3,14 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from spotelastic.local.kubernetes.api import patches, selectors
+from spotelastic.local.kubernetes.api import patches, selectors, tables
 from spotelastic.local.kubernetes.api.errors import ApiError, bad_request, not_found
 from spotelastic.local.kubernetes.api.kinds import KINDS, NAMESPACES, PODS, ObjectKind
 from spotelastic.local.kubernetes.api.objects import Object, ObjectChange, ObjectStore
@@ -22,6 +22,8 @@ WATCH_FOR = 1800.0
 """Seconds that a watch lasts, unless it asks for less."""
 MOST_BYTES = 4 * 2**20
 
+Shown = Callable[[Object], Object]
+"""Returns an object as a request wants it: as it is, or as a table."""
 Subresource = Callable[[web.Request, "Addressed"], Awaitable[web.StreamResponse]]
 
 
@@ -111,10 +113,13 @@ class ApiServer:
         if at.part in self._parts:
             return await self._parts[at.part](request, at)
         if at.name:
-            return answer(_part(at, self._store.get(at.kind, at.place, at.name)))
+            found = _part(at, self._store.get(at.kind, at.place, at.name))
+            return answer(found if at.part else self._shown(request, at, found))
         if request.query.get("watch") in ("true", "1"):
             return await self._watch(request, at)
-        return answer(self._list(request, at))
+        listed = self._list(request, at)
+        wants_table = tables.is_asked(request.headers.get("Accept", ""))
+        return answer(self._table(at, listed["items"]) if wants_table else listed)
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         at = addressed(request.path)
@@ -181,20 +186,25 @@ class ApiServer:
         kind = {"kind": f"{at.kind.name}List", "apiVersion": at.kind.api_version}
         return {**kind, "metadata": version, "items": items}
 
+    def _table(self, at: Addressed, found: Sequence[Object]) -> Object:
+        now, version = self._store.clock(), str(self._store.version)
+        return tables.table(at.kind, found, version, now)
+
     async def _watch(self, request: web.Request, at: Addressed) -> web.StreamResponse:
         matches, query = _matches(request), request.query
+        shown = partial(self._shown, request, at)
         since = query.get("resourceVersion", "")
         queue: asyncio.Queue[ObjectChange | None] = asyncio.Queue()
         self._watches.add(queue)
         try:
-            lines = self._beginning(since, at, matches)
+            lines = self._beginning(since, at, matches, shown)
             response = web.StreamResponse(headers={"Content-Type": "application/json"})
             await response.prepare(request)
             for line in lines:
                 await response.write(line)
             async with asyncio.timeout(float(query.get("timeoutSeconds") or WATCH_FOR)):
                 while (change := await queue.get()) is not None:
-                    if line := _line(change, at, matches):
+                    if line := _line(change, at, matches, shown):
                         await response.write(line)
         except (TimeoutError, ConnectionError):
             pass
@@ -202,16 +212,23 @@ class ApiServer:
             self._watches.discard(queue)
         return response
 
-    def _beginning(self, since: str, at: Addressed, matches: selectors.Matches) -> list[bytes]:
+    def _shown(self, request: web.Request, at: Addressed, found: Object) -> Object:
+        """Return an object as the request wants it."""
+        wants_table = tables.is_asked(request.headers.get("Accept", ""))
+        return self._table(at, [found]) if wants_table else found
+
+    def _beginning(
+        self, since: str, at: Addressed, matches: selectors.Matches, shown: Shown
+    ) -> list[bytes]:
         """Return the lines with which a watch begins."""
         if since in ("", "0"):
             found = self._store.items(at.kind, at.namespace)
-            return [_json_line("ADDED", each) for each in found if matches(each)]
+            return [_json_line("ADDED", shown(each)) for each in found if matches(each)]
         try:
             changes = self._store.changes(int(since))
         except ApiError as error:
             return [_json_line("ERROR", error.status())]
-        return [line for each in changes if (line := _line(each, at, matches))]
+        return [line for each in changes if (line := _line(each, at, matches, shown))]
 
     # -- within ----------------------------------------------------------------------------------
 
@@ -252,10 +269,10 @@ def _matches(request: web.Request) -> selectors.Matches:
     return selectors.selected(query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
-def _line(change: ObjectChange, at: Addressed, matches: selectors.Matches) -> bytes:
+def _line(change: ObjectChange, at: Addressed, matches: selectors.Matches, shown: Shown) -> bytes:
     """Return what a watch writes of a change; empty if it does not concern it."""
     told = change.seen_by(matches, at.namespace) if change.kind is at.kind else ""
-    return _json_line(told, change.object) if told else b""
+    return _json_line(told, shown(change.object)) if told else b""
 
 
 def _json_line(type_: str, found: Object) -> bytes:
