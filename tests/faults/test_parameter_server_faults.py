@@ -163,7 +163,6 @@ def test_when_server_and_standby_vanish_the_window_is_made_again(
         before = roles(run.trains(*ALL, beyond=2))
         vanish(run.nodes.pop(before[0]), run.nodes.pop(before[1]))
         run.trains(*before[2:])
-        run.add("e")
         ends_well(run)
         kept_their_processes(run, *before[2:])
 
