@@ -250,9 +250,10 @@ def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -
     told = terminal("up", "--local", "--plan", *flags, *other, *SECRETS, "train.py", *SCRIPT_ARGS)
     assert told.returncode == 0, told.stderr
     assert (
-        "would change the cluster demo: max 2 -> 4; gang no -> yes; read none -> data/train; "
+        "would change the cluster demo: max 2 -> 4; "
         "on-demand never -> base=1; max-price none -> 0.001; max-cost none -> 5.0; "
-        "deadline 480 min -> none; linger 10 min -> 120 min; metrics-port 9464 -> none\n"
+        "deadline 480 min -> none; gang no -> yes; metrics-port 9464 -> none; "
+        "read none -> data/train; linger 10 min -> 120 min\n"
     ) in told.stdout
     assert "warning: --max-price 0.001 is below the current price of 0." in told.stdout
     assert "there will be no nodes but those on demand until the price falls" in told.stdout
