@@ -34,10 +34,11 @@ from spotelastic.client.progress import (
     ignored,
     saying,
 )
-from spotelastic.client.published import cost_of, status_of
+from spotelastic.client.published import cost_of, drill_of, status_of
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, Unavailable, UsageError
+from spotelastic.model.drill import RemainingDrill
 from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 if TYPE_CHECKING:
@@ -140,6 +141,11 @@ class Cluster:
         """Return what the cluster has cost, costs now, and would have cost on demand."""
         with self._asking():
             return cost_of(self.record)
+
+    def drill(self) -> RemainingDrill | None:
+        """Return what a drill will interrupt next; None if there is none under way."""
+        with self._asking():
+            return drill_of(self.record)
 
     def curve(self) -> tuple[Point, ...]:
         """Return every step that was executed, with its loss; repeated steps come twice."""

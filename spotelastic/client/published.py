@@ -8,6 +8,7 @@ from spotelastic.clock import wall
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
 from spotelastic.metrics.job import PublishedFacts
+from spotelastic.model.drill import RemainingDrill
 from spotelastic.model.progress import Cost, Status
 
 
@@ -17,6 +18,12 @@ def status_of(cluster: ClusterRecord) -> Status:
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
     return status
+
+
+def drill_of(cluster: ClusterRecord) -> RemainingDrill | None:
+    """Return how far the drill of a cluster is; None if there is none under way."""
+    drill = cluster.objects.drill()
+    return drill if drill is not None and drill.is_under_way(wall()) else None
 
 
 def published_facts(cluster: ClusterRecord) -> PublishedFacts:

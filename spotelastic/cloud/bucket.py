@@ -12,6 +12,7 @@ import msgspec
 from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
+from spotelastic.model.drill import RemainingDrill
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event, Point, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
@@ -24,6 +25,7 @@ EVENTS = "events.jsonl"
 CURVE = "curve.json"
 REPORT = "report.json"
 USAGE = "usage.json"
+DRILL = "drill.json"
 STOPPING = "stopping"
 """An empty object that exists while, and after, the cluster is being taken down."""
 
@@ -122,6 +124,10 @@ class ClusterBucket(ABC):
     def report(self) -> Report | None:
         """Return the published report, or None."""
         return self._decoded(REPORT, Report)
+
+    def drill(self) -> RemainingDrill | None:
+        """Return how far a drill was when it was published last, or None."""
+        return self._decoded(DRILL, RemainingDrill)
 
     def curve(self) -> list[Point]:
         """Return the points of the loss curve."""

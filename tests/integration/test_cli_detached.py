@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -334,6 +335,22 @@ def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: 
     )
     assert booted["data"]["phases"].keys() == {"disks", "job", "environment"}
     assert booted["message"].startswith(f"{node}: boot: disks ")
+
+
+def test_others_see_what_a_drill_will_interrupt_as_long_as_it_runs(terminal: Terminal) -> None:
+    plan = terminal.folder / "far.json"
+    plan.write_text(json.dumps([{"step": 10**6, "kind": "loss", "node": "rank 0"}]))
+    with terminal.goes_on("drill", "--plan", str(plan)) as process:
+        assert within(PATIENT, lambda: terminal.cluster.drill() is not None)
+        told = terminal.json("status")["drill"]
+        assert (told["caused"], told["due"][0]["step"]) == (0, 10**6)
+        assert "drill: 0 of 1 interruptions caused; next node lost, rank 0, from step 1000000" in (
+            terminal("status").stdout
+        )
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENT)
+    assert terminal.cluster.drill() is None
+    assert terminal.json("status")["drill"] is None
 
 
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:

@@ -9,7 +9,7 @@ command is interrupted while it watches or changes the cluster (detach.py).
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,14 @@ from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
+from spotelastic.client.interruptions.drill_publisher import DrillPublisher
 from spotelastic.client.progress import Say, ended, training
 from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.watch import JobOutcome, outcome
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError, Unavailable
-from spotelastic.local.drill import Drill, DrillPlan
+from spotelastic.local.drill import Drill, DrillPlan, FaultInjector
 from spotelastic.model.progress import Cost, Status
 from spotelastic.signals import Signals
 
@@ -84,13 +85,15 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
                 return 0
             confirm = asking(yes=config.yes, before_price=lambda: _say_plan(prepared, say))
             cluster = bring_up.carry_out(prepared, confirm, partial(show, shown))
-        drill = Drill(DrillPlan(nodes=config.most), target.faults(), say) if config.drill else None
+        publisher = DrillPublisher(cluster.record.objects)
+        drill = _drill(config, target.faults(), say, publisher) if config.drill else None
         finish = _undoing(signals, lambda: _finish(stays, wrapping.say))
         if config.keep:
             cluster.keep()
         if known is None:
             undo.callback(finish)
-        status = _watch(config, cluster, stays, shown, drill)
+        with closing(publisher):
+            status = _watch(config, cluster, stays, shown, drill)
         if config.detach and not ended(status):
             _detach(cluster, stays, shown.say)
             return 0
@@ -102,6 +105,10 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
         log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
     page = partial(_page, cluster)
     return _conclude(config, result, page, log, drill, replace(stays, say=wrapping.say))
+
+
+def _drill(config: JobConfig, faults: FaultInjector, say: Say, to: DrillPublisher) -> Drill:
+    return Drill(DrillPlan(nodes=config.most), faults, say, publish=to.publish)
 
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:

@@ -87,8 +87,11 @@ def status(
     from spotelastic.cli.render import tables
 
     cluster = found_cluster(name, where, region, gone=True)
-    told = cluster.status()
-    tables.show(told, tables.status_table, as_json=json)
+    told, drill = cluster.status(), cluster.drill()
+    if json:
+        print(tables.to_json(tables.with_drill(told, drill)))
+    else:
+        tables.display(tables.status_table(told, drill))
     for line in told.warnings:
         typer.echo(f"warning: {line}", err=True)
     if warning := cluster.record.spec.validity.warning(cluster.name, wall()):

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from spotelastic.client.trial_notification import TrialResult
+from spotelastic.clock import wall
 from spotelastic.model.counting import counted, dollars, size
+from spotelastic.model.drill import DueInterruption, RemainingDrill
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -56,6 +58,12 @@ def to_json(value: object) -> str:
 def json_line(value: object) -> str:
     """Return the value as JSON in one line."""
     return msgspec.json.encode(value).decode()
+
+
+def with_drill(status: Status, drill: RemainingDrill | None) -> dict[str, object]:
+    """Return the status for programs, with the drill that is under way as `drill`."""
+    plain: dict[str, object] = msgspec.to_builtins(status)
+    return plain | {"drill": msgspec.to_builtins(drill)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
@@ -137,9 +145,11 @@ def upload_text(upload: Upload) -> str:
     return f"{share:.0%} of {upload.step} at {size(upload.rate)}/s"
 
 
-def status_table(status: Status) -> RenderableType:
-    """Return the job, why its round began (or how it ended), and its nodes."""
+def status_table(status: Status, drill: RemainingDrill | None = None) -> RenderableType:
+    """Return the job, why its round began (or how it ended), the drill under way, and its nodes."""
     parts = [headline(status), Text(status_line(status)), *notes(status)]
+    if drill is not None:
+        parts.append(Text(drill_line(drill, wall())))
     return Group(*parts, Text(), nodes_table(status))
 
 
@@ -160,6 +170,22 @@ def notes(status: Status) -> list[Text]:
     if odd := _not_understood(status):
         lines.append(Text(odd))
     return lines
+
+
+def drill_line(drill: RemainingDrill, now: float) -> str:
+    """Return how far a drill is, and what it interrupts next."""
+    first, *others = drill.due
+    text = f"drill: {drill.caused} of {drill.caused + len(drill.due)} interruptions caused"
+    text += f"; next {first.kind.traits.label}, {first.whom}, {_when(first, now)}"
+    return text + (f"; {len(others)} more after it" if others else "")
+
+
+def _when(due: DueInterruption, now: float) -> str:
+    if due.step is not None:
+        return f"from step {due.step}"
+    if due.at is None:
+        return "once training has recovered"
+    return f"in {span(due.at - now)}" if due.at > now else "now"
 
 
 def _replicated(status: Status) -> str:

@@ -17,6 +17,7 @@ import random
 import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 from spotelastic.aws.clusters.fault_injection import WARNING
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.interruptions.choice import victim
+from spotelastic.client.interruptions.drill_publisher import DrillPublisher
 from spotelastic.client.interruptions.interrupt import (
     AT_ONCE,
     KINDS,
@@ -33,8 +35,9 @@ from spotelastic.client.interruptions.interrupt import (
 )
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.cloud_target import CloudTarget
-from spotelastic.clock import steady
+from spotelastic.clock import steady, wall
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
+from spotelastic.model.drill import DueInterruption
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import ENDED
@@ -156,6 +159,19 @@ def is_due(entry: PlannedInterruption, status: Status, elapsed: float) -> bool:
     return status.step >= entry.step
 
 
+def due(rest: Sequence[PlannedInterruption], began: float) -> tuple[DueInterruption, ...]:
+    """Return entries that have yet to be carried out, for a drill that began at that time."""
+    return tuple(
+        DueInterruption(
+            entry.kind,
+            "any node" if entry.node == "any" else entry.node,
+            step=entry.step if entry.after is None else None,
+            at=None if entry.after is None else began + entry.after,
+        )
+        for entry in rest
+    )
+
+
 # -- effects -------------------------------------------------------------------------------------
 
 
@@ -170,10 +186,23 @@ def run(
 
     Raises `JobFailed` if the job ends before the plan does.
     """
-    began, draw = steady(), random.Random(seed)
+    with closing(DrillPublisher(cluster.objects)) as publisher:
+        return tuple(_caused(target, cluster, plan, random.Random(seed), say, publisher))
+
+
+def _caused(
+    target: CloudTarget,
+    cluster: ClusterRecord,
+    plan: Sequence[PlannedInterruption],
+    draw: random.Random,
+    say: Say,
+    publisher: DrillPublisher,
+) -> list[Caused]:
+    began, began_at = steady(), wall()
     done: list[Caused] = []
     while len(done) < len(plan):
         entry = plan[len(done)]
+        publisher.publish(len(done), due(plan[len(done) :], began_at))
         status, elapsed = status_of(cluster), steady() - began
         if status.state in ENDED:
             raise JobFailed(
@@ -187,7 +216,7 @@ def run(
         told = _cause(target, cluster, InterruptionRequest(node, entry.kind, entry.seconds))
         say(f"{elapsed:6.1f} s, step {status.step}: {told}")
         done.append(Caused(entry.kind, node, status.step, round(elapsed, 3)))
-    return tuple(done)
+    return done
 
 
 def _cause(target: CloudTarget, cluster: ClusterRecord, what: InterruptionRequest) -> str:

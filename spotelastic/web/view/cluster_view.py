@@ -11,8 +11,9 @@ from typing import Literal
 from spotelastic.model.counting import counted, dollars, size
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Report
-from spotelastic.web.view import rows, words
+from spotelastic.web.view import drill, rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
+from spotelastic.web.view.drill import DrillRows
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
 from spotelastic.web.view.timeline import NodeTimeline, node_timeline, round_starts
@@ -58,6 +59,8 @@ class ClusterView:
     chart: LossChart | None
     timeline: NodeTimeline | None
     interruptions: tuple[InterruptionRow, ...]
+    drill: DrillRows | None
+    """What a drill will interrupt; None if none is under way."""
     checkpoints: tuple[CheckpointRow, ...] | None
     """None if they were not listed."""
     costs: tuple[CostRow, ...]
@@ -105,6 +108,7 @@ def cluster_view(
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
+        drill=drill.remaining(it.drill, now),
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),
         costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
         nodes=tuple(rows.node(row, seen_from) for row in status.nodes),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
+from spotelastic.model.drill import RemainingDrill
 from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 
@@ -27,5 +28,7 @@ class PublishedCluster:
     """The fewest and the most nodes that are wanted."""
     warnings: tuple[str, ...] = ()
     """What the client itself warns of."""
+    drill: RemainingDrill | None = None
+    """What a drill that is under way has yet to cause."""
     is_gone: bool = False
     """Whether the cluster was taken down, and this is what it has left."""

@@ -7,6 +7,8 @@ import pytest
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
+from spotelastic.model.drill import DueInterruption, RemainingDrill
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Upload
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import STALE, cluster_view
@@ -133,3 +135,23 @@ def test_a_fault_is_told_from_what_is_usual() -> None:
     events = (happened(1, "loss", "i-1"), happened(2, "job"), happened(3, "prepare", "i-1"))
     view = cluster_view(replace(PUBLISHED, events=events), NOW)
     assert [row.weight for row in view.events] == ["detail", "milestone", "alert"]
+
+
+def test_what_a_drill_will_interrupt_is_told_as_long_as_it_is_under_way() -> None:
+    due = (
+        DueInterruption(InterruptionKind.LOSS, "any node", step=1040),
+        DueInterruption(InterruptionKind.WORKER, "any worker"),
+        DueInterruption(InterruptionKind.SPOT_INTERRUPTION, "rank 1", at=NOW + 90),
+    )
+    drill = cluster_view(replace(PUBLISHED, drill=RemainingDrill(NOW, 1, due)), NOW).drill
+    assert drill is not None
+    assert drill.progress == "1 of 4 caused"
+    assert [(row.label, row.whom, row.when) for row in drill.due] == [
+        ("node lost", "any node", "from step 1,040"),
+        ("worker died", "any worker", "after the one before"),
+        ("spot notice", "rank 1", "in 1 min 30 s"),
+    ]
+    waits = cluster_view(replace(PUBLISHED, drill=RemainingDrill(NOW, 2, due[1:])), NOW).drill
+    assert waits is not None
+    assert waits.due[0].when == "once training has recovered"
+    assert cluster_view(PUBLISHED, NOW).drill is None

@@ -43,6 +43,9 @@ class AskedCluster:
     def events(self) -> Any:
         return self.says("events", self.many)
 
+    def drill(self) -> Any:
+        return self.says("drill", None)
+
     def curve(self) -> Any:
         return self.says("curve", POINTS)
 
@@ -64,13 +67,13 @@ def asked(events: int, *times: float) -> list[set[str]]:
 
 
 def test_the_status_is_new_and_the_rest_as_new_as_it_is_worth() -> None:
-    everything = {"status", "events", "report", "curve", "cost", "known", "storage"}
+    everything = {"status", "events", "report", "drill", "curve", "cost", "known", "storage"}
     late = 0.1  # what the few rows add
     assert asked(1, 0.0, 1.0, OFTEN + late, SOMETIMES + late, SELDOM + 2 * late) == [
         everything,
         {"status"},
-        {"status", "events", "report"},
-        {"status", "events", "report", "curve", "cost"},
+        {"status", "events", "report", "drill"},
+        {"status", "events", "report", "drill", "curve", "cost"},
         everything,
     ]
 
