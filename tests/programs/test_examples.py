@@ -2,14 +2,19 @@
 
 import ast
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from support.launcher import comm, descendants
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(1200)]
 
@@ -77,6 +82,59 @@ def test_an_example_in_two_parts_ends_as_a_whole_one(name: str, tmp_path: Path) 
     assert all(torch.equal(parts[key], whole[key]) for key in whole)
 
 
+def test_an_interrupted_sweep_repeats_no_trial_and_finds_what_a_whole_one_does(
+    tmp_path: Path,
+) -> None:
+    """A worker is killed in one trial, and the command is ended in another and given again."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    begin = "spotelastic run --standalone --nproc-per-node 2 --snapshot-every 7 --rdzv-id"
+    whole = run(f"{begin} whole examples/sweep.py --steps 400", tmp_path)
+    sweep = f"{begin} parts examples/sweep.py --steps 400"
+    with goes_on(sweep, tmp_path) as first:
+        told = until(first, "trial 1")
+        worker = next(pid for pid in descendants(first.pid) if comm(pid) == "se-worker-1")
+        os.kill(worker, signal.SIGKILL)
+        told += until(first, "trial 2")
+        first.send_signal(signal.SIGINT)
+        told += first.communicate()[0]
+    assert first.returncode != 0, "it was ended before all trials had been made"
+    told += run(sweep, tmp_path)
+    trials = re.findall("trial ([0-9]+), {", told)
+    assert trials == [*map(str, range(6))], "each trial has ended once"
+    assert re.findall("(?:trial|best of) .*", told) == re.findall("(?:trial|best of) .*", whole)
+    parts, expected = (final(run_id, tmp_path) for run_id in ("parts", "whole"))
+    assert parts.keys() == expected.keys() and len(expected) > 4
+    assert all(torch.equal(parts[key], expected[key]) for key in expected)
+
+
+@contextmanager
+def goes_on(command: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        process.kill()
+
+
+def until(process: "subprocess.Popen[str]", words: str) -> str:
+    """What is printed up to a line with these words."""
+    assert process.stdout is not None
+    told = ""
+    for line in process.stdout:
+        told += line
+        if words in line:
+            return told
+    raise AssertionError(f"{words!r} was never printed: {told}")
+
+
 def final(run_id: str, folder: Path) -> dict[str, torch.Tensor]:
     """The parameters and the optimizer's state at the end of a run."""
     found: dict[str, torch.Tensor] = {}
@@ -101,19 +159,25 @@ def trained(command: str, run_name: str, folder: Path) -> dict[str, torch.Tensor
     return loaded
 
 
-def run(command: str, folder: Path) -> None:
-    """By the programs of this environment, as its `activate` would."""
-    first = Path(sys.executable).parent
+def run(command: str, folder: Path) -> str:
+    """What a command prints that ends well."""
     done = subprocess.run(
         shlex.split(command),
         cwd=folder,
-        env={
-            **os.environ,
-            "PATH": f"{first}{os.pathsep}{os.environ['PATH']}",
-            "SPOTELASTIC_HOME": str(folder / "home"),  # the user's own keeps no bucket of a test
-        },
+        env=environment(folder),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Where the programs of this environment are found first, as by its `activate`."""
+    first = Path(sys.executable).parent
+    return {
+        **os.environ,
+        "PATH": f"{first}{os.pathsep}{os.environ['PATH']}",
+        "SPOTELASTIC_HOME": str(folder / "home"),  # the user's own keeps no bucket of a test
+    }
