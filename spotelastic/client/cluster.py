@@ -38,8 +38,7 @@ from spotelastic.client.published import cost_of, drill_of, status_of
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, Unavailable, UsageError
-from spotelastic.model.drill import RemainingDrill
-from spotelastic.model.progress import Cost, Event, Point, Report, Status
+from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

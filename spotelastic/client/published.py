@@ -8,8 +8,7 @@ from spotelastic.clock import wall
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
 from spotelastic.metrics.job import PublishedFacts
-from spotelastic.model.drill import RemainingDrill
-from spotelastic.model.progress import Cost, Status
+from spotelastic.model.progress import Cost, RemainingDrill, Status
 
 
 def status_of(cluster: ClusterRecord) -> Status:

@@ -12,9 +12,8 @@ import msgspec
 from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
-from spotelastic.model.drill import RemainingDrill
 from spotelastic.model.job import JobSpec
-from spotelastic.model.progress import Event, Point, Report, Status
+from spotelastic.model.progress import Event, Point, RemainingDrill, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
 from spotelastic.model.requests.command import Answer
 

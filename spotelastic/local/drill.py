@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spotelastic.errors import Unavailable, UsageError
-from spotelastic.model.drill import DueInterruption
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import NodeStatus, Status
+from spotelastic.model.progress import DueInterruption, NodeStatus, Status
 
 ORDER = (
     InterruptionKind.SPOT_INTERRUPTION,

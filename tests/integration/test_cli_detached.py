@@ -1,14 +1,9 @@
 """The commands against a cluster that another terminal has started and left."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import tarfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,11 +13,9 @@ from support import mac
 from support.local_cloud import environment
 from support.patience import PATIENT
 from support.scraping import scraped
+from support.terminal import PROGRAM, Terminal, within
 
-from spotelastic import client
-from spotelastic.client.cluster import Cluster
 from spotelastic.client.published import published_facts
-from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.metrics.job import samples
@@ -42,74 +35,15 @@ SECRETS = ("--secret", "API", "--env", f"PLANTED={PLANTED}")
 SCRIPT_ARGS = ("--api-key", TYPED, "--name", SECRET)
 METRICS = 9464
 AS_BEFORE = ("--name", "demo", "--deadline", "8h", "--metrics-port", str(METRICS))
-PROGRAM = [sys.executable, "-m", "spotelastic"]
 
 
-class Terminal:
-    """Runs commands of one user, whose home is a folder of the test."""
-
-    def __init__(self, folder: Path, program: list[str] = PROGRAM, **variables: str) -> None:
-        self.folder = folder
-        self.program = program
-        self.variables = {"SPOTELASTIC_HOME": str(folder / "home"), "API": SECRET} | variables
-
-    def __call__(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self.program, *args],
-            cwd=self.folder,
-            env=os.environ | self.variables,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    @contextmanager
-    def goes_on(self, *args: str) -> Iterator["subprocess.Popen[str]"]:
-        """A command that goes on beside others."""
-        process = subprocess.Popen(
-            [*self.program, *args],
-            cwd=self.folder,
-            env=os.environ | self.variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            with process:
-                yield process
-        finally:
-            process.kill()
-
-    def json(self, *args: str) -> Any:
-        told = self(*args, "--json")
-        assert told.returncode == 0, told.stderr
-        return json.loads(told.stdout)
-
-    @property
-    def cluster(self) -> Cluster:
-        """As another program has it: to wait with commands takes a process for each look."""
-        with environment(SPOTELASTIC_HOME=str(self.folder / "home")):
-            return client.find("demo", local=True)
-
-    def training(self) -> set[str]:
-        nodes = self.cluster.status().nodes
-        return {node.id for node in nodes if node.state == "training"}
-
-    def printed(self, words: str) -> bool:
-        """Whether rank 0 has printed a line that begins with these words."""
-        return any(line.text.startswith(words) for line in self.cluster.logs(rank=0))
-
-    def has_report(self) -> bool:
-        with suppress(SpotelasticError):
-            self.cluster.report()
-            return True
-        return False
+def user(folder: Path, program: list[str] = PROGRAM, **variables: str) -> Terminal:
+    return Terminal(folder, program, API=SECRET, **variables)
 
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    terminal = Terminal(tmp_path_factory.mktemp("user"))
+    terminal = user(tmp_path_factory.mktemp("user"))
     (terminal.folder / "train.py").write_text(SCRIPT)
     (terminal.folder / ".spotelasticignore").write_text("home/\n")
     told = terminal(
@@ -136,16 +70,7 @@ def laptop(terminal: Terminal) -> Terminal:
     assert info is not None
     elsewhere = str(terminal.folder / "home/of-the-mac")
     account = cloud.environment(info) | {"SPOTELASTIC_HOME": elsewhere}
-    return Terminal(terminal.folder, mac.command("spotelastic"), **account)
-
-
-def within(seconds: float, met: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not met():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    return user(terminal.folder, mac.command("spotelastic"), **account)
 
 
 def test_the_status_names_every_node(terminal: Terminal) -> None:
@@ -218,7 +143,7 @@ def test_a_mac_sees_what_this_machine_sees(terminal: Terminal, laptop: Terminal)
     plan = "up --plan --min 1 --max 2 --name demo train.py"
     shown = ("status", "ls", "events", "report", "cost")
     commands = (*(f"{each} --json" for each in shown), "logs demo --rank 0", plan)
-    done = Terminal(
+    done = user(
         laptop.folder, mac.command("-c", SEEN.format(commands=commands)), **laptop.variables
     )()
     assert done.returncode == 0, done.stderr
@@ -500,7 +425,7 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
 def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     terminal: Terminal, laptop: Terminal, tmp_path: Path
 ) -> None:
-    elsewhere = Terminal(tmp_path)
+    elsewhere = user(tmp_path)
     elsewhere.folder.joinpath("home").symlink_to(terminal.folder / "home")
     refused = elsewhere("restart")
     assert refused.returncode == 2

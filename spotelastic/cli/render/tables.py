@@ -15,15 +15,16 @@ from rich.text import Text
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.model.counting import counted, dollars, size
-from spotelastic.model.drill import DueInterruption, RemainingDrill
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
     ClusterSummary,
     Cost,
+    DueInterruption,
     Event,
     Interruption,
     NodeStatus,
+    RemainingDrill,
     Report,
     Status,
     Upload,

@@ -37,11 +37,10 @@ from spotelastic.client.published import status_of
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady, wall
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
-from spotelastic.model.drill import DueInterruption
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import DueInterruption, Status
 
 LOOK_EVERY = 0.25
 LIST = "interruption"

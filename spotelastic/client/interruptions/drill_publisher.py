@@ -8,9 +8,9 @@ import msgspec
 from spotelastic.clock import Clock, wall
 from spotelastic.cloud.bucket import DRILL, ClusterBucket
 from spotelastic.errors import SpotelasticError
-from spotelastic.model.drill import STALE, DueInterruption, RemainingDrill
+from spotelastic.model.progress import DRILL_STALE, DueInterruption, RemainingDrill
 
-EVERY = STALE / 4
+EVERY = DRILL_STALE / 4
 """Seconds after which it is written again although nothing has changed."""
 
 

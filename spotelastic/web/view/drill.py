@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spotelastic.model.drill import DueInterruption, RemainingDrill
+from spotelastic.model.progress import DueInterruption, RemainingDrill
 from spotelastic.web.view import words
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
-from spotelastic.model.drill import RemainingDrill
-from spotelastic.model.progress import Cost, Event, Point, Report, Status
+from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from spotelastic.client.interruptions.drill_publisher import EVERY, DrillPublish
 from spotelastic.cloud.bucket import DRILL
 from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import Unavailable
-from spotelastic.model.drill import STALE, DueInterruption, RemainingDrill
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import DRILL_STALE, DueInterruption, RemainingDrill
 
 NEXT = DueInterruption(InterruptionKind.LOSS, "any node", step=40)
 LAST = DueInterruption(InterruptionKind.ETCD, "the leading etcd member")
@@ -31,7 +31,7 @@ def test_it_is_read_back_until_the_drill_ends() -> None:
     publisher.publish(1, [NEXT, LAST])
     told = bucket.drill()
     assert told == RemainingDrill(1000.0, 1, (NEXT, LAST))
-    assert told.is_under_way(1000.0 + STALE - 1)
+    assert told.is_under_way(1000.0 + DRILL_STALE - 1)
     publisher.close()
     assert bucket.drill() is None
 
@@ -56,7 +56,7 @@ def test_it_is_written_when_it_changes_and_now_and_then() -> None:
 
 
 def test_a_drill_whose_process_was_killed_is_told_no_longer() -> None:
-    assert not RemainingDrill(1000.0, 1, (NEXT,)).is_under_way(1000.0 + STALE)
+    assert not RemainingDrill(1000.0, 1, (NEXT,)).is_under_way(1000.0 + DRILL_STALE)
     assert not RemainingDrill(1000.0, 4, ()).is_under_way(1000.0)
 
 

@@ -13,9 +13,8 @@ from spotelastic.local.drill import (
     next_injection,
     recovered,
 )
-from spotelastic.model.drill import DueInterruption
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import NodeStatus, Status
+from spotelastic.model.progress import DueInterruption, NodeStatus, Status
 
 PLAN = DrillPlan(nodes=3)
 

@@ -7,9 +7,8 @@ import pytest
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
-from spotelastic.model.drill import DueInterruption, RemainingDrill
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import Upload
+from spotelastic.model.progress import DueInterruption, RemainingDrill, Upload
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import STALE, cluster_view
 
