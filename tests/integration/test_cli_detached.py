@@ -38,7 +38,7 @@ AS_BEFORE = ("--name", "demo", "--deadline", "8h", "--metrics-port", str(METRICS
 
 
 def user(folder: Path, program: list[str] = PROGRAM, **variables: str) -> Terminal:
-    return Terminal(folder, program, API=SECRET, **variables)
+    return Terminal(folder, program, **({"API": SECRET} | variables))
 
 
 @pytest.fixture(scope="module")

@@ -45,10 +45,15 @@ def nothing_runs_afterwards(kube: Kube) -> Any:
     eventually(lambda: not list(kube.client.list(Pod)), "the end of all pods")
 
 
-def test_pods_of_a_job_know_each_other_by_name_and_have_files_of_their_own(kube: Kube) -> None:
+def test_pods_of_a_job_know_each_other_by_name_and_have_files_of_their_own(
+    kube: Kube, tmp_path: Path
+) -> None:
+    found = tmp_path / "found"  # a pod that has ended has no name any more
     program = shell(
         'echo "$JOB_COMPLETION_INDEX $(hostname) $ADDRESS $SECRET $(cat /etc/team/size)"',
         "until getent hosts named-1.named; do sleep 0.1; done",
+        f'test "$JOB_COMPLETION_INDEX" != 0 || touch {found}',
+        f"until test -e {found}; do sleep 0.1; done",
         "cat /new/folder/key && touch /dev/shm/here && ls /dev/shm",
     )
     kube.create(

@@ -69,13 +69,13 @@ def blocks(page: Path) -> list[Block]:
 
 def follow(page: Path, folder: Path, **environment: str) -> None:
     """Raises AssertionError where a command fails, or prints something else than the page says."""
-    printed = ""
+    printed: str | None = ""
     for block in blocks(page):
         if block.title:
             (folder / block.title).write_text(block.text)
-        elif block.language == "sh" and not block.not_tried:
-            printed = _run(block, folder, environment)
-        elif block.language == "text" and block.right_after:
+        elif block.language == "sh":
+            printed = None if block.not_tried else _run(block, folder, environment)
+        elif block.language == "text" and block.right_after and printed is not None:
             _compare(block.text, printed)
 
 
