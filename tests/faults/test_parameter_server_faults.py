@@ -115,6 +115,7 @@ def kept_their_processes(run: Run, *nodes: str) -> None:
         assert len({pid for *_, pid in finished(run, node)}) == 1
 
 
+@pytest.mark.soak
 def test_the_standby_goes_on_when_the_server_dies(etcd: EtcdMember, tmp_path: Path) -> None:
     (tmp_path / "dies").write_text("after-apply 0 50")
     with training(etcd.endpoint, tmp_path, "asynchronous", 4) as run:
