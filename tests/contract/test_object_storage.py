@@ -33,7 +33,7 @@ from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
 from support.faulty_s3 import Fault, FaultyS3
 from support.gcs import Gcs, gcs_server, use_gcs
-from support.patience import PATIENT
+from support.patience import PATIENT, eventually
 from support.plain import PlainFileSystem
 from support.s3 import use_s3
 
@@ -279,7 +279,7 @@ def test_a_part_that_fails_leaves_neither_object_nor_upload(
     with pytest.raises(StorageUnavailable):
         storage.put("large", memoryview(bytes(5 * PART)))
     assert storage.get("large") is None
-    assert storage.unfinished() == []
+    eventually(lambda: storage.unfinished() == [], "the end of the upload, which is not waited for")
     storage.close()
 
 

@@ -40,7 +40,7 @@ HELPERS = ("session", "watch", "inbox", "publisher", "snapshots")
 """Beginnings of the names of threads that a controller cannot do without: it would lead, and hear
 of nothing, or tell nothing.
 """
-SENT_WITHIN = 4.0
+SENT_WITHIN = 10.0
 """Seconds that a controller which ends gives to notifications: of the end of its job, above all."""
 RETRY = 0.5
 """Seconds until the next try to reach etcd."""
