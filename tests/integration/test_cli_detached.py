@@ -262,6 +262,7 @@ def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: 
     assert booted["message"].startswith(f"{node}: boot: disks ")
 
 
+@pytest.mark.soak
 def test_others_see_what_a_drill_will_interrupt_as_long_as_it_runs(terminal: Terminal) -> None:
     plan = terminal.folder / "far.json"
     plan.write_text(json.dumps([{"step": 10**6, "kind": "loss", "node": "rank 0"}]))
