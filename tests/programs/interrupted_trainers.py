@@ -93,14 +93,41 @@ def lightning(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) 
     from spotelastic.integrations.lightning import ElasticCallback, workers
 
     seen: dict[tuple[Any, ...], Any] = {}
+    dataset = TensorDataset(*data())
+    for cut in (*cuts, -1):
+        sampler, stopping = se.ElasticSampler(dataset, 24), EarlyStopping("val_loss", patience=100)
+        elastic = ElasticCallback(sampler, storage=str(storage), snapshot_every=every)
+        options = {
+            **workers(),
+            "accelerator": "cpu",
+            "max_epochs": EPOCHS,
+            "callbacks": [elastic, stopping, _lightning_notes(seen, cut)],
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "logger": False,
+            **arguments,
+        }
+        trainer, module = L.Trainer(**options), _lightning_module(elastic)
+        loaders = DataLoader(dataset, batch_sampler=sampler), DataLoader(dataset, 80)
+        try:
+            trainer.fit(module, *loaders)
+        except Cut:
+            continue
+    counts = trainer.current_epoch, trainer.global_step
+    best = stopping.state_dict()["best_score"].item()
+    return list(module.parameters()), (seen, counts, best, stopping.wait_count)
+
+
+def _lightning_module(elastic: Any) -> Any:
+    import lightning as L
 
     class Module(L.LightningModule):  # type: ignore[misc, name-defined, unused-ignore]
-        def __init__(self, elastic: ElasticCallback) -> None:
+        def __init__(self) -> None:
             super().__init__()
-            self.elastic, self.model = elastic, Regression()
+            self.model = Regression()
 
         def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
-            loss: torch.Tensor = self.model(*batch)["loss"] * self.elastic.weight
+            loss: torch.Tensor = self.model(*batch)["loss"] * elastic.weight
             self.log("loss", loss)
             return loss
 
@@ -111,11 +138,16 @@ def lightning(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) 
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
             return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
-    class Notes(L.Callback):  # type: ignore[misc, name-defined, unused-ignore]
-        """Keeps what an uninterrupted run sees, too: a repeated step has to be as the first."""
+    return Module()
 
-        def __init__(self, at: int) -> None:
-            self.at = at
+
+def _lightning_notes(seen: dict[tuple[Any, ...], Any], cut: int) -> Any:
+    import lightning as L
+
+    class Notes(L.Callback):  # type: ignore[misc, name-defined, unused-ignore]
+        """Keeps what an uninterrupted run sees, too: a repeated step has to be as the first. Ends
+        the run at the step `cut`.
+        """
 
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             seen["epoch", trainer.current_epoch] = trainer.global_step
@@ -127,7 +159,7 @@ def lightning(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) 
             loops = trainer.fit_loop.epoch_loop
             counted = trainer.global_step, loops.total_batch_idx, loss
             seen["batch", trainer.current_epoch, batch_idx] = counted
-            if trainer.global_step == self.at:
+            if trainer.global_step == cut:
                 raise Cut
 
         def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -138,26 +170,4 @@ def lightning(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             seen["epoch's end", trainer.current_epoch] = trainer.global_step
 
-    dataset = TensorDataset(*data())
-    for cut in (*cuts, -1):
-        sampler, stopping = se.ElasticSampler(dataset, 24), EarlyStopping("val_loss", patience=100)
-        elastic = ElasticCallback(sampler, storage=str(storage), snapshot_every=every)
-        options = {
-            **workers(),
-            "accelerator": "cpu",
-            "max_epochs": EPOCHS,
-            "callbacks": [elastic, stopping, Notes(cut)],
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "logger": False,
-            **arguments,
-        }
-        trainer, module = L.Trainer(**options), Module(elastic)
-        loaders = DataLoader(dataset, batch_sampler=sampler), DataLoader(dataset, 80)
-        try:
-            trainer.fit(module, *loaders)
-        except Cut:
-            continue
-    counts = trainer.current_epoch, trainer.global_step
-    best = stopping.state_dict()["best_score"].item()
-    return list(module.parameters()), (seen, counts, best, stopping.wait_count)
+    return Notes()

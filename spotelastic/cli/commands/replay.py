@@ -81,24 +81,19 @@ def replay(
 
     Several traces are the markets of as many regions, between which the job moves.
     """
-    from spotelastic.replay.policies import PLAYED, compare
-    from spotelastic.replay.regions.compare import PLAYED as PLAYED_IN_REGIONS
-    from spotelastic.replay.regions.compare import in_common
     from spotelastic.replay.scenario import Scenario
-    from spotelastic.replay.trace import read
 
     several = len(files) > 1
-    names = _policies(policy or (), PLAYED_IN_REGIONS if several else PLAYED)
+    names = _policies(policy or (), several=several)
     _check_picture(picture, several=several)
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
-    traces = in_common([read(file) for file in files])
+    traces = _traces(files)
     trace = max(traces.values(), key=lambda trace: trace.most_nodes)
     asked = _asked(trace, minimum, maximum)
     bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
-    most = _maximum(trace, minimum, asked, bought)
     scenario = Scenario(
         minimum,
-        most,
+        _maximum(trace, minimum, asked, bought),
         capacity=with_deadline(bought, seconds_left(deadline), 0.0),
         step=step_time,
         state=size("--state", state),
@@ -116,17 +111,29 @@ def replay(
         )  # fmt: skip
         _compare_regions(traces, scenario, travel, names, saves, json=json)
         return
-    outcomes = compare(trace, scenario, names, saves)
+    outcomes = _compare_policies(trace, scenario, names, saves, picture)
     if json:
-        from spotelastic.cli.render.tables import to_json
-
-        print(to_json([_with_sizes(each, scenario, maximum) for each in outcomes]))
+        _show_json(scenario, outcomes, maximum)
     else:
         _show(trace, scenario, outcomes, instance_type, estimated=spot_price is None)
+
+
+def _compare_policies(
+    trace: "Trace",
+    scenario: "Scenario",
+    names: Sequence[str],
+    saves: "Schedule | None",
+    picture: Path | None,
+) -> "Sequence[ReplayOutcome]":
+    """Return the outcome of each policy on one trace, and draw them if there is to be a picture."""
+    from spotelastic.replay.policies import compare
+
+    outcomes = compare(trace, scenario, names, saves)
     if picture is not None:
         from spotelastic.replay.picture import draw
 
         draw(trace, outcomes, picture)
+    return outcomes
 
 
 def _travel(
@@ -207,8 +214,19 @@ def _check_times(step: float, others: Mapping[str, float]) -> None:
             raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
 
 
-def _policies(wanted: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(known)
+def _traces(files: Iterable[Path]) -> "Mapping[str, Trace]":
+    """Return the traces by the name of their region, all of one length."""
+    from spotelastic.replay.regions.compare import in_common
+    from spotelastic.replay.trace import read
+
+    return in_common([read(file) for file in files])
+
+
+def _policies(wanted: Sequence[str], *, several: bool) -> tuple[str, ...]:
+    from spotelastic.replay import policies
+    from spotelastic.replay.regions import compare
+
+    names = tuple(compare.PLAYED if several else policies.PLAYED)
     for name in wanted:
         if name not in names:
             raise UsageError(f"--policy {name}: expected one of {', '.join(names)}")
@@ -286,14 +304,17 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
 # -- what is shown -------------------------------------------------------------------------------
 
 
-def _with_sizes(
-    outcome: "ReplayOutcome", scenario: "Scenario", maximum: int | None
-) -> dict[str, object]:
-    """Return an outcome for JSON, with the numbers of nodes and the --max that was asked for."""
+def _show_json(
+    scenario: "Scenario", outcomes: "Sequence[ReplayOutcome]", maximum: int | None
+) -> None:
+    """Print the outcomes, with the numbers of nodes and the --max that was asked for."""
     import msgspec
 
+    from spotelastic.cli.render.tables import to_json
+
     sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
-    return {**msgspec.to_builtins(outcome), **sizes, "max_asked": maximum}
+    told = {**sizes, "max_asked": maximum}
+    print(to_json([{**msgspec.to_builtins(each), **told} for each in outcomes]))
 
 
 def _show(
