@@ -49,7 +49,7 @@ def status(
     """Returns the status that `spotelastic status` shows.
 
     `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
-    messages. `held` are lines about what somebody has suspended.
+    messages. `held` are further warnings.
     """
     job, round_ = records.job, records.round
     state = job.state if job else "pending"

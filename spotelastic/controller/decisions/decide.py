@@ -7,8 +7,8 @@ another controller may take over at any point.
 
 By subject: what messages and losses cause (`interruptions.py`), what people ask for
 (`commands.py`), how many nodes of which kind there should be (`capacity.py`) and in which zone
-(`zone_packing.py`), what ends the job (`limits.py`), what is announced for a later time
-(`scheduled.py`), and here each node's fate.
+(`zone_packing.py`, `short_lives.py`), what ends the job (`limits.py`), what is announced for a
+later time (`scheduled.py`), and here each node's fate.
 """
 
 import math
@@ -23,6 +23,7 @@ from spotelastic.controller.decisions import (
     interruptions,
     limits,
     scheduled,
+    short_lives,
     slow_nodes,
     zone_packing,
 )
@@ -68,6 +69,7 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
     told = {account(a.event) for a in actions if isinstance(a, Tell)}
     seen = replace(seen, told=seen.told | told)
     actions += interruptions.losses(seen, now)
+    actions += short_lives.tell(seen, now, policy)
     actions += _forgotten(seen)
     actions += commands.read(seen, now, policy.command_lifetime)
     seen, gone = _with_effects(seen, actions)
@@ -273,6 +275,7 @@ def _wake_at(seen: Observation, now: float, policy: ControllerPolicy) -> float |
     if not seen.ended:
         moments += [*capacity.wakes(seen, policy), *limits.wakes(seen, now, policy)]
         moments += scheduled.wakes(seen, now, policy)
+        moments += short_lives.wakes(seen, policy)
     later = [moment for moment in moments if now < moment < math.inf]
     return min(later, default=None)
 

@@ -3,13 +3,15 @@
 Capacity within a zone is close to all or nothing, and traffic between zones costs more than most
 nodes do. So a zone without capacity for the missing nodes is left as a whole. The missing nodes are
 launched in another zone at once. Nodes that still train follow after commits, each time no more
-than have arrived, so that a zone that promised too much costs little.
+than have arrived, so that a zone that promised too much costs little. In the same way a zone is
+left in which nodes are taken soon after their launch (`short_lives.py`).
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from spotelastic.cloud.model import ZoneOffer, ranked
+from spotelastic.controller.decisions import short_lives
 from spotelastic.controller.decisions.capacity import held, refused_until, too_dear, wanting
 from spotelastic.controller.model.observation import (
     Action,
@@ -32,9 +34,9 @@ def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
     home = seen.home
     if home is None:
         return True
-    if not wanting(seen, policy):
-        return False
-    return is_dry(seen, home.name, now, policy) or bool(too_dear(seen, policy))
+    if _less_bad(seen, home, now, policy):
+        return True  # even if nothing is missing: those that are there are taken soon
+    return _cannot_launch(seen, home, now, policy)
 
 
 def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
@@ -44,6 +46,35 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
         each is not None and each.cause in OF_A_ZONE and now < refused_until(each, policy)
+        for each in failed
+    )
+
+
+def _less_bad(
+    seen: Observation, home: ZoneOffer, now: float, policy: ControllerPolicy
+) -> list[ZoneOffer]:
+    """Returns the zones for which one is left in which nodes are taken soon; none: it is not left.
+
+    Not those in which launches have failed lately: a zone that has nodes for a few minutes is
+    better than one that has none.
+    """
+    if not short_lives.is_avoided(seen, home.name, now, policy):
+        return []
+    return [
+        zone
+        for zone in seen.zones
+        if zone.name != home.name
+        and short_lives.are_longer(seen, zone.name, home.name, now, policy)
+        and not _failed_lately(seen, zone.name, now, policy)
+    ]
+
+
+def _failed_lately(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
+    failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
+    return any(
+        each is not None
+        and each.count >= policy.refused_after
+        and now < each.at + policy.return_after
         for each in failed
     )
 
@@ -62,29 +93,56 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
     """Chooses another zone; none if all are dry or too expensive.
 
     Zones that were left within the day are tried after all others, so that two zones with too
-    little capacity do not keep out a third.
+    little capacity do not keep out a third. Zones in which nodes are taken soon come last.
     """
     home = seen.home
     there = [zone for member in _staying(seen) if (zone := _zone(seen, member))]
     zones = [
         replace(zone, elsewhere=sum(each != zone.name for each in there) / max(1, len(there)))
-        for zone in seen.zones
-        if zone != home and not is_dry(seen, zone.name, now, policy)
+        for zone in _others(seen, home, now, policy)
     ]
     zones = _payable(seen, zones, now, policy)
     if not zones:
         return
     since = now - policy.remembers_for
-    best = min(ranked(zones), key=lambda zone: max(since, seen.zones_left.get(zone.name, since)))
+    best = min(
+        ranked(zones),
+        key=lambda zone: (
+            short_lives.order(seen, zone.name, now, policy),
+            max(since, seen.zones_left.get(zone.name, since)),
+        ),
+    )
     why = _why(seen, home, now, policy)
     moves = tuple(SetSubnets(group.name, best.subnets, why) for group in seen.groups)
     yield from moves
     price = f" at ${best.usd:.4g} an hour" if best.usd else ""
     score = f", placement score {best.score}" if best.score else ""
     left = home.name if home is not None else ""
-    data = {"zone": best.name, "left": left, "committed": seen.committed}
+    data: dict[str, object] = {"zone": best.name, "left": left, "committed": seen.committed}
+    if short_lives.is_avoided(seen, left, now, policy):
+        data |= seen.short_lives[left].data()
     text = f"nodes go to {best.name}{price}{score}: {why}"
     yield Tell(Event(now, "zone", text, data=data), after=moves)
+
+
+def _others(
+    seen: Observation, home: ZoneOffer | None, now: float, policy: ControllerPolicy
+) -> list[ZoneOffer]:
+    """Returns the zones that the nodes may go to."""
+    others = [
+        zone for zone in seen.zones if zone != home and not is_dry(seen, zone.name, now, policy)
+    ]
+    if home is None or _cannot_launch(seen, home, now, policy):
+        return others
+    less_bad = {zone.name for zone in _less_bad(seen, home, now, policy)}
+    return [zone for zone in others if zone.name in less_bad]
+
+
+def _cannot_launch(
+    seen: Observation, home: ZoneOffer, now: float, policy: ControllerPolicy
+) -> bool:
+    missing = wanting(seen, policy) > 0
+    return missing and (is_dry(seen, home.name, now, policy) or bool(too_dear(seen, policy)))
 
 
 def _payable(
@@ -102,7 +160,8 @@ def _payable(
     found = [zone for zone in zones if zone.usd <= limit]
     if home is None:
         return found or list(zones)
-    if is_dry(seen, home.name, now, policy):
+    dry = is_dry(seen, home.name, now, policy)
+    if dry or short_lives.is_avoided(seen, home.name, now, policy):
         return found
     long_ago = now - policy.return_after
     return [zone for zone in found if zone.usd and seen.zones_left.get(zone.name, 0.0) <= long_ago]
@@ -115,7 +174,9 @@ def _why(seen: Observation, home: ZoneOffer | None, now: float, policy: Controll
         failed = [seen.failed.get((group.name, home.name)) for group in seen.groups]
         told = [each for each in failed if each is not None and each.cause == "zone"]
         return told[0].why if told else f"{home.name} has no capacity"
-    return f"in {home.name} {too_dear(seen, policy)}"
+    if why := too_dear(seen, policy):
+        return f"in {home.name} {why}"
+    return f"in {home.name} {seen.short_lives[home.name].line}"
 
 
 def _follow(
@@ -130,6 +191,8 @@ def _follow(
     Only once nothing is missing, which shows that there is capacity, and after a commit. Never to a
     zone that was left just now, so that nodes do not wander between two that have too little each.
     """
+    if short_lives.is_avoided(seen, home.name, now, policy):
+        return
     if seen.hopeless or any(held(seen, group, now, policy) for group in seen.groups):
         return
     stays = [

@@ -61,7 +61,9 @@ class Account:
     """Number of the cloud's messages that this leader has deleted, by what was done about them."""
     short_since: float | None = None
     held: tuple[str, ...] = ()
-    """What somebody has suspended of the worker groups, and how to resume it."""
+    """What somebody has suspended of the worker groups, and how to resume it; zones that are
+    avoided; receivers that are not reached.
+    """
     spec: JobSpec | None = None
     """The job's description as it was read last; None: not yet."""
 

@@ -15,27 +15,21 @@ from spotelastic_checkpoints.types import Commit
 
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.model.observation import (
-    REPLACED,
     DepartedNode,
     LaunchFailures,
     Pool,
     SlowReplacement,
-    account,
 )
-from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.controller.model.remembered import Remembered
+from spotelastic.controller.model.short_lives import ShortLives
 from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
 from spotelastic.model.node import Node
-from spotelastic.model.notice import SCHEDULED, Drain, Notice
+from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, Point, Progress, SlowNode
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
-
-SAME_TRY = 10.0
-"""Seconds within which failed launches count as one attempt. The cloud waits longer before it tries
-again.
-"""
 
 COMPARED = 20_000
 """Newest steps that are known by their round: what nodes tell of a step comes within seconds."""
@@ -69,6 +63,8 @@ class Records:
     moved_at: int = 0
     """The newest commit when nodes were last told to move to another zone."""
     zones_left: Mapping[str, float] = field(default_factory=dict)
+    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
+    """Zones in which nodes were taken soon after their launch."""
     slow: Mapping[str, SlowNode] = field(default_factory=dict)
     slow_replaced: tuple[SlowReplacement, ...] = ()
     given_back_at: int = 0
@@ -96,15 +92,7 @@ class Mirror:
         """Executed steps, in order. A long job has a million, and each turn asks for them."""
         self._by_step: dict[tuple[int, int], Point] = {}
         """The newest of them, by round and step."""
-        self._told: set[tuple[str, str, str]] = set()
-        self._failed: dict[Pool, LaunchFailures] = {}
-        self._moved_at = 0
-        self._zones_left: dict[str, float] = {}
-        self._given_back_at = 0
-        self._slow_replaced: tuple[SlowReplacement, ...] = ()
-        self._preparing: dict[str, float] = {}
-        self._schedule: dict[tuple[str, str, str], Notice] = {}
-        """What was announced, by node, kind and the cloud's id of it."""
+        self._remembered = Remembered()
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
         self._healthy = False
@@ -161,7 +149,7 @@ class Mirror:
 
     def _put(self, name: str, key: str, value: Any) -> None:
         if name == "events" and key not in self._values[name]:
-            self._remember_event(value)
+            self._remembered.add(value)
         elif name == "job" and value.state not in ENDED:
             self._left.clear()  # a job that goes on after its end has lost nobody yet
         self._values[name][key] = value
@@ -170,52 +158,6 @@ class Mirror:
         elif name == "progress":
             self._progress[value.node] = value
             self._add_told(value)
-
-    def _remember_event(self, event: Event) -> None:
-        again = account(event) in self._told
-        self._told.add(account(event))
-        pool = str(event.data.get("group", "")), str(event.data.get("zone", ""))
-        step = int(event.data.get("committed", 0))
-        if event.kind == "launch" and event.data.get("failed"):
-            if again:  # told twice: whoever did had no answer from etcd
-                return
-            self._failed[pool] = _failed_again(self._failed.get(pool), event)
-        elif event.kind == "launch":
-            self._failed.pop(pool, None)
-        elif event.kind == "prepare":
-            self._preparing[event.node] = event.at
-        elif event.kind == SCHEDULED:
-            self._remember_schedule(event)
-        elif event.kind == "give-back":
-            self._given_back_at = step
-        elif event.kind == REPLACED:
-            replaced = str(event.data.get("incarnation", "")), event.at, int(event.data["slot"])
-            self._slow_replaced += (SlowReplacement(event.node, *replaced),)
-        elif event.kind == "zone":
-            self._moved_at = step
-            if left := str(event.data.get("left", "")):
-                self._zones_left[left] = event.at
-
-    def _remember_schedule(self, event: Event) -> None:
-        data = event.data
-        kind, id, deadline = str(data.get("kind", "")), data.get("scheduled"), data.get("deadline")
-        if not isinstance(id, str) or not isinstance(deadline, int | float):
-            return  # it tells what was done about something that was announced
-        which = event.node, kind, id
-        if data.get("called_off"):
-            self._schedule.pop(which, None)
-            return
-        seen_at, source = float(data.get("seen_at", event.at)), data.get("source", "")
-        self._schedule[which] = Notice(
-            InterruptionKind(kind),
-            event.node,
-            source,
-            float(data.get("at", event.at)),
-            seen_at,
-            float(deadline),
-            str(data.get("action", "")),
-            id,
-        )
 
     def _drop(self, key: str) -> None:
         if key == self._keys.leader:
@@ -283,6 +225,7 @@ class Mirror:
             return self._records
 
     def _read(self) -> Records:
+        remembered = self._remembered
         return Records(
             job=self._one("job"),
             ending=self._one("ending"),
@@ -293,19 +236,20 @@ class Mirror:
             nodes={node.id: node for node in self._values["nodes"].values()},
             left=dict(self._left),
             drains={drain.node: drain for drain in self._values["drains"].values()},
-            scheduled=self._next_scheduled(),
+            scheduled=remembered.scheduled,
             progress=dict(self._progress),
             failures={each.node: each for each in self._values["failures"].values()},
             history=tuple(value for _, value in sorted(self._values["history"].items())),
             events=tuple(value for _, value in sorted(self._values["events"].items())),
-            told=frozenset(self._told),
-            failed=dict(self._failed),
-            given_back_at=self._given_back_at,
+            told=frozenset(remembered.told),
+            failed=dict(remembered.failed),
+            given_back_at=remembered.given_back_at,
             slow={slow.node: slow for slow in self._values["slow"].values()},
-            slow_replaced=self._slow_replaced,
-            preparing=dict(self._preparing),
-            moved_at=self._moved_at,
-            zones_left=dict(self._zones_left),
+            slow_replaced=remembered.slow_replaced,
+            preparing=dict(remembered.preparing),
+            moved_at=remembered.moved_at,
+            zones_left=dict(remembered.zones_left),
+            short_lives=dict(remembered.short_lives),
             points=tuple(self._points),
             unreadable={
                 key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
@@ -313,20 +257,8 @@ class Mirror:
             healthy=self._healthy,
         )
 
-    def _next_scheduled(self) -> dict[str, Notice]:
-        latest_first = sorted(self._schedule.values(), key=lambda each: -(each.deadline or 0.0))
-        return {notice.node: notice for notice in latest_first}
-
     def _one(self, name: str) -> Any:
         return next(iter(self._values[name].values()), None)
-
-
-def _failed_again(before: LaunchFailures | None, event: Event) -> LaunchFailures:
-    cause = str(event.data.get("cause", ""))
-    if before is None:
-        return LaunchFailures(1, event.at, event.message, cause)
-    tries = before.tries + (event.at > before.at + SAME_TRY)
-    return LaunchFailures(before.count + 1, event.at, event.message, cause, tries)
 
 
 def _moment(point: Point) -> tuple[float, int]:

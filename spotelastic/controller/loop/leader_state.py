@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import Bill
+from spotelastic.controller.decisions import short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetry
 from spotelastic.controller.decisions.urgent import Membership, acted
@@ -199,6 +200,7 @@ class LeaderState:
             zones=view.zones if view.subnets and view.subnets == self.to_name else (),
             moved_at=records.moved_at,
             zones_left=records.zones_left,
+            short_lives=records.short_lives,
             committed=newest_committed(records.progress.values()),
             given_back_at=records.given_back_at,
             machines=view.instances,
@@ -263,9 +265,10 @@ class LeaderState:
             validity=job.spec.validity if job.spec is not None else Validity(),
         )
 
-    def account(self, records: Records, undelivered: tuple[str, ...] = ()) -> Account:
+    def account(self, records: Records, now: float, undelivered: tuple[str, ...] = ()) -> Account:
         """Return what is published of this moment."""
         view = self.view
+        avoided = short_lives.lines(records.short_lives, now, view.job.policy)
         return Account(
             records,
             view.instances,
@@ -273,6 +276,10 @@ class LeaderState:
             view.prices_of,
             dict(self.fates),
             self.short_since,
-            (*(line for group in view.groups.values() for line in group.held), *undelivered),
+            (
+                *(line for group in view.groups.values() for line in group.held),
+                *(avoided if view.job.policy.capacity.zones == "pack" else ()),
+                *undelivered,
+            ),
             view.job.spec,
         )

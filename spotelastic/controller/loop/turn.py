@@ -299,7 +299,7 @@ class Turn:
 
     def _publish(self, records: Records) -> Steps[None]:
         """Publish what is known, and put new interruptions of the report on record."""
-        account_now = self.state.account(records, self._inputs.undelivered)
+        account_now = self.state.account(records, self._inputs.now, self._inputs.undelivered)
         result = yield from self._ask(Publish(account_now))
         if isinstance(result, Published):
             known = records.told | self.state.told

@@ -6,6 +6,7 @@ from typing import Literal
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
+from spotelastic.controller.model.short_lives import ShortLives
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
@@ -122,6 +123,13 @@ class ControllerPolicy:
     """Time for which a zone that was left counts when another one is chosen."""
     boots_in: float = 120.0
     """Time for which a node is likely to be paid for before it trains."""
+    pauses_for: float = 10.0
+    """Time for which all nodes are likely to pause for one that comes and goes again."""
+    short_lives: int = 3
+    """How often nodes are taken before they have paid for that, until their zone is avoided."""
+    avoided_for: float = 900.0
+    """Length of that while at first; it doubles with every further time."""
+    avoided_at_most: float = 21_600.0
     ends_within: float = 180.0
     """Time that a job may take, and cost, after it was told to stop."""
     slow_an_hour: int = 2
@@ -175,6 +183,8 @@ class Observation:
     """The newest commit when another zone was chosen, or when nodes last moved there."""
     zones_left: Mapping[str, float] = field(default_factory=dict)
     """When each zone was last left for another."""
+    short_lives: Mapping[str, ShortLives] = field(default_factory=dict)
+    """Zones in which nodes were taken soon after their launch."""
     money: Money = Money()
     committed: int = 0
     """The newest step in the object store."""
