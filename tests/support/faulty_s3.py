@@ -176,7 +176,11 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
             pass
 
         def serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            if len(body) < length:  # given up by who sent it; the server would wait for the rest
+                self.close_connection = True
+                return
             fault = proxy.take(self.command, self.path)
             if fault is not None and fault.hold is not None:
                 fault.hold.there.set()
@@ -199,8 +203,8 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
             for name, value in answer.getheaders():
                 if name.lower() not in _HOP | {"content-length"}:
                     self.send_header(name, value)
-            length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-            self.send_header("Content-Length", length or str(len(data)))
+            whole = answer.getheader("Content-Length") if self.command == "HEAD" else None
+            self.send_header("Content-Length", whole or str(len(data)))
             if fault is not None:
                 self.close_connection = True
                 if not fault.keep:
