@@ -15,6 +15,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ class EmulatedCluster:
     def __init__(self, settings: ClusterSettings, port: int) -> None:
         self._settings = settings
         self.over = asyncio.Event()
+        self._line_times: dict[str, list[bytes]] = {}
+        """When each line of a pod's log was seen, by the pod's uid."""
         self._dirty = asyncio.Event()
         self.store = ObjectStore()
         self._plane = ControlPlane(self.store)
@@ -131,10 +134,21 @@ class EmulatedCluster:
         its = self._settings
         return {"token": its.token.encode(), "ca.crt": its.authority.encode()}
 
+    def _stamped(self, uid: str, text: bytes) -> bytes:
+        """Return a pod's lines, each with the time at which it was seen first."""
+        lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
+        times = self._line_times.setdefault(uid, [])
+        now = datetime.fromtimestamp(self.store.clock(), UTC).isoformat()
+        times += [now.encode()] * (len(lines) - len(times))
+        return b"".join(b"%s %s" % each for each in zip(times, lines, strict=True))
+
     async def _log(self, request: web.Request, at: Addressed) -> web.StreamResponse:
-        """Answer `GET …/pods/NAME/log`, with `follow` and `tailLines`."""
+        """Answer `GET …/pods/NAME/log`, with `follow` and `tailLines`, or with `timestamps`."""
         pod = self.store.get(PODS, at.place, at.name)
-        file = self._runner.log(pod["metadata"]["uid"])
+        uid = pod["metadata"]["uid"]
+        file = self._runner.log(uid)
+        if request.query.get("timestamps") == "true":
+            return web.Response(body=self._stamped(uid, _read(file, 0)), content_type="text/plain")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         text, follows = _read(file, 0), request.query.get("follow") == "true"

@@ -45,6 +45,7 @@ CLAIMS = ObjectKind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim",
 ACCOUNTS = ObjectKind("", "v1", "serviceaccounts", "ServiceAccount")
 JOBS = ObjectKind("batch", "v1", "jobs", "Job", has_status=True)
 DEPLOYMENTS = ObjectKind("apps", "v1", "deployments", "Deployment", has_status=True, scales=True)
+REPLICA_SETS = ObjectKind("apps", "v1", "replicasets", "ReplicaSet", has_status=True, scales=True)
 LEASES = ObjectKind("coordination.k8s.io", "v1", "leases", "Lease")
 BUDGETS = ObjectKind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", has_status=True)
 NETWORK_POLICIES = ObjectKind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
@@ -53,7 +54,7 @@ BINDINGS = ObjectKind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBi
 
 KINDS = (
     *(NAMESPACES, NODES, PODS, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, CLAIMS, ACCOUNTS),
-    *(JOBS, DEPLOYMENTS, LEASES, BUDGETS, NETWORK_POLICIES, ROLES, BINDINGS),
+    *(JOBS, DEPLOYMENTS, REPLICA_SETS, LEASES, BUDGETS, NETWORK_POLICIES, ROLES, BINDINGS),
 )
 
 

@@ -26,7 +26,7 @@ from spotelastic.local.kubernetes.api.errors import (
     invalid,
     not_found,
 )
-from spotelastic.local.kubernetes.api.kinds import KINDS, PODS, ObjectKind
+from spotelastic.local.kubernetes.api.kinds import KINDS, PODS, REPLICA_SETS, ObjectKind
 from spotelastic.local.kubernetes.api.selectors import Matches
 from spotelastic.local.kubernetes.api.validate import check_change
 
@@ -145,7 +145,7 @@ class ObjectStore:
         metadata["generation"] = 1
         made |= {"apiVersion": kind.api_version, "kind": kind.name}
         if kind.has_status:
-            made["status"] = {}
+            made["status"] = {"replicas": 0} if kind is REPLICA_SETS else {}
         return self._put(kind, None, made)
 
     def replace(

@@ -4,7 +4,14 @@ import copy
 from typing import Any
 
 from spotelastic.local.kubernetes.api.errors import invalid
-from spotelastic.local.kubernetes.api.kinds import DEPLOYMENTS, JOBS, NAMESPACES, PODS, ObjectKind
+from spotelastic.local.kubernetes.api.kinds import (
+    DEPLOYMENTS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    REPLICA_SETS,
+    ObjectKind,
+)
 
 Object = dict[str, Any]
 
@@ -23,9 +30,9 @@ def completed(kind: ObjectKind, given: Object) -> Object:
         metadata["finalizers"] = [HOLDS_NAMESPACE]
     if kind is JOBS:
         _complete_job(metadata, spec)
-    if kind in (JOBS, DEPLOYMENTS):
+    if kind in (JOBS, DEPLOYMENTS, REPLICA_SETS):
         _check_pod(kind, spec.get("template", {}).get("spec", {}))
-    if kind is DEPLOYMENTS:
+    if kind in (DEPLOYMENTS, REPLICA_SETS):
         spec.setdefault("replicas", 1)
     if kind is PODS:
         _check_pod(kind, spec)

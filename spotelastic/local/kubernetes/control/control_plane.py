@@ -20,12 +20,13 @@ from spotelastic.local.kubernetes.api.kinds import (
     NAMESPACES,
     NODES,
     PODS,
+    REPLICA_SETS,
     ObjectKind,
 )
 from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
 from spotelastic.local.kubernetes.api.selectors import by_selector
 from spotelastic.local.kubernetes.api.validate import HOLDS_NAMESPACE
-from spotelastic.local.kubernetes.control import deployments, jobs, scheduling
+from spotelastic.local.kubernetes.control import deployments, jobs, replica_sets, scheduling
 from spotelastic.local.kubernetes.control.conditions import with_condition
 
 
@@ -41,6 +42,8 @@ class ControlPlane:
         """Do what is to be done now. Returns when to do it again at the latest; 0: at a change."""
         for deployment in self._store.items(DEPLOYMENTS):
             self._reconcile_deployment(deployment)
+        for group in self._store.items(REPLICA_SETS):
+            self._reconcile_replica_set(group)
         looks = [self._reconcile_job(job) for job in self._store.items(JOBS)]
         self._schedule()
         self._collect_orphans()
@@ -76,7 +79,12 @@ class ControlPlane:
         self._store.update(JOBS, place, name, lambda it: it.update(status=done.status), uid=uid)
         for each in done.release:
             self._store.update(PODS, place, each, _without_finalizer)
-        return done.look_again
+        gone_at = jobs.gone_at(job["spec"], done.status)
+        if gone_at and now >= gone_at:
+            self._store.delete(JOBS, place, name, propagation="Foreground")
+            return 0.0
+        looks = (done.look_again, done.over_at, gone_at)
+        return min((each for each in looks if each), default=0.0)
 
     def _reconcile_deployment(self, deployment: Object) -> None:
         metadata = deployment["metadata"]
@@ -92,6 +100,20 @@ class ControlPlane:
         self._store.update(
             DEPLOYMENTS, place, metadata["name"], lambda it: it.update(status=done.status)
         )
+
+    def _reconcile_replica_set(self, group: Object) -> None:
+        metadata = group["metadata"]
+        if "deletionTimestamp" in metadata:
+            return
+        place, name = metadata["namespace"], metadata["name"]
+        done = replica_sets.decide(group, self._store.owned(PODS, metadata["uid"]))
+        for each in done.delete:
+            self._store.delete(PODS, place, each)
+            self.tell(REPLICA_SETS, group, "SuccessfulDelete", f"Deleted pod: {each}")
+        for _ in range(done.create):
+            made = self._create_pod(REPLICA_SETS, group, partial(_replica, name))
+            self.tell(REPLICA_SETS, group, "SuccessfulCreate", f"Created pod: {made}")
+        self._store.update(REPLICA_SETS, place, name, lambda it: it.update(status=done.status))
 
     def _create_pod(self, kind: ObjectKind, owner: Object, named: Any) -> str:
         template, metadata = owner["spec"]["template"], owner["metadata"]
@@ -286,6 +308,11 @@ def _hashed(deployment: str, label: str, pod: Object) -> None:
     """Name a pod of a Deployment after its template."""
     pod["metadata"]["generateName"] = f"{deployment}-{label}-"
     pod["metadata"]["labels"][deployments.HASH] = label
+
+
+def _replica(group: str, pod: Object) -> None:
+    """Name a pod of a ReplicaSet after it."""
+    pod["metadata"]["generateName"] = f"{group}-"
 
 
 def _without_finalizer(pod: Object) -> None:

@@ -3,14 +3,16 @@
 As Kubernetes 1.35, with `podReplacementPolicy: Failed`. An index has one pod at a time. A pod that
 is ending takes up room until it has ended; then it is counted once, and loses its finalizer. Heeded
 are `podFailurePolicy`, `backoffLimit`, `backoffLimitPerIndex`, `maxFailedIndexes`, `successPolicy`,
-`suspend`, and elastic sizes (`parallelism` with `completions`). A failure is retried after a second
-here, and twice as long each time, where Kubernetes begins with ten.
+`suspend`, `activeDeadlineSeconds`, `ttlSecondsAfterFinished`, and elastic sizes (`parallelism` with
+`completions`). A failure is retried after a second here, and twice as long each time, where
+Kubernetes begins with ten.
 """
 
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -35,7 +37,9 @@ class JobDecision:
     """Names of pods that are counted, and lose their finalizer."""
     status: Object = field(default_factory=dict)
     look_again: float = 0.0
-    """When to decide again at the latest, in seconds since the epoch; 0: at the next change."""
+    """When to create pods again after a failure, in seconds since the epoch; 0: at any change."""
+    over_at: float = 0.0
+    """When its deadline passes; 0: it has none."""
 
 
 @dataclass(slots=True)
@@ -78,6 +82,10 @@ def decide(
     if "backoffLimitPerIndex" in spec:
         status["failedIndexes"] = ranges(counted.failed)
     released = tuple(_name(pod) for pod in pods if has_ended(pod) and _is_tracked(pod))
+    over_at = _deadline(spec, status)
+    if over_at and now >= over_at:
+        told = "Job was active longer than specified deadline"
+        counted.over, counted.message = "DeadlineExceeded", told
     if verdict := _verdict(spec, counted):
         _conclude(status, verdict, text)
         status |= {"active": 0, "ready": 0, "terminating": len(living)}
@@ -101,7 +109,30 @@ def decide(
         "ready": sum(_is_ready(pod) for pod in active),
         "terminating": len(living) - len(active),
     }
-    return JobDecision(create, surplus, released, status, delay if waits else 0.0)
+    return JobDecision(create, surplus, released, status, delay if waits else 0.0, over_at)
+
+
+def gone_at(spec: Object, status: Object) -> float:
+    """Return when a Job that is over is deleted; 0: not by itself."""
+    ended = [
+        each["lastTransitionTime"]
+        for each in status.get("conditions", ())
+        if each["type"] in ("Complete", "Failed") and each["status"] == "True"
+    ]
+    if not ended or "ttlSecondsAfterFinished" not in spec:
+        return 0.0
+    return _seconds(ended[0]) + float(spec["ttlSecondsAfterFinished"])
+
+
+def _deadline(spec: Object, status: Object) -> float:
+    """Return when a Job fails because it has taken too long; 0: never."""
+    if "activeDeadlineSeconds" not in spec:
+        return 0.0
+    return _seconds(status["startTime"]) + float(spec["activeDeadlineSeconds"])
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def indexes(text: str) -> set[int]:

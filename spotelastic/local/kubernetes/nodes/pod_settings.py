@@ -78,7 +78,11 @@ def files_of(volume: Object, pod: Object, find: Find) -> dict[str, bytes] | None
             data = _data(kind, name, find, optional=bool(asked.get("optional")))
             if "items" not in asked:
                 return data
-            return {each["path"]: _key(data, kind, name, each["key"]) for each in asked["items"]}
+            return {
+                each["path"]: _key(data, kind, name, each["key"])
+                for each in asked["items"]
+                if each["key"] in data or not asked.get("optional")
+            }
     return None
 
 
