@@ -6,14 +6,18 @@ real one.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
+import pytest
+from lightkube.resources.core_v1 import Pod
 from support.account import NETWORK, account
 from support.asked import request
+from support.kube import IMAGE, Kube, emulated, shell
 from support.local_cloud import until
 from support.patience import PATIENT
 from support.process_cloud import ProcessCloud
@@ -31,6 +35,10 @@ from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
+from spotelastic.kubernetes.provider import api as kube_api
+from spotelastic.kubernetes.provider import cloud as kube_cloud
+from spotelastic.kubernetes.provider import groups, queues
+from spotelastic.kubernetes.provider.names import KubeNames
 from spotelastic.local.base.eventbridge_messages import scheduled_change
 from spotelastic.model.requests.command import Command
 
@@ -62,6 +70,14 @@ class ProvidedCloud:
     types: tuple[str, ...]
     are_processes: bool = False
     """Whether its instances are processes of this test, which may not outlive it."""
+
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """What the cloud has no counterpart of, and why."""
+
+    def needs(self, what: str) -> None:
+        """Skips a test of what the cloud has no counterpart of."""
+        if what in self.lacks:
+            pytest.skip(self.lacks[what])
 
     def group(self, *, spot: bool = True) -> WorkerGroup:
         names = self.cloud.provider.names
@@ -115,6 +131,59 @@ def process_cloud() -> Iterator[ProvidedCloud]:
             ("process",),
             True,
         )
+
+
+@contextmanager
+def kubernetes_cloud() -> Iterator[ProvidedCloud]:
+    """The adapters of Kubernetes over an emulated cluster, whose pods idle."""
+    with emulated() as kube:
+        its = KubeNames("contract")
+        api = kube_api.KubeApi(kube.client, "default")
+        api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": its.root, "labels": its.labels("root")},
+            }
+        )
+        cloud = kube_cloud.connect(api, its.cluster, invisible_for=1.0)
+        cloud.objects.put(groups.WORKERS, json.dumps({"spec": _idle(30)}).encode())
+        yield ProvidedCloud(
+            cloud,
+            partial(_evicted, kube, its, cloud),
+            lambda instance, begins: None,
+            lambda command: queues.send(api, its.cluster, msgspec.json.encode(command)),
+            lambda: queues.send(api, its.cluster, b"no command"),
+            ("pod",),
+            True,
+            {
+                "zones": "Kubernetes' scheduler chooses the machines of pods",
+                "prices": "who runs the cluster pays for its machines: no API tells their prices",
+                "announcements": "machines are drained when it is time, and not announced before",
+            },
+        )
+
+
+def _idle(grace: int) -> dict[str, object]:
+    """The specification of a pod that needs its grace until it ends."""
+    deaf = shell("trap '' TERM", "while true; do sleep 1000; done")
+    container = {"name": "node", "image": IMAGE, "command": list(deaf)}
+    return {"containers": [container], "terminationGracePeriodSeconds": grace}
+
+
+def _evicted(kube: Kube, its: KubeNames, cloud: Cloud, name: str) -> None:
+    """Runs a pod of that name, which belongs to no group, and evicts it once it was seen."""
+    labels = its.labels("worker")
+    kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels},
+            "spec": _idle(30),
+        }
+    )
+    found = {each.metadata.name: each for each in kube.client.list(Pod, labels=labels)}
+    kube.evict(found[name])
 
 
 @contextmanager

@@ -1,0 +1,209 @@
+"""Asks the API server of a Kubernetes cluster, in one namespace, and says what fails.
+
+Objects are what JSON has of them, as in the manifests. lightkube, of the extra `kubernetes`, reads
+every kind of kubeconfig, and a pod's own account.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.kubernetes.pods import Manifest
+
+if TYPE_CHECKING:
+    from lightkube import Client
+
+INSTALL = "pip install 'spotelastic[kubernetes]'"
+TOO_MANY = 429
+
+KINDS = {
+    "ConfigMap": "core_v1",
+    "Secret": "core_v1",
+    "Service": "core_v1",
+    "ServiceAccount": "core_v1",
+    "Pod": "core_v1",
+    "Job": "batch_v1",
+    "Deployment": "apps_v1",
+    "ReplicaSet": "apps_v1",
+    "Lease": "coordination_v1",
+    "NetworkPolicy": "networking_v1",
+    "Role": "rbac_authorization_v1",
+    "RoleBinding": "rbac_authorization_v1",
+}
+"""The kinds of objects that are used, and lightkube's modules that have them."""
+
+
+class Missing(EnvironmentFailure):
+    """There is no such object."""
+
+
+class Conflicting(EnvironmentFailure):
+    """The object exists already, or has changed since it was read."""
+
+
+class KubeApi:
+    """The objects of one namespace. Thread-safe."""
+
+    def __init__(self, client: "Client", namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+        self._lock = threading.Lock()
+        self._calls: Counter[tuple[str, str]] = Counter()
+
+    def calls(self) -> Mapping[tuple[str, str], int]:
+        """Return how often the API server was called, by service and outcome."""
+        with self._lock:
+            return dict(self._calls)
+
+    def get(self, kind: str, name: str) -> Manifest | None:
+        """Return an object, or None."""
+        try:
+            with self._calling(f"read the {kind} {name}"):
+                return dict(self._client.get(_class(kind), name).to_dict())
+        except Missing:
+            return None
+
+    def found(self, kind: str, labels: Mapping[str, str]) -> list[Manifest]:
+        """Return the objects of a kind with these labels, by name."""
+        with self._calling(f"list objects of the kind {kind}"):
+            found = [
+                dict(each.to_dict())
+                for each in self._client.list(_class(kind), labels=dict(labels))
+            ]
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
+    def create(self, manifest: Manifest) -> Manifest:
+        """Create an object. Raises `Conflicting` if it exists."""
+        with self._calling(f"create {_called(manifest)}"):
+            return dict(self._client.create(_object(manifest)).to_dict())
+
+    def replace(self, manifest: Manifest) -> Manifest:
+        """Replace an object. Raises `Conflicting` if it has another version than the manifest's."""
+        with self._calling(f"change {_called(manifest)}"):
+            return dict(self._client.replace(_object(manifest)).to_dict())
+
+    def ensure(self, manifest: Manifest) -> Manifest:
+        """Create an object, unless there is one of its name. Return what is there."""
+        try:
+            return self.create(manifest)
+        except Conflicting:
+            found = self.get(manifest["kind"], manifest["metadata"]["name"])
+            if found is None:
+                raise Unavailable(f"{_called(manifest)} is just being deleted: try again") from None
+            return found
+
+    def patch(self, kind: str, name: str, patch: Manifest) -> Manifest:
+        """Change some fields of an object (a JSON merge patch). Raises `Missing`, `Conflicting`."""
+        from lightkube.types import PatchType
+
+        with self._calling(f"change the {kind} {name}"):
+            made = self._client.patch(_class(kind), name, patch, patch_type=PatchType.MERGE)
+            return dict(made.to_dict())
+
+    def delete(self, kind: str, name: str, grace: int | None = None) -> None:
+        """Delete an object, and what it owns after it. One that is gone is no error."""
+        from lightkube.types import CascadeType
+
+        try:
+            with self._calling(f"delete the {kind} {name}"):
+                self._client.delete(
+                    _class(kind), name, grace_period=grace, cascade=CascadeType.BACKGROUND
+                )
+        except Missing:
+            pass
+
+    def log(self, pod: str, tail: int | None = None, *, timestamps: bool = False) -> list[str]:
+        """Return the lines that a pod's container has written. Raises `Missing`."""
+        with self._calling(f"read the log of {pod}"):
+            return list(
+                self._client.log(pod, tail_lines=tail, timestamps=timestamps, newlines=False)
+            )
+
+    def follow_log(self, pod: str, *, timestamps: bool = False) -> Iterator[str]:
+        """Yield the lines that a pod's container writes, until it ends. Raises `Missing`."""
+        with self._calling(f"read the log of {pod}"):
+            yield from self._client.log(pod, follow=True, timestamps=timestamps, newlines=False)
+
+    @contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        """Count a call, and turn its errors into ours."""
+        import httpx2
+        from lightkube import ApiError
+
+        outcome = "ok"
+        try:
+            yield
+        except ApiError as error:
+            code, message = error.response.status_code, str(error.status.message)
+            told = f"cannot {what} in the namespace {self.namespace}: {message}"
+            outcome = _outcome(code)
+            if code == 404:
+                raise Missing(told) from error
+            if code == 409:
+                raise Conflicting(told) from error
+            if outcome == "busy":
+                raise Unavailable(told) from error
+            raise EnvironmentFailure(told) from error
+        except httpx2.HTTPError as error:
+            outcome = "no answer"
+            raise Unavailable(
+                f"cannot {what}: the cluster's API server does not answer ({_words(error)})"
+            ) from error
+        finally:
+            with self._lock:
+                self._calls["kubernetes", outcome] += 1
+
+
+def connect(context: str | None = None, namespace: str | None = None) -> KubeApi:
+    """Return the API of the cluster that kubectl would use, or of the pod that this process is in.
+
+    `context` names another entry of the kubeconfig, `namespace` another one than the entry's.
+    Raises `UsageError` if there is no cluster, and `EnvironmentFailure` without the extra.
+    """
+    try:
+        from lightkube import Client, KubeConfig
+        from lightkube.core.exceptions import ConfigError
+    except ImportError as error:
+        raise EnvironmentFailure(
+            f"Kubernetes clusters need the extra `kubernetes`: {INSTALL}"
+        ) from error
+    try:
+        config = KubeConfig.from_env().get(context_name=context)
+        if config is None:
+            raise UsageError(f"--context {context}: the kubeconfig has no such context")
+        where = namespace or config.namespace or "default"
+        return KubeApi(Client(config=config, namespace=where), where)
+    except (ConfigError, OSError, KeyError) as error:
+        raise UsageError(
+            f"no Kubernetes cluster is configured ({_words(error)}): set KUBECONFIG, or name a "
+            "context of your kubeconfig with --context"
+        ) from error
+
+
+def _class(kind: str) -> Any:
+    from importlib import import_module
+
+    return getattr(import_module(f"lightkube.resources.{KINDS[kind]}"), kind)
+
+
+def _object(manifest: Manifest) -> Any:
+    from lightkube.codecs import from_dict
+
+    return from_dict(manifest)
+
+
+def _called(manifest: Manifest) -> str:
+    return f"the {manifest['kind']} {manifest['metadata']['name']}"
+
+
+def _outcome(code: int) -> str:
+    if code == TOO_MANY or code >= 500:
+        return "busy"
+    return "missing" if code == 404 else "refused"
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
