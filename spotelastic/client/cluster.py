@@ -6,7 +6,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client import commands, failure_log, logs, loss_curve, watch
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.confirmation import (
@@ -35,7 +34,8 @@ from spotelastic.client.progress import (
     saying,
 )
 from spotelastic.client.published import cost_of, drill_of, status_of
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, Unavailable, UsageError
 from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
@@ -57,8 +57,8 @@ class Cluster:
 
     def __init__(
         self,
-        target: CloudTarget,
-        record: ClusterRecord,
+        target: ClusterTarget,
+        record: ShownCluster,
         *,
         told: Iterable[Event] = (),
         first: FirstStepTimer | None = None,
@@ -213,7 +213,7 @@ class Cluster:
         have `within` seconds to answer; the returned index names those that did not.
         """
         with self._asking():
-            it = DumpSource.of(self.target, self.record)
+            it = DumpSource.of(self.target.account("a dump"), self.record)
             to = None if file is None else Path(file)
             return collect(it, node, to, saying(on_update), within=within)
 
@@ -296,8 +296,7 @@ class Cluster:
         """
         with self._asking():
             if delete_data:
-                data = self.target.data(self.name, self.record.bucket)
-                ensure(_deletion(data.run.cluster, data.url), agreed if yes else confirm)
+                ensure(_deletion(*self.target.data_of(self.record)), agreed if yes else confirm)
             self.target.down(self.name, saying(on_update), keep_data=not delete_data)
         self._is_down = True
 

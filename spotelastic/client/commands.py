@@ -12,18 +12,12 @@ from pathlib import Path
 
 from spotelastic import validation
 from spotelastic.aws.artifacts import code_archive, requirements
-from spotelastic.aws.base.clients import DENIED, Rejected
-from spotelastic.aws.base.names import Names
-from spotelastic.aws.clusters import lifecycle
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.compute import instance_types, worker_groups
-from spotelastic.aws.compute.quotas import Quotas
-from spotelastic.aws.messaging import command_queue
 from spotelastic.client import confirmation
 from spotelastic.client.config.capacity_policy import seconds_left, with_deadline
 from spotelastic.client.confirmation import Confirm
 from spotelastic.client.published import cost_of, status_of
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import STOPPING
 from spotelastic.controller.decisions import limits
@@ -54,7 +48,7 @@ class CommandResult:
     """State of the job, as last seen."""
 
 
-def stop(cluster: ClusterRecord, *, wait: bool, say: Say) -> CommandResult:
+def stop(cluster: ShownCluster, *, wait: bool, say: Say) -> CommandResult:
     """Stop the job. With `wait`, returns once it has ended."""
     text = give(cluster, Command(uuid.uuid4().hex, "stop"))
     status = status_of(cluster)
@@ -67,7 +61,7 @@ def stop(cluster: ClusterRecord, *, wait: bool, say: Say) -> CommandResult:
 
 
 def restart(
-    cluster: ClusterRecord,
+    cluster: ShownCluster,
     folder: Path,
     *,
     same_code: bool,
@@ -84,7 +78,7 @@ def restart(
     if status.state in ENDED:
         limits = changed_limits(cluster, deadline, max_cost)
         if same_code:
-            lifecycle.change(cluster, limits)
+            cluster.change(limits)
         else:
             check_meant(cluster, folder, confirm)
             ship(cluster, limits, folder, environment)
@@ -98,8 +92,8 @@ def restart(
 
 
 def scale(
-    target: CloudTarget,
-    cluster: ClusterRecord,
+    target: ClusterTarget,
+    cluster: ShownCluster,
     minimum: int | None,
     maximum: int | None,
     *,
@@ -116,16 +110,13 @@ def scale(
     if base > high:
         raise UsageError(f"--max {high} is less than the {base} nodes of --on-demand base={base}")
     if high > settings.max_nodes:
-        _check_quota(cluster, high, base, say)
         target.check_room(high, settings.workers)
-    its = Names(cluster.name)
-    for group in (its.workers, its.on_demand):
-        worker_groups.allow(cluster.aws, group, high)
+    target.allow(cluster.spec, high, say)
     text = give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
     return CommandResult(cluster.name, "scale", text, status_of(cluster).state)
 
 
-def dump(cluster: ClusterRecord, node: str | None) -> str:
+def dump(cluster: ShownCluster, node: str | None) -> str:
     """Ask a node, or all, for what they know of themselves. Returns the request's id."""
     command = Command(uuid.uuid4().hex, "dump", node=node or "")
     give(cluster, command)
@@ -135,14 +126,14 @@ def dump(cluster: ClusterRecord, node: str | None) -> str:
 # -- one command ---------------------------------------------------------------------------------
 
 
-def give(cluster: ClusterRecord, command: Command) -> str:
+def give(cluster: ShownCluster, command: Command) -> str:
     """Send a command and return the answer's text.
 
     Raises `UsageError` if the controller refuses it.
     """
     if cluster.objects.has(STOPPING):
         raise UsageError(f"{cluster.name} is being taken down")
-    command_queue.send(cluster.aws, cluster.name, command)
+    cluster.send(command)
     give_up = steady() + ANSWERED_WITHIN
     while (answer := cluster.objects.answer_to(command.id)) is None:
         if steady() > give_up:
@@ -157,7 +148,7 @@ def give(cluster: ClusterRecord, command: Command) -> str:
     return answer.text
 
 
-def _begun(cluster: ClusterRecord) -> Status:
+def _begun(cluster: ShownCluster) -> Status:
     """Return the status once it shows that the job goes on; it may be published a little later.
 
     Who waits for the job's end right after a restart would else see the end before it.
@@ -168,7 +159,7 @@ def _begun(cluster: ClusterRecord) -> Status:
     return status
 
 
-def _ended(cluster: ClusterRecord) -> Status:
+def _ended(cluster: ShownCluster) -> Status:
     give_up = steady() + ENDS_WITHIN
     while (status := status_of(cluster)).state not in ENDED:
         if steady() > give_up:
@@ -183,7 +174,7 @@ def _ended(cluster: ClusterRecord) -> Status:
 # -- what goes before ----------------------------------------------------------------------------
 
 
-def check_meant(cluster: ClusterRecord, folder: Path, confirm: Confirm) -> None:
+def check_meant(cluster: ShownCluster, folder: Path, confirm: Confirm) -> None:
     """Ask before the code is taken from another folder, whose script may only share the name."""
     spec = cluster.spec
     if not (folder / spec.script).exists():
@@ -203,7 +194,7 @@ def check_meant(cluster: ClusterRecord, folder: Path, confirm: Confirm) -> None:
         )
 
 
-def ship(cluster: ClusterRecord, limits: Change, folder: Path, environment: str | None) -> None:
+def ship(cluster: ShownCluster, limits: Change, folder: Path, environment: str | None) -> None:
     """Upload the code of `folder`, with its environment file."""
     spec = cluster.spec
     archive = code_archive.pack(folder)
@@ -215,10 +206,10 @@ def ship(cluster: ClusterRecord, limits: Change, folder: Path, environment: str 
         here = str(folder.resolve())
         return replace(limits(spec), code=archive.sha256, environment=found, folder=here)
 
-    lifecycle.change(cluster, shipped, archive.data)
+    cluster.change(shipped, archive.data)
 
 
-def changed_limits(cluster: ClusterRecord, deadline: str | None, max_cost: float | None) -> Change:
+def changed_limits(cluster: ShownCluster, deadline: str | None, max_cost: float | None) -> Change:
     """Return the change that sets the job's new limits.
 
     Raises `UsageError` for one already reached.
@@ -252,24 +243,3 @@ def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
             f"--max-cost {limit:g}: {cost.name} has cost ${cost.total_usd:.2f} already, and would "
             f"be stopped before it trains: give a limit for the whole job, above ${least:.2f}"
         )
-
-
-def _check_quota(cluster: ClusterRecord, high: int, base: int, say: Say) -> None:
-    """Raise `UsageError` if no instance type of the cluster fits the account's quota that many
-    times."""
-    aws, spec = cluster.aws, cluster.spec
-    spot = spec.worker_group != Names(cluster.name).on_demand
-    wanted = high - base if spot else high
-    quotas = Quotas(aws, cluster.name)
-    kinds = instance_types.describe(aws, spec.instance_types)
-    try:
-        found = [(kind, quotas.allowance(kind.name, spot=spot)) for kind in kinds]
-    except Rejected as error:
-        if error.code not in DENIED:
-            raise
-        say(f"the quotas are not known: {error}")
-        return
-    short = [(kind, left) for kind, left in found if left and left.instances(kind) < wanted]
-    if found and len(short) == len(found):
-        kind, left = max(short, key=lambda each: each[1].instances(each[0]))
-        raise UsageError(f"--max {high}: {left.describe(kind, wanted)}")

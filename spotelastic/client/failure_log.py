@@ -3,8 +3,8 @@
 import threading
 from pathlib import Path
 
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.logs import OutputLine, Wanted, tail
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.client.watch import JobOutcome
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
@@ -30,7 +30,7 @@ def describe(result: JobOutcome, log: Path | None) -> str:
     return "\n".join(lines)
 
 
-def keep(cluster: ClusterRecord, result: JobOutcome) -> Path | None:
+def keep(cluster: ShownCluster, result: JobOutcome) -> Path | None:
     """Save the log of the first failing rank in the user's folder, as its node is about to end.
 
     Returns the file; None if no rank failed, or if nothing could be read or written.
@@ -49,7 +49,7 @@ def keep(cluster: ClusterRecord, result: JobOutcome) -> Path | None:
     return file if lines else None
 
 
-def _lines(cluster: ClusterRecord, failure: Event, rank: int) -> list[OutputLine]:
+def _lines(cluster: ShownCluster, failure: Event, rank: int) -> list[OutputLine]:
     """Return all lines of that rank on that node, waiting for the last ones to arrive."""
     words = failure.message.partition(": ")[2]
     deadline = steady() + PATIENCE

@@ -8,13 +8,11 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from spotelastic.aws.clusters import lifecycle
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.log_group import GroupLine, LogStream
 from spotelastic.client.published import status_of
+from spotelastic.client.targets.shown_cluster import OutputSource, ShownCluster
 from spotelastic.clock import steady
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted
@@ -66,38 +64,13 @@ class OutputLine:
         return f"{self.node} rank {self.rank}: {self.text}"
 
 
-class OutputSource(Protocol):
-    """The kept output of all clusters of one name."""
-
-    def streams(self) -> list[LogStream]:
-        """Return the streams of all workers."""
-
-    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
-        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOutput:
-    """The output in a cluster's log group."""
-
-    cluster: ClusterRecord
-
-    def streams(self) -> list[LogStream]:
-        """Return the streams of all workers."""
-        return log_group.streams(self.cluster.aws, self.cluster.spec.log_group)
-
-    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
-        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
-        return log_group.lines(self.cluster.aws, self.cluster.spec.log_group, begin, since)
-
-
 SKEW = 86_400.0
 """Seconds by which the clock of the computer that ran `up` may be ahead of the nodes'."""
 ALL, POLLING = Wanted(), Polling()
 
 
 def tail(
-    cluster: ClusterRecord,
+    cluster: ShownCluster,
     wanted: Wanted = ALL,
     *,
     previous: int = 0,
@@ -111,7 +84,7 @@ def tail(
     is nothing to show; with `note`, an unknown node or rank raises `UsageError`. `previous`: of the
     cluster of this name that many before it.
     """
-    output, its = GroupOutput(cluster), log_group.born(cluster.spec.born_at)
+    output, its = cluster.output, log_group.born(cluster.spec.born_at)
     if previous:
         yield from earlier(output, cluster.name, its, previous, wanted)
         return
@@ -130,7 +103,7 @@ def tail(
             elif not looked or steady() > heard + polling.quiet:
                 heard = steady()
                 # The last status of one that was taken down may still say "running".
-                if lifecycle.find(cluster.name, cluster.aws) is None:
+                if not cluster.is_there():
                     until = steady()
             runs = not ended
         # Asked before the look, which whoever takes the lines may hold up: the last one begins when
@@ -153,14 +126,14 @@ def tail(
         threading.Event().wait(polling.every)
 
 
-def since(cluster: ClusterRecord, wanted: Wanted, since: int) -> Iterator[tuple[str, OutputLine]]:
+def since(cluster: ShownCluster, wanted: Wanted, since: int) -> Iterator[tuple[str, OutputLine]]:
     """Yield the lines since then (in milliseconds), each with an id by which it is known again.
 
     For those who look again and again: lines arrive late, so they ask from a little earlier on.
     """
     its = log_group.born(cluster.spec.born_at)
     begin = log_group.prefix(its, wanted.node or "")
-    for line in GroupOutput(cluster).lines(begin, since):
+    for line in cluster.output.lines(begin, since):
         if line.stream.born == its and wanted.takes(line.stream.node, line.stream.rank):
             yield line.id, _shown(line)
 
@@ -218,7 +191,7 @@ def _writers(output: OutputSource, born: str) -> list[LogStream]:
 
 
 def _check(
-    cluster: ClusterRecord,
+    cluster: ShownCluster,
     wanted: Wanted,
     writers: Sequence[LogStream],
     *,

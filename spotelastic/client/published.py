@@ -2,8 +2,7 @@
 
 from spotelastic_checkpoints.decoders import from_json
 
-from spotelastic.aws.clusters import lifecycle
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
@@ -11,7 +10,7 @@ from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Cost, RemainingDrill, Status
 
 
-def status_of(cluster: ClusterRecord) -> Status:
+def status_of(cluster: ShownCluster) -> Status:
     """Return the published status of a cluster; before there is one, that its nodes boot."""
     status = cluster.objects.status()
     if status is None:
@@ -19,40 +18,40 @@ def status_of(cluster: ClusterRecord) -> Status:
     return status
 
 
-def drill_of(cluster: ClusterRecord) -> RemainingDrill | None:
+def drill_of(cluster: ShownCluster) -> RemainingDrill | None:
     """Return how far the drill of a cluster is; None if there is none under way."""
     drill = cluster.objects.drill()
     return drill if drill is not None and drill.is_under_way(wall()) else None
 
 
-def published_facts(cluster: ClusterRecord) -> PublishedFacts:
+def published_facts(cluster: ShownCluster) -> PublishedFacts:
     """Return what metrics of a cluster's job are made of, as its bucket has it. Three reads."""
     objects = cluster.objects
     events = tuple(objects.events())
     return PublishedFacts(cluster.name, objects.status(), objects.report(), events, cluster.spec)
 
 
-def cost_of(cluster: ClusterRecord) -> Cost:
+def cost_of(cluster: ShownCluster) -> Cost:
     """Return the costs, from what the leading controller has recorded of every instance.
 
     For a cluster that is gone, up to its last report: no controller saw its instances end.
     """
     bill = _bill(cluster)
-    if lifecycle.find(cluster.name, cluster.aws) is None:
+    if not cluster.is_there():
         bill = closed(bill, status_of(cluster).at)
     return _cost(cluster, bill)
 
 
-def running_cost_of(cluster: ClusterRecord) -> Cost:
+def running_cost_of(cluster: ShownCluster) -> Cost:
     """Return the costs of a cluster that is known to be up: this asks nothing but its bucket."""
     return _cost(cluster, _bill(cluster))
 
 
-def _bill(cluster: ClusterRecord) -> Bill:
+def _bill(cluster: ShownCluster) -> Bill:
     data = cluster.objects.get(USAGE)
     return {item.instance: item for item in from_json(data or b"[]", list[Usage])}
 
 
-def _cost(cluster: ClusterRecord, bill: Bill) -> Cost:
+def _cost(cluster: ShownCluster, bill: Bill) -> Cost:
     limit = cluster.spec.capacity.max_cost
     return cost(cluster.name, bill, cluster.objects.report(), wall(), limit)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.progress import ProgressMessage, Update, ended
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.job import ENDED
@@ -57,7 +57,7 @@ class EventsTold:
                 yield event
 
 
-def updates(target: CloudTarget, cluster: ClusterRecord, told: EventsTold) -> Iterator[Update]:
+def updates(target: ClusterTarget, cluster: ShownCluster, told: EventsTold) -> Iterator[Update]:
     """Yield the status at each look, after the events that are new; end with the end of the job.
 
     Raises `CloudEnded` if nothing is left to look at, and
@@ -110,7 +110,7 @@ class _Silence:
         self._told, self._until = True, math.inf
 
 
-def outcome(cluster: ClusterRecord, status: Status) -> JobOutcome:
+def outcome(cluster: ShownCluster, status: Status) -> JobOutcome:
     """Return how a job that has ended came out; waits for the report, which is written last."""
     deadline = steady() + REPORT_TIMEOUT
     while (report := cluster.objects.report()) is None or report.job.state not in ENDED:

@@ -32,7 +32,7 @@ from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.images import RootDisk
 from spotelastic.aws.compute.launch_template import WorkerGroups, launch_template
 from spotelastic.aws.compute.network_interfaces import ORDINARY
-from spotelastic.aws.messaging import log_group
+from spotelastic.aws.messaging import command_queue, log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation, shared_network, zones
 from spotelastic.aws.network.cloudformation import UNUSABLE
@@ -46,6 +46,7 @@ from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.job import AccountDemands, JobSpec
+from spotelastic.model.requests.command import Command
 
 Say = Callable[[str], None]
 
@@ -67,6 +68,23 @@ class ClusterRecord:
     def objects(self) -> BucketObjects:
         """The cluster's objects in the bucket."""
         return BucketObjects(self.aws, self.bucket, self.name)
+
+    @property
+    def output(self) -> log_group.GroupOutput:
+        """What its workers have written."""
+        return log_group.GroupOutput(self.aws, self.spec.log_group)
+
+    def is_there(self) -> bool:
+        """Whether the cluster still exists."""
+        return find(self.name, self.aws) is not None
+
+    def send(self, command: Command) -> None:
+        """Send a command to its controller."""
+        command_queue.send(self.aws, self.name, command)
+
+    def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
+        """Change the stored description of the job; `archive` is its code, if that is new."""
+        return change(self, how, archive).spec
 
 
 def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> ClusterRecord:

@@ -149,3 +149,19 @@ def _described(aws: Aws, group: str) -> dict[str, Any]:
     with calling(f"look at the log group {group}"):
         found = aws.logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]
     return next((dict(it) for it in found if it["logGroupName"] == group), {})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutput:
+    """The output in a cluster's log group."""
+
+    aws: Aws
+    group: str
+
+    def streams(self) -> list[LogStream]:
+        """Return the streams of all workers."""
+        return streams(self.aws, self.group)
+
+    def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
+        """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
+        return lines(self.aws, self.group, begin, since)

@@ -16,6 +16,7 @@ from spotelastic.aws.security import secrets
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import JOB, STATUS
 from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud
@@ -64,10 +65,9 @@ class DumpSource:
     """The cluster; None if only its stored objects are left."""
 
     @classmethod
-    def of(cls, target: CloudTarget, record: ClusterRecord) -> "DumpSource":
+    def of(cls, target: CloudTarget, record: ShownCluster) -> "DumpSource":
         """Return what a cluster has, or has left if it is gone."""
-        is_there = target.known(record.name) is not None
-        return cls(record.name, record.objects, record if is_there else None)
+        return cls(record.name, record.objects, target.known(record.name))
 
     def status(self) -> Status | None:
         """Return the published status; None if there is none that this version can read."""
@@ -88,7 +88,7 @@ def find(
             note(f"{name} is gone: this is what it has left")
             folder = kept.bucket / kept_objects.path_of(kept.cluster)
             return DumpSource(name, FolderObjects(folder), None)
-    target = targets.find(where, region, note)
+    target = targets.account(where, region, note)
     return DumpSource.of(target, target.cluster_or_gone(name, note))
 
 

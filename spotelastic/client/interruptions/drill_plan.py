@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic.aws.clusters.fault_injection import WARNING
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.interruptions.choice import victim
 from spotelastic.client.interruptions.drill_publisher import DrillPublisher
 from spotelastic.client.interruptions.interrupt import (
@@ -34,7 +33,8 @@ from spotelastic.client.interruptions.interrupt import (
     kind_named,
 )
 from spotelastic.client.published import status_of
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady, wall
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -175,8 +175,8 @@ def due(rest: Sequence[PlannedInterruption], began: float) -> tuple[DueInterrupt
 
 
 def run(
-    target: CloudTarget,
-    cluster: ClusterRecord,
+    target: ClusterTarget,
+    cluster: ShownCluster,
     plan: Sequence[PlannedInterruption],
     seed: int,
     say: Say,
@@ -190,8 +190,8 @@ def run(
 
 
 def _caused(
-    target: CloudTarget,
-    cluster: ClusterRecord,
+    target: ClusterTarget,
+    cluster: ShownCluster,
     plan: Sequence[PlannedInterruption],
     draw: random.Random,
     say: Say,
@@ -218,7 +218,7 @@ def _caused(
     return done
 
 
-def _cause(target: CloudTarget, cluster: ClusterRecord, what: InterruptionRequest) -> str:
+def _cause(target: ClusterTarget, cluster: ShownCluster, what: InterruptionRequest) -> str:
     try:
         return str(interrupt(target, cluster, what))
     except UsageError as error:

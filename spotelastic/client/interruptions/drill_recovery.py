@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.interruptions.drill_plan import Caused
 from spotelastic.client.published import status_of
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -54,7 +54,7 @@ def awaited(caused: Sequence[Caused]) -> tuple[Caused, ...]:
     return tuple(each for each in caused if each.kind is not InterruptionKind.REBALANCE)
 
 
-def wait(cluster: ClusterRecord, caused: Sequence[Caused], say: Say) -> None:
+def wait(cluster: ShownCluster, caused: Sequence[Caused], say: Say) -> None:
     """Wait until training has gone on after each interruption, and tell what it cost.
 
     Raises `JobFailed` if the job fails instead, or does not train again in time.

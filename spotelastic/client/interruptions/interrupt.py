@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spotelastic.aws.clusters import fault_injection
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
-from spotelastic.aws.compute import autoscaling
 from spotelastic.client.published import status_of
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 
 if TYPE_CHECKING:
-    from spotelastic.client.targets.cloud_target import CloudTarget
+    from spotelastic.client.targets.cloud_target import ClusterTarget
 
 KINDS = {
     "notice": InterruptionKind.SPOT_INTERRUPTION,
@@ -103,20 +102,12 @@ class CausedInterruption:
 
 
 def interrupt(
-    target: "CloudTarget", cluster: ClusterRecord, what: InterruptionRequest
+    target: "ClusterTarget", cluster: ShownCluster, what: InterruptionRequest
 ) -> CausedInterruption:
     """Cause the interruption. Raises `UsageError` for what cannot be done."""
     known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
     if what.node not in known:
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
     if what.warns and what.kind in OF_SPOT:
-        _check_spot(cluster, what.node)
+        target.check_spot(cluster.name, what.node)
     return CausedInterruption(what.node, what.kind, target.interrupt(what, cluster.spec.demands))
-
-
-def _check_spot(cluster: ClusterRecord, node: str) -> None:
-    found = {machine.id: machine for machine in autoscaling.instances(cluster.aws, cluster.name)}
-    if node in found and not found[node].spot:
-        raise UsageError(
-            f"{node} is on-demand: AWS gives such instances no notice (use --kind loss)"
-        )

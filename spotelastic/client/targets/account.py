@@ -6,20 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotelastic.aws.base import account
-from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
 from spotelastic.aws.clusters import lifecycle, stored_data, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.clusters.stored_data import StoredData
-from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute import autoscaling, instance_types, worker_groups
 from spotelastic.aws.compute.prices import STORED
+from spotelastic.aws.compute.quotas import Quotas
 from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
 from spotelastic.client.published import status_of
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import OtherVersion, UsageError
+from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import ClusterSummary
 
 WORTH_TELLING = 0.005
@@ -157,6 +160,11 @@ class AccountClusters:
                 )
         return found
 
+    def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
+        """Return the run whose checkpoints `down` can delete, and their URL."""
+        found = self.data(cluster.name, self.cluster(cluster.name).bucket)
+        return found.run.cluster, found.url
+
     def known_name(self, name: str | None, *, keep_data: bool = True) -> str:
         """Return the name, or that of the only cluster, if there is something to take down."""
         if name is None:
@@ -184,6 +192,22 @@ class AccountClusters:
                     kept = log_group.KEPT_DAYS
                     say(f"`spotelastic logs {name}` prints its output, kept for {kept} days")
                 self._tell_of_data(stored_data.of(self.aws, its, name), say)
+
+    def allow(self, spec: JobSpec, nodes: int, say: Callable[[str], None]) -> None:
+        """Let the cluster's groups have so many nodes. Raises `UsageError` if quotas forbid it."""
+        if nodes > spec.settings.max_nodes:
+            _check_quota(self.aws, spec, nodes, say)
+        its = Names(spec.cluster)
+        for group in (its.workers, its.on_demand):
+            worker_groups.allow(self.aws, group, nodes)
+
+    def check_spot(self, name: str, node: str) -> None:
+        """Raise `UsageError` for a node of the cluster that AWS gives no notice."""
+        found = {machine.id: machine for machine in autoscaling.instances(self.aws, name)}
+        if node in found and not found[node].spot:
+            raise UsageError(
+                f"{node} is on-demand: AWS gives such instances no notice (use --kind loss)"
+            )
 
     def remove_network(self, say: Callable[[str], None]) -> None:
         """Remove the network that clusters share. Raises `UsageError` while one is in it."""
@@ -229,3 +253,23 @@ def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
 def configured(key: str) -> str | None:
     """Return the value that `up` would use in this folder without the flag."""
     return config_file.configured(key, Path(), os.environ)
+
+
+def _check_quota(aws: Aws, spec: JobSpec, high: int, say: Callable[[str], None]) -> None:
+    """Raise `UsageError` if no instance type of the cluster fits the account's quota that many
+    times."""
+    spot = spec.worker_group != Names(spec.cluster).on_demand
+    wanted = high - spec.capacity.base if spot else high
+    quotas = Quotas(aws, spec.cluster)
+    kinds = instance_types.describe(aws, spec.instance_types)
+    try:
+        found = [(kind, quotas.allowance(kind.name, spot=spot)) for kind in kinds]
+    except Rejected as error:
+        if error.code not in DENIED:
+            raise
+        say(f"the quotas are not known: {error}")
+        return
+    short = [(kind, left) for kind, left in found if left and left.instances(kind) < wanted]
+    if found and len(short) == len(found):
+        kind, left = max(short, key=lambda each: each[1].instances(each[0]))
+        raise UsageError(f"--max {high}: {left.describe(kind, wanted)}")

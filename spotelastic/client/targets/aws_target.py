@@ -46,6 +46,9 @@ class AwsTarget(AccountClusters):
     def storage(self, url: str) -> Storage:
         return open_storage(url)
 
+    def account(self, what: str) -> "AwsTarget":
+        return self
+
     def check(self) -> None: ...
 
     def check_room(self, nodes: int, workers: int) -> None: ...

@@ -1,7 +1,8 @@
 """Defines what a cloud is to the client: where clusters are found, made, interrupted and ended.
 
-There are two: AWS (aws_target.py), and the local cloud on this machine (local_target.py). Whatever
-differs between them is a method here, so that no caller asks which one it has.
+There are AWS (aws_target.py), the local cloud on this machine (local_target.py), and, for clusters
+that exist, a namespace on Kubernetes (kube_target.py). Whatever differs between them is a method
+here, so that no caller asks which one it has.
 """
 
 from typing import Protocol
@@ -14,9 +15,10 @@ from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.local.drill import FaultInjector
-from spotelastic.model.job import AccountDemands
+from spotelastic.model.job import AccountDemands, JobSpec
 from spotelastic.model.progress import ClusterSummary, NodeStatus
 
 
@@ -24,17 +26,10 @@ class CloudEnded(EnvironmentFailure):
     """The local cloud has ended, with all its clusters."""
 
 
-class CloudTarget(Protocol):
-    """An account with its clusters, real or local."""
+class ClusterTarget(Protocol):
+    """A place with its clusters, as commands see it: an AWS account, or a namespace."""
 
-    aws: Aws
-    """The account's services."""
-
-    # -- what it has (account.py) --------------------------------------------------------------
-
-    @property
-    def bucket(self) -> str:
-        """The bucket that all clusters of the account and region share."""
+    # -- what it has -----------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all clusters."""
@@ -42,35 +37,24 @@ class CloudTarget(Protocol):
     def listing(self) -> tuple[ClusterSummary, ...]:
         """Return a summary of every cluster."""
 
-    def known(self, name: str) -> ClusterRecord | None:
+    def known(self, name: str) -> ShownCluster | None:
         """Return the cluster of that name, or None."""
 
-    def cluster(self, name: str | None) -> ClusterRecord:
+    def cluster(self, name: str | None) -> ShownCluster:
         """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
 
     def cluster_or_gone(
         self, name: str | None, note: Say, left: str = "this is its last report"
-    ) -> ClusterRecord:
+    ) -> ShownCluster:
         """Return the cluster, or what one of that name that is gone has left, and `note` that."""
-
-    def data(self, name: str, bucket: str | None = None) -> StoredData:
-        """Return what the cluster of that name has stored."""
 
     def storage(self, url: str) -> Storage:
         """Open the storage at a URL of a bucket."""
 
+    def account(self, what: str) -> "CloudTarget":
+        """Return the account that this is. Raises `UsageError` if it is none; `what` needs one."""
+
     # -- what is said of it ----------------------------------------------------------------------
-
-    @property
-    def costs_money(self) -> bool:
-        """Whether what is created here is billed."""
-
-    @property
-    def price_label(self) -> str:
-        """What follows a price, where it is not a real one."""
-
-    def about_prices(self, date: str) -> str:
-        """Return the sentence below a table of prices; on-demand prices are those of `date`."""
 
     @property
     def where_to_look(self) -> str:
@@ -87,16 +71,13 @@ class CloudTarget(Protocol):
     def check_room(self, nodes: int, workers: int) -> None:
         """Raise `EnvironmentFailure` if so many nodes do not fit where they would run."""
 
-    def check_sessions(self, node: NodeStatus) -> None:
-        """Raise `UsageError` if no session can be opened on a node."""
+    def check_spot(self, name: str, node: str) -> None:
+        """Raise `UsageError` for a node of the cluster that is never given a notice."""
 
-    # -- how a cluster begins and ends -----------------------------------------------------------
+    def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
+        """Let the cluster of that job have so many nodes. Raises `UsageError` if it may not."""
 
-    def fitted(self, spec: ClusterSpec) -> ClusterSpec:
-        """Return the specification with what this cloud prescribes: network and software."""
-
-    def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
-        """Create a cluster, or change it to be as specified. `new`: it is not known yet."""
+    # -- how a cluster ends ----------------------------------------------------------------------
 
     def owns(self, name: str) -> bool:
         """Whether the cluster ends with those who use it, of whom this process is one."""
@@ -110,9 +91,6 @@ class CloudTarget(Protocol):
         What is not in use any more ends; on AWS, that is nothing.
         """
 
-    def hold(self) -> None:
-        """Use the cloud until this process ends, if it does not leave before."""
-
     def finish(self, name: str, say: Say) -> None:
         """End a cluster whose job is over, unless somebody else in this cloud still uses it."""
 
@@ -120,6 +98,11 @@ class CloudTarget(Protocol):
         self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
     ) -> None:
         """Take a cluster down, whoever uses it; without a name the only one there is."""
+
+    def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
+        """Return the run whose checkpoints `down` can delete, and their URL. Raises `UsageError`
+        where it cannot.
+        """
 
     def remove_network(self, say: Say) -> None:
         """Remove the network that clusters share. Raises `UsageError` while one is in it."""
@@ -133,6 +116,60 @@ class CloudTarget(Protocol):
 
         Raises `UsageError` for what this cloud cannot do.
         """
+
+
+class CloudTarget(ClusterTarget, Protocol):
+    """An account with its clusters, real or local."""
+
+    aws: Aws
+    """The account's services."""
+
+    # -- what it has (account.py) --------------------------------------------------------------
+
+    @property
+    def bucket(self) -> str:
+        """The bucket that all clusters of the account and region share."""
+
+    def known(self, name: str) -> ClusterRecord | None:
+        """Return the cluster of that name, or None."""
+
+    def cluster(self, name: str | None) -> ClusterRecord:
+        """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
+
+    def cluster_or_gone(
+        self, name: str | None, note: Say, left: str = "this is its last report"
+    ) -> ClusterRecord:
+        """Return the cluster, or what one of that name that is gone has left, and `note` that."""
+
+    def data(self, name: str, bucket: str | None = None) -> StoredData:
+        """Return what the cluster of that name has stored."""
+
+    # -- what is said of it ----------------------------------------------------------------------
+
+    @property
+    def costs_money(self) -> bool:
+        """Whether what is created here is billed."""
+
+    @property
+    def price_label(self) -> str:
+        """What follows a price, where it is not a real one."""
+
+    def about_prices(self, date: str) -> str:
+        """Return the sentence below a table of prices; on-demand prices are those of `date`."""
+
+    def check_sessions(self, node: NodeStatus) -> None:
+        """Raise `UsageError` if no session can be opened on a node."""
+
+    # -- how a cluster begins --------------------------------------------------------------------
+
+    def fitted(self, spec: ClusterSpec) -> ClusterSpec:
+        """Return the specification with what this cloud prescribes: network and software."""
+
+    def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
+        """Create a cluster, or change it to be as specified. `new`: it is not known yet."""
+
+    def hold(self) -> None:
+        """Use the cloud until this process ends, if it does not leave before."""
 
     def faults(self) -> FaultInjector:
         """Return what causes the faults of a drill. Raises `UsageError` if it has no such thing."""

@@ -113,6 +113,9 @@ class LocalTarget(AccountClusters):
         }
         return S3Storage(url, access=S3Access(config))
 
+    def account(self, what: str) -> "LocalTarget":
+        return self
+
     def check(self) -> None:
         if cloud.find() != self._info:
             raise CloudEnded(GONE)

@@ -16,7 +16,7 @@ from spotelastic.cli.main import main
 from spotelastic.client import commands
 from spotelastic.client.interruptions import interrupt as client_interrupt
 from spotelastic.client.interruptions.interrupt import InterruptionRequest, interrupt
-from spotelastic.client.targets import aws_target, find, local_target
+from spotelastic.client.targets import account, aws_target, find, local_target
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.local_target import LocalTarget
@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     nodes.append(SimpleNamespace(id="i-gone", state="gone"))
     monkeypatch.setattr(client_interrupt, "status_of", lambda _: SimpleNamespace(nodes=nodes))
     monkeypatch.setattr(local_target, "FaultClient", lambda _: Faults(asked))
-    monkeypatch.setattr(client_interrupt.autoscaling, "instances", lambda *_: machines)
+    monkeypatch.setattr(account.autoscaling, "instances", lambda *_: machines)
     monkeypatch.setattr(
         aws_target.autoscaling, "end", lambda _, names: asked.append(("end", *names))
     )
@@ -239,12 +239,12 @@ def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
     kind = InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64")
     left = Allowance("G and VT", "L-1", True, "eu-x", 12, 0)
     known = SimpleNamespace(allowance=lambda _, spot: left if spot else None)
-    monkeypatch.setattr(commands, "Quotas", lambda *_: known)
-    monkeypatch.setattr(commands.instance_types, "describe", lambda *_: (kind,))
+    monkeypatch.setattr(account, "Quotas", lambda *_: known)
+    monkeypatch.setattr(account.instance_types, "describe", lambda *_: (kind,))
     done = SimpleNamespace(state="running")
     monkeypatch.setattr(commands, "status_of", lambda _: done)
     monkeypatch.setattr(commands, "give", lambda *_: "is to have more nodes")
-    monkeypatch.setattr(commands.worker_groups, "allow", lambda *_: None)
+    monkeypatch.setattr(account.worker_groups, "allow", lambda *_: None)
     spec = replace(SPEC, capacity=Capacity(base=base))
     cluster = ClusterRecord(fake_aws(), spec, "bucket")
     if not refused:
