@@ -6,6 +6,9 @@
       ├─ spotelastic boot controller
       └─ spotelastic boot agent   worker: fetches the code and joins the job
 
+    spotelastic boot pod          a worker's pod of a cluster on Kubernetes (kube_worker.py)
+    spotelastic boot kube         its control pod (kube_control.py)
+
 The parent stays small, and one thread of it starts all processes: they are bound to that thread.
 """
 
@@ -35,6 +38,8 @@ from spotelastic.bootstrap import (
     health_checks,
     image_pull,
     job_environment,
+    kube_control,
+    kube_worker,
 )
 from spotelastic.bootstrap.caches import SCRATCH
 from spotelastic.bootstrap.context import (
@@ -82,11 +87,15 @@ CONTAINED = "SPOTELASTIC_CONTAINED"
 
 
 def main(args: Sequence[str]) -> int:
-    """Runs `spotelastic boot [agent|controller]`. Returns the exit code."""
+    """Runs `spotelastic boot`, or one of its parts. Returns the exit code."""
     parts: Mapping[str, Callable[[], int]] = {
         "": boot,
         "agent": _agent,
         "controller": control_node.controller,
+        "pod": kube_worker.run,
+        "pod-agent": kube_worker.agent,
+        "kube": kube_control.run,
+        "kube-controller": kube_control.controller,
     }
     part = parts.get(" ".join(args))
     if part is None:

@@ -63,11 +63,13 @@ class _Running:
     """Its exit code, once it is done for good."""
 
 
-def supervise(parts: Sequence[SupervisedProcess], grace: float = GRACE) -> int:
+def supervise(
+    parts: Sequence[SupervisedProcess], grace: float = GRACE, *, rests: bool = False
+) -> int:
     """Runs all parts until they are done for good, or until SIGTERM or SIGINT.
 
-    Returns the last exit code, or 0. What still runs then has `grace` seconds. Must be called on
-    the main thread.
+    With `rests`, until such a signal alone, also when all are done. Returns the last exit code, or
+    0. What still runs then has `grace` seconds. Must be called on the main thread.
     """
     running = [_Running(part) for part in parts]
     signals, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -80,7 +82,9 @@ def supervise(parts: Sequence[SupervisedProcess], grace: float = GRACE) -> int:
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(signals, selectors.EVENT_READ)
-            while not told_to_end.is_set() and any(each.code is None for each in running):
+            while not told_to_end.is_set() and (
+                rests or any(each.code is None for each in running)
+            ):
                 _start_due(running, selector)
                 for key, _ in selector.select(_until_next(running)):
                     if key.data is None:

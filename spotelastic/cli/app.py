@@ -26,8 +26,9 @@ from spotelastic.cli.commands import (
 )
 from spotelastic.cli.commands.kube.app import app as kube_app
 from spotelastic.cli.options import up as options
+from spotelastic.cli.options.placed import placed
 from spotelastic.client.config import config_file
-from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.kubernetes.pod_config import RENDERED, PodConfig
 
 app = typer.Typer(
     name="spotelastic",
@@ -52,11 +53,12 @@ def _root(
     ] = False,
 ) -> None:
     if context.invoked_subcommand == "up":
-        configured = config_file.defaults(Path.cwd(), os.environ)
-        context.default_map = {"up": options.as_typed(configured)}
+        configured = config_file.defaults(Path.cwd(), os.environ, PodConfig)
+        context.default_map = {"up": options.as_typed(configured, PodConfig)}
     if context.invoked_subcommand == "kube":
         configured = config_file.defaults(Path.cwd(), os.environ, PodConfig)
-        context.default_map = {"kube": {"render": options.as_typed(configured, PodConfig)}}
+        rendered = {name: value for name, value in configured.items() if name in RENDERED}
+        context.default_map = {"kube": {"render": options.as_typed(rendered, PodConfig)}}
 
 
 app.command("init", epilog=script.INIT_EXAMPLES, context_settings=options.SINGULAR)(script.init)
@@ -70,21 +72,21 @@ app.command(
 )(up.up)
 app.command("doctor", epilog=doctor.EXAMPLES, context_settings=options.SINGULAR)(doctor.doctor)
 app.command("notify", epilog=notify.EXAMPLES)(notify.notify)
-app.command("ls", epilog=status.LS_EXAMPLES)(status.ls)
-app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
-app.command("logs", epilog=status.LOGS_EXAMPLES)(status.logs)
-app.command("events", epilog=status.EVENTS_EXAMPLES)(status.events)
-app.command("report", epilog=status.REPORT_EXAMPLES)(status.report)
-app.command("cost", epilog=status.COST_EXAMPLES)(status.cost)
+app.command("ls", epilog=status.LS_EXAMPLES)(placed(status.ls))
+app.command("status", epilog=status.STATUS_EXAMPLES)(placed(status.status))
+app.command("logs", epilog=status.LOGS_EXAMPLES)(placed(status.logs))
+app.command("events", epilog=status.EVENTS_EXAMPLES)(placed(status.events))
+app.command("report", epilog=status.REPORT_EXAMPLES)(placed(status.report))
+app.command("cost", epilog=status.COST_EXAMPLES)(placed(status.cost))
 app.command("dashboard", epilog=status.DASHBOARD_EXAMPLES)(status.dashboard)
-app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(lifecycle.stop)
-app.command("restart", epilog=lifecycle.RESTART_EXAMPLES)(lifecycle.restart)
-app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(lifecycle.scale)
-app.command("interrupt", epilog=interrupt.INTERRUPT_EXAMPLES)(interrupt.interrupt)
+app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(placed(lifecycle.stop))
+app.command("restart", epilog=lifecycle.RESTART_EXAMPLES)(placed(lifecycle.restart))
+app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(placed(lifecycle.scale))
+app.command("interrupt", epilog=interrupt.INTERRUPT_EXAMPLES)(placed(interrupt.interrupt))
 app.command("drill", epilog=interrupt.DRILL_EXAMPLES)(interrupt.drill)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 app.command("dump", epilog=dump.EXAMPLES)(dump.dump)
-app.command("down", epilog=interrupt.DOWN_EXAMPLES)(interrupt.down)
+app.command("down", epilog=interrupt.DOWN_EXAMPLES)(placed(interrupt.down))
 app.command("shell", epilog=shell.SHELL_EXAMPLES)(shell.shell)
 app.command("forward", epilog=shell.FORWARD_EXAMPLES)(shell.forward)
 app.add_typer(ckpt.app, name="ckpt")

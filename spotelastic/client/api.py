@@ -118,7 +118,7 @@ def list(*, local: bool | None = None, region: str | None = None) -> tuple[Clust
 def _target(local: bool | None, region: str | None) -> CloudTarget:
     if local is None and region is not None:
         local = False
-    return targets.find(local, region, _say_nothing)
+    return targets.account(local, region, _say_nothing)
 
 
 def _say_nothing(line: str) -> None: ...

@@ -28,7 +28,7 @@ def of_a_leader(
     bucket: MemoryBucket, member: EtcdMember, watch: Watch
 ) -> Iterator[Callable[[], float]]:
     """What it does when it looks; its own thread looks once, and then waits for minutes."""
-    made = Snapshots(bucket, [member.endpoint], None, watch)
+    made = Snapshots(bucket, [member.endpoint], None, clock=watch)
     try:
         yield made.turn
     finally:

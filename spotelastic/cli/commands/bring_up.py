@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from spotelastic import wrapping
-from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.render import list_prices as render_list_prices
 from spotelastic.cli.render import plan as render_plan
@@ -32,6 +31,7 @@ from spotelastic.client.interruptions.drill_publisher import DrillPublisher
 from spotelastic.client.progress import Say, ended, training
 from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.client.watch import JobOutcome, outcome
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError, Unavailable
@@ -74,7 +74,7 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
         say = _to_stderr if config.json else shown.say
         target, compared = regions.enter(job, say)
         last = _to_stderr if config.json else wrapping.say
-        undo.callback(_undoing(signals, lambda: target.leave(last)))
+        undo.callback(undoing(signals, lambda: target.leave(last)))
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)
         known = bring_up.look(target, job, asking(yes=config.yes or config.plan))
         with stays.changed() if known is not None and not config.plan else nullcontext():
@@ -87,24 +87,24 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
             cluster = bring_up.carry_out(prepared, confirm, partial(show, shown))
         publisher = DrillPublisher(cluster.record.objects)
         drill = _drill(config, target.faults(), say, publisher) if config.drill else None
-        finish = _undoing(signals, lambda: _finish(stays, wrapping.say))
+        last_step = undoing(signals, partial(finish, stays, wrapping.say))
         if config.keep:
             cluster.keep()
         if known is None:
-            undo.callback(finish)
+            undo.callback(last_step)
         with closing(publisher):
-            status = _watch(config, cluster, stays, shown, drill)
+            status = watch(config, cluster, stays, shown, drill)
         if config.detach and not ended(status):
-            _detach(cluster, stays, shown.say)
+            detach(cluster, stays, shown.say)
             return 0
         if config.keep:
             undo.pop_all()
         elif known is not None:
-            undo.callback(finish)
+            undo.callback(last_step)
         result = outcome(cluster.record, status)
         log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
-    page = partial(_page, cluster)
-    return _conclude(config, result, page, log, drill, replace(stays, say=wrapping.say))
+    written = partial(page, cluster)
+    return conclude(config, result, written, log, drill, replace(stays, say=wrapping.say))
 
 
 def _drill(config: JobConfig, faults: FaultInjector, say: Say, to: DrillPublisher) -> Drill:
@@ -133,7 +133,7 @@ def _say_plan(prepared: PreparedUp, say: Say) -> None:
         say(line)
 
 
-def _watch(
+def watch(
     config: JobConfig,
     cluster: Cluster,
     stays: LeftRunning,
@@ -164,7 +164,7 @@ def _watch(
 class CostWatch:
     """Looks up what a cluster costs, now and then."""
 
-    def __init__(self, cluster: ClusterRecord, clock: Clock = steady) -> None:
+    def __init__(self, cluster: ShownCluster, clock: Clock = steady) -> None:
         self._cluster = cluster
         self._clock = clock
         self._next = 0.0
@@ -179,13 +179,13 @@ class CostWatch:
         return None
 
 
-def _finish(stays: LeftRunning, say: Say) -> None:
+def finish(stays: LeftRunning, say: Say) -> None:
     """End a cluster whose job is over."""
     with stays.ended():
         stays.target.finish(stays.name, say)
 
 
-def _detach(cluster: Cluster, stays: LeftRunning, say: Say) -> None:
+def detach(cluster: Cluster, stays: LeftRunning, say: Say) -> None:
     """Leave the cluster running with its job."""
     if cluster.first is not None and not cluster.first.is_over:
         say(f"no training step reported yet: `spotelastic status {stays.named}` shows the progress")
@@ -197,7 +197,7 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]:
+def undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]:
     def undone() -> None:
         signals.ignore()
         undo()
@@ -208,7 +208,7 @@ def _undoing(signals: Signals, undo: Callable[[], object]) -> Callable[[], None]
 # -- the end -------------------------------------------------------------------------------------
 
 
-def _conclude(
+def conclude(
     config: JobConfig,
     result: JobOutcome,
     page: Callable[[], str | None],
@@ -242,7 +242,7 @@ def _conclude(
     return 0 if written and not missed else 1
 
 
-def _page(cluster: Cluster) -> str | None:
+def page(cluster: Cluster) -> str | None:
     """Return the report as a page; None, with a line, if its parts cannot be read any more."""
     from spotelastic.web.reading import html_report
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import SignedOut
 from spotelastic.cli.render.plan import lingers
-from spotelastic.client.targets.cloud_target import CloudEnded, CloudTarget
+from spotelastic.client.targets.cloud_target import CloudEnded, ClusterTarget
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.signals import Signals
 
@@ -20,7 +20,7 @@ class LeftRunning:
     """
 
     name: str
-    target: CloudTarget
+    target: ClusterTarget
     linger: float | None
     """Seconds from the end of the job to the end of the cluster; None for ever."""
     undo: ExitStack

@@ -156,7 +156,7 @@ def down(
         return
     target = find(where, region, note)
     if delete_data and name is not None:
-        data = target.data(name, bucket)
+        data = target.account("--delete-data").data(name, bucket)
         _confirm(data.run.cluster, data.url)
     target.down(name, say, keep_data=not delete_data, bucket=bucket)
 

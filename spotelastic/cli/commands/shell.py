@@ -61,8 +61,9 @@ def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarge
     found = {each.id: each for each in cluster.status().nodes}
     if node not in found:
         raise UsageError(f"there is no node {node}; the nodes are: {', '.join(found) or 'none'}")
-    cluster.target.check_sessions(found[node])
-    return cluster.target
+    target = cluster.target.account("a session")
+    target.check_sessions(found[node])
+    return target
 
 
 def _become(command: list[str]) -> None:

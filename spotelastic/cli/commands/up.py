@@ -1,6 +1,7 @@
 """Defines the command `up`.
 
-The options of `up` are the fields of `JobConfig`. bring_up.py carries it out.
+The options of `up` are the fields of `PodConfig`. bring_up.py carries it out, and kube/up.py where
+nodes are pods.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ import typer
 
 from spotelastic.cli.options import script_args
 from spotelastic.cli.options import up as options
-from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.options.pods import PodOptions
+from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
 
 EXAMPLES = """[bold]Examples[/]
@@ -34,11 +37,13 @@ spotelastic up --min 4 --max 8 --instance-types g5.12xlarge,g5.24xlarge train.py
 
 spotelastic up --plan --max 8 --gpus 8 --gpu-memory 40GB
 
+spotelastic up --kube --image REGISTRY/train:1 --storage s3://bucket/run --min 2 --max 8 train.py
+
 spotelastic up --max 8 --secret WANDB_API_KEY --read s3://my-data/train train.py
 """
 
 
-def up(context: typer.Context, **given: Any) -> None:
+def up(call: typer.Context, **given: Any) -> None:
     """Bring up a cluster and train the script on it, through every interruption.
 
     Running the same command again applies what has changed (nodes, code, types)
@@ -53,23 +58,37 @@ def up(context: typer.Context, **given: Any) -> None:
     """
     from spotelastic.cli.commands.bring_up import launch
 
-    if given["local"] and _is_typed(context, "region"):
+    if given["local"] and _is_typed(call, "region"):
         note(
             f"note: --region {given['region']} has no effect with --local: the local cloud has "
             "one region"
         )
-    args = _script_args(context, given["args"] or ())
-    raise typer.Exit(launch(JobConfig(**given | {"args": args})))
+    args = _script_args(call, given["args"] or ())
+    config = PodConfig(**given | {"args": args})
+    if config.kube:
+        from spotelastic.cli.commands.kube.up import launch as launch_pods
+
+        raise typer.Exit(launch_pods(config))
+    _check_pod_flags(call)
+    raise typer.Exit(launch(config))
 
 
-# typer reads the options from the signature, and `JobConfig` has one field for each.
-up.__signature__ = options.signature()  # type: ignore[attr-defined]
+# typer reads the options from the signature, and `PodConfig` has one field for each.
+up.__signature__ = options.signature(PodConfig)  # type: ignore[attr-defined]
 
 
-def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]:
-    if not _is_typed(context, "args"):
+def _check_pod_flags(call: typer.Context) -> None:
+    """Refuse flags about pods that would be passed over."""
+    for name in PodOptions.__dataclass_fields__:
+        if name != "kube" and _is_typed(call, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag}: is about pods on Kubernetes: add --kube, or remove it")
+
+
+def _script_args(call: typer.Context, args: Sequence[str]) -> tuple[str, ...]:
+    if not _is_typed(call, "args"):
         return tuple(args)
-    parameters = context.command.params
+    parameters = call.command.params
     flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
     words, ours = script_args.split(args, flags)
     if ours:
@@ -77,7 +96,7 @@ def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]
     return words
 
 
-def _is_typed(context: typer.Context, parameter: str) -> bool:
+def _is_typed(call: typer.Context, parameter: str) -> bool:
     """Whether the command line gives the parameter, not a variable or the file."""
-    source = context.get_parameter_source(parameter)
+    source = call.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"

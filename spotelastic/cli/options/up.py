@@ -35,7 +35,7 @@ As a second name of the option it would make `--help` too wide for 80 columns.
 
 def signature(config: type[JobConfig] = JobConfig) -> Signature:
     """Return the signature of a command that takes the context and each field of the config."""
-    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    context = Parameter("call", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     return Signature([context, *parameters(config)])
 
 

@@ -37,7 +37,7 @@ def schema(config: type[JobConfig] = JobConfig) -> dict[str, Any]:
     """Return the schema."""
     fields = (field for field in config_fields(config) if field.in_file)
     pods = {
-        "description": "What `spotelastic kube render` needs besides, for pods.",
+        "description": "What `up --kube` and `kube render` need besides, for pods.",
         "type": "object",
         "properties": {each.key: _property(each) for each in config_fields(PodOptions)},
         "additionalProperties": False,

@@ -13,7 +13,7 @@ RENDERED = frozenset(
         *("image", "env", "env_file", "secret", "bucket", "deadline", "metrics_port"),
         *PodOptions.__dataclass_fields__,
     }
-)
+) - {"kube", "context"}
 """Fields that a manifest depends on; all others are of a cluster that `up` makes."""
 
 
@@ -21,6 +21,7 @@ RENDERED = frozenset(
 class PodConfig(PodOptions, JobConfig):
     """A job whose nodes are pods.
 
-    The fields are the flags of `spotelastic kube render`, with underscores. Raises `UsageError` for
+    The fields are the flags of `up`, with underscores; those that are named above, of
+    `spotelastic kube render`. Raises `UsageError` for
     a value that its flag would not take either.
     """

@@ -11,6 +11,7 @@ from typing import Protocol
 from spotelastic import systems, validation
 from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT
 from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import find
 from spotelastic.client.targets.cloud_target import CloudTarget
@@ -65,6 +66,8 @@ class CloudChoice(Protocol):
 
 def chosen(config: JobConfig) -> CloudChoice:
     """Return the cloud that the job is for."""
+    if isinstance(config, PodConfig) and config.kube:
+        return KubeChoice()
     return LocalChoice() if config.local else AwsChoice()
 
 
@@ -138,3 +141,60 @@ class LocalChoice:
     def enter(self, config: JobConfig, say: Say) -> CloudTarget:
         """Use the running local cloud, or start one."""
         return LocalTarget.join(say)
+
+
+REFUSED = {
+    "local": "pods do not run in the local cloud: remove --local",
+    "drill": "interrupt pods with `spotelastic interrupt`, or with kubectl: remove --drill",
+    "notify": "notifications are sent for clusters on AWS alone: remove --notify",
+    "max_price": "the prices of a Kubernetes cluster's machines are not known: remove --max-price",
+    "max_cost": "the prices of a Kubernetes cluster's machines are not known: remove --max-cost",
+    "keep_failed": "the pod of a failed worker is not kept: remove --keep-failed",
+    "placement": "the scheduler places pods: remove --placement",
+    "build_secret": "the image has the packages: remove --build-secret",
+    "environment": "the image has the packages: remove --environment",
+}
+"""Fields that would promise what a cluster on Kubernetes does not do."""
+
+
+class KubeChoice:
+    """A job on Kubernetes. Its nodes are pods."""
+
+    workers = 1
+
+    def check_system(self) -> None:
+        systems.refuse_windows()
+
+    def check(self, config: JobConfig) -> None:
+        for name, why in REFUSED.items():
+            if getattr(config, name):
+                flag = name.replace("_", "-")
+                raise UsageError(f"--kube: {why} (also as {flag} in spotelastic.toml)")
+        if config.on_demand not in ("", "never"):
+            raise UsageError(
+                "--kube: which machines are on demand is the cluster's matter: remove --on-demand, "
+                "and choose machines with --node-selector"
+            )
+        if not config.image:
+            raise UsageError(
+                "--kube: name the container image of the pods, with the script's packages and "
+                "spotelastic: --image REGISTRY/train:1"
+            )
+
+    def check_machine(self, config: JobConfig) -> None: ...
+
+    def fitted(self, settings: Settings) -> Settings:
+        return replace(settings, lease=AWS_LEASE, seen_within=AWS_SEEN_WITHIN)
+
+    def applicable(self, config: JobConfig) -> JobConfig:
+        """Return the job without what concerns an AWS account alone."""
+        return replace(
+            config, permissions_boundary=None, kms_key=None, region=None, regions=(), vpc=None,
+            subnets=(), tag=(), read=(), write=(), disk=None,
+        )  # fmt: skip
+
+    def has_account(self) -> bool:
+        return True
+
+    def enter(self, config: JobConfig, say: Say) -> CloudTarget:
+        raise UsageError("--kube: a namespace is no account")

@@ -8,15 +8,28 @@ from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import configured
 from spotelastic.client.targets.aws_target import AwsTarget
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
+from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.local_target import ATTEMPTS, READ_TIMEOUT, LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base.kept_logs import KeptOutput
 
+Place = bool | KubePlace | None
+"""Where a command looks: True in the local cloud, False on AWS, None in the local cloud if one
+runs."""
 
-def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
+
+def find(where: Place, region: str | None, note: Say) -> ClusterTarget:
+    """Return where the clusters are that a command is about.
+
+    That is a namespace on Kubernetes if one is named, and what `account` returns otherwise.
+    """
+    return KubeTarget(where) if isinstance(where, KubePlace) else account(where, region, note)
+
+
+def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:
     """Return the local cloud or AWS, for a command about clusters that exist.
 
     `where`: True means the local cloud, False AWS, None the local cloud if one runs. `region` is
@@ -49,23 +62,27 @@ def find(where: bool | None, region: str | None, note: Say) -> CloudTarget:
     return in_region(region)
 
 
-def left_here(name: str, where: bool | None) -> KeptCluster | None:
+def left_here(name: str, where: Place) -> KeptCluster | None:
     """Return what a local cluster has left on this machine, while no local cloud runs.
 
     None if it left nothing, or if `where` means another place, as for `find`.
     """
-    if where is False or cloud.find() is not None or (where is None and aws_is_configured()):
+    if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
+        return None
+    if where is None and aws_is_configured():
         return None
     return local_data.find(name)
 
 
-def output_left_here(name: str, where: bool | None) -> KeptOutput | None:
+def output_left_here(name: str, where: Place) -> KeptOutput | None:
     """Return what the workers of a local cluster have written, while no local cloud runs.
 
     None if there is nothing, or if `where` means another place, as for `find`. If no other place
     is configured, nothing raises `UsageError`.
     """
-    if where is False or cloud.find() is not None or (where is None and aws_is_configured()):
+    if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
+        return None
+    if where is None and aws_is_configured():
         return None
     found = local_data.output(name)
     if found.streams():

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "etcd/snapshots/"
 EVERY = 600.0
-"""Seconds between two snapshots."""
+"""Seconds between two snapshots, unless others are named."""
 RETRY = 30.0
 KEPT = 6
 LEADS_WITHIN = 2.0
@@ -46,18 +46,20 @@ def save(objects: ClusterBucket, endpoints: Sequence[str], tls: TlsFiles | None,
 
 
 class Snapshots:
-    """Saves a snapshot every `EVERY` seconds, on a thread of its own, until `close`."""
+    """Saves a snapshot every `every` seconds, on a thread of its own, until `close`."""
 
     def __init__(
         self,
         objects: ClusterBucket,
         endpoints: Sequence[str],
         tls: TlsFiles | None,
+        every: float = EVERY,
         clock: Clock = wall,
     ) -> None:
         self._objects = objects
         self._endpoints = tuple(endpoints)
         self._tls = tls
+        self._every = every
         self._clock = clock
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
@@ -82,8 +84,8 @@ class Snapshots:
         """
         now = self._clock()
         last = newest(self._objects).removeprefix(PREFIX).removesuffix(".db")
-        due = float(last) + EVERY if last else now
+        due = float(last) + self._every if last else now
         if due <= now:
             save(self._objects, self._endpoints, self._tls, now)
-            return EVERY
-        return min(due - now, EVERY)
+            return self._every
+        return min(due - now, self._every)

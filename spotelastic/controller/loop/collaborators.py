@@ -118,6 +118,6 @@ def connect(
         commands=Inbox(
             cloud.commands, inbox.order, wake.set, pace=pace, retry_at_most=soon, draw=draw
         ),
-        snapshots=Snapshots(cloud.objects, spec.etcd, config.tls),
+        snapshots=Snapshots(cloud.objects, spec.etcd, config.tls, pace.snapshots),
         notifier=notifier,
     )

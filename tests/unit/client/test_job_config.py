@@ -21,6 +21,7 @@ from spotelastic.client.config.differences import differences
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.option import ConfigField, Effect, ValueKind, config_fields
 from spotelastic.client.config.validated_job import check
+from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import UsageError
 
 FIELDS = {field.name: field for field in config_fields(JobConfig)}
@@ -109,14 +110,15 @@ def test_python_reads_what_up_would_read_in_a_folder(
 
 def test_up_has_an_option_for_each_field_and_no_other() -> None:
     named = {each.name: each for each in commands()["up"].params}
-    assert set(named) == set(FIELDS)
-    for name, field in FIELDS.items():
+    fields = {field.name: field for field in config_fields(PodConfig)}
+    assert set(named) == set(fields)
+    for name, field in fields.items():
         assert named[name].opts[0] == (field.name if field.argument else field.flag)
-    assert options.signature().parameters.keys() == {"context", *FIELDS}
+    assert options.signature().parameters.keys() == {"call", *FIELDS}
 
 
 def test_scale_changes_what_the_fields_say_that_it_does() -> None:
-    shared = {"name", "where", "region", "json", "help"}
+    shared = {"name", "where", "region", "kube", "context", "namespace", "json", "help"}
     flags = {each.opts[0] for each in commands()["scale"].params if each.name not in shared}
     assert flags == {field.flag for field in FIELDS.values() if field.effect is Effect.SCALE}
 

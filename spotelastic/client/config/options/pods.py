@@ -1,4 +1,4 @@
-"""Declares the options of `spotelastic kube` about pods: the table `kubernetes` of
+"""Declares the options of `up --kube` and `spotelastic kube` about pods: the table `kubernetes` of
 `spotelastic.toml`."""
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,14 @@ from spotelastic.client.config.panels import PODS
 class PodOptions:
     """Where and how a job's pods run."""
 
+    kube: bool = option(
+        False, "Run the nodes as pods of a Kubernetes cluster.", CLUSTER, PODS, off="no-kube"
+    )
+    context: str | None = option(
+        None, "Context of the kubeconfig.", CLUSTER, PODS, shown_default="the current one"
+    )
     namespace: str | None = option(
-        None, "Namespace of the job.", CLUSTER, PODS, shown_default="where it is applied"
+        None, "Namespace of the job.", CLUSTER, PODS, shown_default="that of the context"
     )
     storage: str | None = option(
         None,

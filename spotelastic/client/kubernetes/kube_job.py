@@ -1,0 +1,90 @@
+"""Turns a `PodConfig` into what a cluster on Kubernetes is made of."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spotelastic import validation
+from spotelastic.client.config.validated_job import ValidatedJob, check
+from spotelastic.client.kubernetes.kube_cluster import released
+from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.kubernetes.pod_job import pod_job
+from spotelastic.clock import wall
+from spotelastic.kubernetes import cluster_manifests
+from spotelastic.kubernetes.job import PodJob
+from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.pod_reading import POD
+from spotelastic.model.job import JobSpec
+
+MEMBER = "a"
+
+
+@dataclass(frozen=True, slots=True)
+class KubeJob:
+    """A job that has passed all checks that need no cluster."""
+
+    config: PodConfig
+    spec: JobSpec
+    pods: PodJob
+    validated: ValidatedJob
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.spec.cluster
+
+    @property
+    def archive(self) -> bytes:
+        """The code."""
+        return self.validated.archive.data
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The values for the cluster's own Secret; none if another Secret is named."""
+        return {} if self.config.secrets_from else dict(self.validated.secrets)
+
+
+def kube_job(config: PodConfig, folder: Path) -> KubeJob:
+    """Return the job of the script in `folder`. Raises `UsageError`."""
+    own = replace(config, secret=()) if config.secrets_from else config
+    found = check(own, folder)
+    name = found.name
+    its = KubeNames(name)
+    pods = pod_job(
+        replace(
+            config,
+            name=name,
+            workdir=None,
+            secrets_from=config.secrets_from or its.secrets,
+            storage=config.storage or _storage_of(config),
+        ),
+        os.environ,
+    )
+    now, settings = wall(), found.spec.settings
+    workers = config.nproc_per_node or config.gpus or 1
+    spec = replace(
+        found.spec,
+        run=config.resume or name,
+        storage=pods.storage,
+        etcd=(cluster_manifests.endpoint(its),),
+        etcd_members=(MEMBER,),
+        worker_group=its.spot,
+        instance_types=(POD,),
+        environment=None,
+        created_at=now,
+        born_at=now,
+        gpus=config.gpus or 0,
+        secrets=dict.fromkeys(config.secret, 0),
+        settings=replace(settings, workers=workers),
+        # The scheduler chooses zones, as the pods' template asks; the controller does not.
+        capacity=replace(found.spec.capacity, zones="spread"),
+    )
+    validation.sizes(minimum=config.min, maximum=config.most, per_node=workers)
+    return KubeJob(config, released(spec), pods, found)
+
+
+def _storage_of(config: PodConfig) -> str | None:
+    """Return the storage of the run that is continued, if it is in the bucket."""
+    if config.resume and config.bucket:
+        return f"s3://{config.bucket}/{config.resume}/checkpoints"
+    return None

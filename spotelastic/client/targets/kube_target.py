@@ -1,0 +1,265 @@
+"""The clusters in a namespace on Kubernetes, as the commands see them."""
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.port import Storage
+
+from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.kubernetes.kube_cluster import KubeCluster, root
+from spotelastic.client.progress import Say
+from spotelastic.client.published import status_of
+from spotelastic.client.targets.shown_cluster import ShownCluster
+from spotelastic.clock import steady
+from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable, UsageError
+from spotelastic.kubernetes.job import MOST_NODES
+from spotelastic.kubernetes.pods import Manifest
+from spotelastic.kubernetes.provider import api as kube_api
+from spotelastic.kubernetes.provider import pod_reading
+from spotelastic.kubernetes.provider.api import KINDS, KubeApi
+from spotelastic.kubernetes.provider.names import CLUSTER, PART, KubeNames
+from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import AccountDemands, JobSpec
+from spotelastic.model.progress import ClusterSummary
+
+if TYPE_CHECKING:
+    from spotelastic.client.targets.cloud_target import CloudTarget
+
+GONE_WITHIN = 600.0
+"""Seconds within which all of a cluster is gone; pods have their grace."""
+LOOK = 0.5
+RUNNING = ("Pod", "ReplicaSet", "Deployment", "Job")
+"""Kinds of objects that run, or keep something running."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubePlace:
+    """A namespace on Kubernetes, as a command names it."""
+
+    context: str | None = None
+    """A context of the kubeconfig; None: the current one."""
+    namespace: str | None = None
+    """None: that of the context."""
+
+
+class KubeTarget:
+    """The clusters in one namespace."""
+
+    def __init__(self, place: KubePlace, api: KubeApi | None = None) -> None:
+        self._place = place
+        self.api = api or kube_api.connect(place.context, place.namespace)
+
+    # -- what it has -----------------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all clusters, including incomplete ones."""
+        found = {str(each["metadata"]["labels"][CLUSTER]) for each in self._all("ConfigMap")}
+        return tuple(sorted(found))
+
+    def listing(self) -> tuple[ClusterSummary, ...]:
+        """Return a summary of every cluster."""
+        return tuple(map(self._summary, self.names()))
+
+    def _summary(self, name: str) -> ClusterSummary:
+        try:
+            known = self.known(name)
+        except OtherVersion:
+            return ClusterSummary(name, "of another version")
+        if known is None:
+            return ClusterSummary(name, "gone")
+        status = status_of(known)
+        workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
+        return ClusterSummary(name, status.state, workers, status.step)
+
+    def known(self, name: str) -> KubeCluster | None:
+        """Return the cluster of that name, or None."""
+        return self._left(name) if root(self.api, name) is not None else None
+
+    def _left(self, name: str) -> KubeCluster | None:
+        spec = ConfigMapObjects(self.api, name).job()
+        return None if spec is None else KubeCluster(self.api, spec)
+
+    def cluster(self, name: str | None) -> KubeCluster:
+        """Return the cluster of that name, or the only one there is. Raises `UsageError`."""
+        name = self._only_one() if name is None else name
+        found = self.known(name)
+        if found is None:
+            names = self.names()
+            if name in names:
+                raise UsageError(f"{name} is gone, or incomplete; `{self._down(name)}` removes it")
+            others = f"; there are: {', '.join(names)}" if names else ""
+            raise UsageError(f"there is no cluster {name} in {self._where}{others}")
+        return found
+
+    def cluster_or_gone(
+        self, name: str | None, note: Say, left: str = "this is its last report"
+    ) -> KubeCluster:
+        """Return the cluster, or what one that has ended by itself has left, and `note` that."""
+        if name is not None and root(self.api, name) is None:
+            gone = self._left(name)
+            if gone is not None:
+                note(f"{name} is gone: {left}; `{self._down(name)}` removes that, too")
+                return gone
+        return self.cluster(name)
+
+    def _only_one(self) -> str:
+        names = self.names()
+        if len(names) > 1:
+            raise UsageError(f"there are several clusters; name one: {', '.join(names)}")
+        if not names:
+            raise UsageError(
+                f"there is no cluster in {self._where}: start one with `spotelastic up --kube`"
+            )
+        return names[0]
+
+    def storage(self, url: str) -> Storage:
+        """Open the storage at a URL."""
+        return open_storage(url)
+
+    def account(self, what: str) -> "CloudTarget":
+        """Raise `UsageError`: a namespace is no account."""
+        raise UsageError(f"{what} is for clusters on AWS: use kubectl for the pods of this one")
+
+    # -- what is said of it ----------------------------------------------------------------------
+
+    @property
+    def _where(self) -> str:
+        return f"the namespace {self.api.namespace}"
+
+    @property
+    def where_to_look(self) -> str:
+        """Where the user can see why nodes do not start."""
+        return f"see `kubectl --namespace {self.api.namespace} get pods,events`"
+
+    def arguments_of(self, name: str) -> str:
+        """Return the arguments by which other commands find the cluster of that name."""
+        given = {"context": self._place.context, "namespace": self._place.namespace}
+        words = [f"--{flag} {value}" for flag, value in given.items() if value]
+        return " ".join([name, "--kube", *words])
+
+    def _down(self, name: str) -> str:
+        return f"spotelastic down {self.arguments_of(name)}"
+
+    # -- what is checked -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Do nothing: the cluster does not end with its users."""
+
+    def check_room(self, nodes: int, workers: int) -> None:
+        """Raise `EnvironmentFailure` for more nodes than a cluster has."""
+        if nodes > MOST_NODES:
+            raise EnvironmentFailure(f"--max {nodes}: a cluster has at most {MOST_NODES} nodes")
+
+    def check_spot(self, name: str, node: str) -> None:
+        """Do nothing: every pod may be evicted."""
+
+    def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
+        """Do nothing: groups have no limits of their own."""
+
+    # -- how a cluster ends ----------------------------------------------------------------------
+
+    def owns(self, name: str) -> bool:
+        """Return False: a cluster outlives the command."""
+        return False
+
+    def keep(self, name: str) -> None:
+        """Do nothing: a cluster outlives the command."""
+
+    def leave(self, say: Say) -> bool:
+        """Return False: a cluster outlives the command."""
+        return False
+
+    def finish(self, name: str, say: Say) -> None:
+        """End a cluster whose job is over."""
+        self.down(name, say)
+
+    def down(
+        self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
+    ) -> None:
+        """Take a cluster down, with all that it has in the namespace. Checkpoints stay.
+
+        It may be interrupted and repeated at any point. Must never happen: it leaves something that
+        runs and is not found any more. So what it is found by goes last.
+        """
+        name = self._only_one() if name is None else name
+        its = KubeNames(name)
+        if not any(self.api.found(kind, its.labels()) for kind in KINDS):
+            raise UsageError(f"there is no cluster {name} in {self._where}")
+        left = self._left_of(name)
+        say(f"{name}: ending its pods, which have their grace to save")
+        self.api.delete("ConfigMap", its.root)
+        for kind in RUNNING[1:]:
+            for each in self.api.found(kind, its.labels()):
+                self.api.delete(kind, each["metadata"]["name"])
+        self._await_end(name, say)
+        for kind in [kind for kind in KINDS if kind not in (*RUNNING, "ConfigMap")]:
+            self._delete_all(kind, its)
+        self._delete_all("ConfigMap", its)
+        say(f"{name} is gone")
+        if left:
+            say(f"its checkpoints stay in {left}; `spotelastic ckpt` shows and deletes them")
+
+    def _left_of(self, name: str) -> str:
+        try:
+            spec = ConfigMapObjects(self.api, name).job()
+        except EnvironmentFailure:
+            return ""
+        return "" if spec is None else spec.storage
+
+    def _await_end(self, name: str, say: Say) -> None:
+        labels, deadline, told = KubeNames(name).labels(), steady() + GONE_WITHIN, 0
+        while True:
+            found = [each for kind in RUNNING for each in self.api.found(kind, labels)]
+            if not found:
+                return
+            for pod in self.api.found("Pod", labels):
+                if not pod_reading.is_ending(pod):  # of a group that has just gone
+                    self.api.delete("Pod", pod["metadata"]["name"])
+            if len(found) != told:
+                say(f"{name}: {len(found)} objects are ending")
+            told = len(found)
+            if steady() > deadline:
+                names = ", ".join(each["metadata"]["name"] for each in found[:5])
+                raise Unavailable(f"{name} is not gone after {GONE_WITHIN:.0f} s: {names} are left")
+            threading.Event().wait(LOOK)
+
+    def _delete_all(self, kind: str, its: KubeNames) -> None:
+        for each in self.api.found(kind, its.labels()):
+            self.api.delete(kind, each["metadata"]["name"])
+
+    def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
+        """Raise `UsageError`: the storage may be anywhere."""
+        raise UsageError(
+            f"--delete-data: checkpoints of clusters on Kubernetes are in {cluster.spec.storage}: "
+            "delete them with `spotelastic ckpt rm`, or there"
+        )
+
+    def remove_network(self, say: Say) -> None:
+        """Raise `UsageError`: there is none."""
+        raise UsageError("--network: clusters on Kubernetes have no network of their own")
+
+    # -- what befalls it -------------------------------------------------------------------------
+
+    def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
+        """Delete the node's pod: with its grace as the notice, or at once for a loss."""
+        if what.kind not in (InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.LOSS):
+            raise UsageError(
+                f"--kind {what.typed}: pods on Kubernetes get a notice, or are lost: give notice "
+                "or loss"
+            )
+        pod = self.api.get("Pod", what.node)
+        if pod is None:
+            raise UsageError(f"there is no pod {what.node}")
+        grace = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
+        seconds = max(1.0, min(what.seconds, grace)) if what.warns else 1.0
+        self.api.delete("Pod", what.node, int(seconds))
+        return seconds if what.warns else 0.0
+
+    # -- within ----------------------------------------------------------------------------------
+
+    def _all(self, kind: str) -> list[Manifest]:
+        found = [*self.api.found(kind, {PART: "root"}), *self.api.found(kind, {PART: "object"})]
+        return [each for each in found if CLUSTER in each["metadata"]["labels"]]

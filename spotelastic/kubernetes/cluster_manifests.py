@@ -1,0 +1,277 @@
+"""Makes the objects of a cluster that `up --kube` creates (pure).
+
+    ConfigMap NAME-cluster     owns all others: deleted, it takes them along
+    Deployment NAME-control    the control pod: etcd and the controller
+    Service NAME-control       its name
+    ServiceAccount, Role and RoleBinding NAME-control
+                               what the controller may do, in this namespace alone
+    NetworkPolicies            only the cluster's pods reach each other
+    ConfigMap NAME.workers.json   the template of the workers' pods, of which the controller makes
+                               ReplicaSets
+
+Must never happen: a worker's pod has a token of the cluster, or a manifest the value of a secret.
+"""
+
+from typing import Any
+
+from spotelastic.kubernetes import pod_files
+from spotelastic.kubernetes.job import PodJob
+from spotelastic.kubernetes.pods import (
+    CONTAINER_SECURITY,
+    SHARED_MEMORY_MOUNT,
+    ZONE,
+    Manifest,
+    downward,
+    pod_security,
+    requested,
+    scheduling,
+    shared_memory,
+    variables,
+)
+from spotelastic.kubernetes.provider.groups import owner
+from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.model.job import JobSpec
+
+CLIENT_PORT = 2379
+LEAVES_WITHIN = 30
+"""Grace of the control pod, in seconds: it saves etcd before it ends."""
+GONE_AFTER = 10
+"""Seconds after which pods of a machine that does not answer are replaced."""
+BOOT = ("spotelastic", "boot")
+
+
+def endpoint(its: KubeNames) -> str:
+    """Return where the cluster's pods reach its etcd."""
+    return f"{its.control}:{CLIENT_PORT}"
+
+
+def root(its: KubeNames) -> Manifest:
+    """Return the object that owns all others."""
+    return _named(its, its.root, "root", "v1", "ConfigMap", None)
+
+
+def control_plane(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
+    """Return the objects of the control pod, in the order in which they are to be created."""
+    return [
+        _account(its, root),
+        _role(its, root),
+        _binding(its, root),
+        _service(its, root),
+        *_network_policies(its, job, root),
+        _deployment(its, job, root),
+    ]
+
+
+def secret(its: KubeNames, values: dict[str, str], root: Manifest) -> Manifest:
+    """Return the Secret with the values of --secret. It is never printed or logged."""
+    made = _named(its, its.secrets, "secret", "v1", "Secret", root)
+    return {**made, "type": "Opaque", "stringData": values}
+
+
+def code(its: KubeNames, number: int, part: bytes, root: Manifest) -> Manifest:
+    """Return the ConfigMap with one part of the code."""
+    name = pod_files.part_name(its.cluster, number)
+    made = _named(its, name, "code", "v1", "ConfigMap", root)
+    return {**made, "binaryData": {pod_files.JOB_FILE: pod_files.binary(part)}}
+
+
+def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
+    """Return the template of the workers' pods."""
+    labels = its.labels("worker")
+    settings = {
+        "SPOTELASTIC_GRACE": str(job.grace),
+        "SPOTELASTIC_SPOT": "1",
+        "SPOTELASTIC_SECRETS": ",".join(sorted(spec.secrets)),
+    }
+    plain = [{"name": name, "value": value} for name, value in settings.items()]
+    container: Manifest = {
+        "name": "node",
+        "image": job.image,
+        "command": [*BOOT, "pod"],
+        "env": [*downward(), _field("SPOTELASTIC_POD", "metadata.name"), *plain, *variables(job)],
+        "resources": requested(job.resources),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": [SHARED_MEMORY_MOUNT, *_mounts()],
+    }
+    if job.metrics_port:
+        container["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
+    placed = scheduling(job, labels)
+    made: Manifest = {
+        "terminationGracePeriodSeconds": job.grace,
+        **pod_security(),
+        **placed,
+        **_zones(job, labels, placed.get("affinity", {})),
+        "tolerations": [*placed["tolerations"], *_soon()],
+        "containers": [container],
+        "volumes": [shared_memory(job.resources), *_volumes(its)],
+    }
+    if job.service_account:
+        made["serviceAccountName"] = job.service_account
+    return {"metadata": {"labels": labels}, "spec": made}
+
+
+def _zones(job: PodJob, labels: dict[str, str], affinity: Manifest) -> Manifest:
+    """Return the wish that all pods are in one zone, or in all of them."""
+    selector = {"matchLabels": labels}
+    if job.placement.spread:
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": ZONE,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": selector,
+        }
+        return {"topologySpreadConstraints": [spread]}
+    together = {"weight": 50, "podAffinityTerm": {"topologyKey": ZONE, "labelSelector": selector}}
+    wished = {"preferredDuringSchedulingIgnoredDuringExecution": [together]}
+    return {"topologySpreadConstraints": [], "affinity": {**affinity, "podAffinity": wished}}
+
+
+def _mounts() -> list[Manifest]:
+    return [
+        {"name": name, "mountPath": str(pod_files.FOLDER / name), "readOnly": True}
+        for name in (pod_files.JOB_VOLUME, pod_files.CODE_VOLUME)
+    ]
+
+
+def _volumes(its: KubeNames) -> list[Manifest]:
+    parts = [
+        {
+            "configMap": {
+                "name": pod_files.part_name(its.cluster, number),
+                "items": [{"key": pod_files.JOB_FILE, "path": pod_files.part_file(number)}],
+                "optional": True,
+            }
+        }
+        for number in range(pod_files.MOST_PARTS)
+    ]
+    return [
+        {"name": pod_files.JOB_VOLUME, "configMap": {"name": its.object("job.json")}},
+        {"name": pod_files.CODE_VOLUME, "projected": {"sources": parts}},
+    ]
+
+
+def _deployment(its: KubeNames, job: PodJob, root: Manifest) -> Manifest:
+    labels = its.labels("control-pod")
+    where = {"SPOTELASTIC_LOCAL_ADDR": "status.podIP", "SPOTELASTIC_POD": "metadata.name"}
+    where["SPOTELASTIC_NAMESPACE"] = "metadata.namespace"
+    container = {
+        "name": "control",
+        "image": job.image,
+        "command": [*BOOT, "kube"],
+        "env": [
+            {"name": "SPOTELASTIC_CLUSTER", "value": its.cluster},
+            *(_field(name, path) for name, path in where.items()),
+        ],
+        "resources": {"requests": {"cpu": "250m", "memory": "512Mi"}},
+        "ports": [{"name": "etcd", "containerPort": CLIENT_PORT}],
+        "securityContext": CONTAINER_SECURITY,
+    }
+    pod = {
+        **pod_security(),
+        "automountServiceAccountToken": True,
+        "serviceAccountName": its.control,
+        "terminationGracePeriodSeconds": LEAVES_WITHIN,
+        "tolerations": _soon(),
+        "containers": [container],
+    }
+    made = _named(its, its.control, "control", "apps/v1", "Deployment", root)
+    # Recreate: two pods would only wait for each other.
+    made["spec"] = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    return made
+
+
+def _service(its: KubeNames, root: Manifest) -> Manifest:
+    made = _named(its, its.control, "control", "v1", "Service", root)
+    made["spec"] = {
+        "clusterIP": "None",
+        "selector": its.labels("control-pod"),
+        "publishNotReadyAddresses": True,
+        "ports": [{"name": "etcd", "port": CLIENT_PORT}],
+    }
+    return made
+
+
+def _network_policies(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
+    """Return the policies by which nothing but the cluster's own pods reaches them.
+
+    Neither etcd nor the workers' stores have a password. Metrics may be read from elsewhere.
+    """
+    workers = {"podSelector": {"matchLabels": its.labels("worker")}}
+    own = {"podSelector": {"matchLabels": its.labels("control-pod")}}
+    metrics = [{"ports": [{"port": job.metrics_port}]}] if job.metrics_port else []
+    reaches: tuple[tuple[str, str, list[Manifest]], ...] = (
+        (its.control, "control-pod", [{"from": [workers, own]}, *metrics]),
+        (its.spot, "worker", [{"from": [workers]}, *metrics]),
+    )
+    found = []
+    for name, part, ingress in reaches:
+        made = _named(its, name, "control", "networking.k8s.io/v1", "NetworkPolicy", root)
+        selector = {"matchLabels": its.labels(part)}
+        made["spec"] = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
+        found.append(made)
+    return found
+
+
+def _account(its: KubeNames, root: Manifest) -> Manifest:
+    made = _named(its, its.control, "control", "v1", "ServiceAccount", root)
+    return {**made, "automountServiceAccountToken": False}
+
+
+def _role(its: KubeNames, root: Manifest) -> Manifest:
+    made = _named(its, its.control, "control", "rbac.authorization.k8s.io/v1", "Role", root)
+    write = ["get", "list", "create", "update", "patch"]
+    made["rules"] = [
+        _rule("", "configmaps", [*write, "delete"]),
+        _rule("", "pods", ["get", "list", "patch", "delete"]),
+        _rule("", "pods/log", ["get"]),
+        _rule("apps", "replicasets", write),
+        _rule("batch", "jobs", write),
+        _rule("coordination.k8s.io", "leases", write),
+    ]
+    return made
+
+
+def _binding(its: KubeNames, root: Manifest) -> Manifest:
+    group = "rbac.authorization.k8s.io"
+    made = _named(its, its.control, "control", f"{group}/v1", "RoleBinding", root)
+    made["roleRef"] = {"apiGroup": group, "kind": "Role", "name": its.control}
+    made["subjects"] = [{"kind": "ServiceAccount", "name": its.control}]
+    return made
+
+
+def _rule(group: str, resource: str, verbs: list[str]) -> Manifest:
+    return {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+
+
+def _named(
+    its: KubeNames, name: str, part: str, version: str, kind: str, root: Manifest | None
+) -> Manifest:
+    metadata: dict[str, Any] = {
+        "name": name,
+        "labels": {"app.kubernetes.io/managed-by": "spotelastic", **its.labels(part)},
+    }
+    if root is not None:
+        metadata["ownerReferences"] = [owner(root)]
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _soon() -> list[Manifest]:
+    """Return tolerations by which pods of a lost machine are replaced soon, and not after 5 min."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{word}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": GONE_AFTER,
+        }
+        for word in ("not-ready", "unreachable")
+    ]

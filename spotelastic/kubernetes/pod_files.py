@@ -1,0 +1,66 @@
+"""The files that a worker's pod finds: the job's description, and its code in several parts (pure).
+
+They are ConfigMaps of fixed names, which the pod mounts: so a worker needs no access to the API. A
+pod may start while they are changed, and verifies the code by the hash in the description.
+"""
+
+import base64
+import gzip
+from pathlib import Path
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+FOLDER = Path("/etc/spotelastic")
+JOB_VOLUME, CODE_VOLUME = "job", "code"
+JOB_FILE = "data"
+PART_BYTES = 700_000
+MOST_PARTS = 8
+MOST_CODE = 5 * 2**20
+"""Most bytes of an archive of code."""
+
+
+def parts(archive: bytes) -> list[bytes]:
+    """Return the archive in parts that fit into a ConfigMap each. Raises `UsageError`."""
+    if len(archive) > MOST_CODE:
+        raise UsageError(
+            f"the folder has {len(archive) / 2**20:.1f} MiB compressed, and at most "
+            f"{MOST_CODE // 2**20} MiB can be shipped to a Kubernetes cluster: name what is not "
+            "needed in .gitignore, or put data into the image or the storage"
+        )
+    return [archive[at : at + PART_BYTES] for at in range(0, len(archive), PART_BYTES)]
+
+
+def part_name(cluster: str, number: int) -> str:
+    """Return the name of the ConfigMap with one part of the code."""
+    return f"{cluster}.code.{number}"
+
+
+def part_file(number: int) -> str:
+    """Return the file in which a pod finds one part of the code."""
+    return f"part-{number}"
+
+
+def code(folder: Path) -> bytes:
+    """Return the archive that a pod finds. Raises `EnvironmentFailure`."""
+    found = []
+    for number in range(MOST_PARTS):
+        path = folder / part_file(number)
+        if not path.exists():
+            break
+        found.append(path.read_bytes())
+    if not found:
+        raise EnvironmentFailure(f"there is no code in {folder}")
+    return b"".join(found)
+
+
+def job(folder: Path) -> bytes:
+    """Return the description of the job that a pod finds. Raises `EnvironmentFailure`."""
+    try:
+        return gzip.decompress((folder / JOB_FILE).read_bytes())
+    except (OSError, EOFError) as error:
+        raise EnvironmentFailure(f"there is no description of a job in {folder}: {error}") from None
+
+
+def binary(data: bytes) -> str:
+    """Return bytes as a ConfigMap holds them."""
+    return base64.b64encode(data).decode()
