@@ -23,12 +23,13 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   $(foreach name,signals systems validation training.dcp.convert,-m spotelastic.$(name)) \
   -m spotelastic_checkpoints.memory.reserve
 
-.PHONY: help install linux demo demo-kube docs test test-fast lint types types-on-macos test-examples test-programs \
+.PHONY: help install linux demo demo-kube test-kube docs test test-fast lint types types-on-macos test-examples test-programs \
   test-dashboard test-conformance test-aws soak bench dist smoke clean lock
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
+	@echo "make test-kube what only a real cluster shows, on the current context of kubectl"
 	@echo "make demo-kube the same on an emulated Kubernetes cluster (about 4 minutes)"
 	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
@@ -75,6 +76,9 @@ demo: linux install
 	$(VENV)/bin/spotelastic up --local --name demo --fresh --yes --min 2 --max 4 --drill \
 	  --report build/demo-report.json --curve build/demo-loss.png \
 	  examples/train_gpt.py --steps 400
+
+test-kube: linux install
+	$(PYTHON) -m pytest -q -n 0 -m "soak or not soak" tests/kube
 
 demo-kube: linux install
 	$(PYTHON) -m spotelastic.local.kubernetes.demo examples/train_gpt.py --steps 400

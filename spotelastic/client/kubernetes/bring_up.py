@@ -46,8 +46,6 @@ def look(target: KubeTarget, job: KubeJob, confirm: Confirm) -> KubeCluster | No
             f"{target.arguments_of(known.name)}`, or end the cluster with `spotelastic down "
             f"{target.arguments_of(known.name)}` and run this again"
         )
-    if job.config.fresh:
-        raise UsageError(f"--fresh: the cluster {known.name} is training: end it first")
     if known.objects.has(STOPPING):
         raise UsageError(f"the cluster {known.name} is being taken down")
     _check_kept(known.spec, job.spec)

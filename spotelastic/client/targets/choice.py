@@ -149,6 +149,7 @@ REFUSED = {
     "notify": "notifications are sent for clusters on AWS alone: remove --notify",
     "max_price": "the prices of a Kubernetes cluster's machines are not known: remove --max-price",
     "max_cost": "the prices of a Kubernetes cluster's machines are not known: remove --max-cost",
+    "fresh": "this machine may not reach the storage: begin with another --name and --storage",
     "keep_failed": "the pod of a failed worker is not kept: remove --keep-failed",
     "placement": "the scheduler places pods: remove --placement",
     "build_secret": "the image has the packages: remove --build-secret",

@@ -1,0 +1,114 @@
+"""A cluster in a namespace, from `up --kube` to `down`, and what befalls it in between."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.kube import Kube, emulated
+from support.kube_cluster import NAME, KubeStory, trains
+from support.patience import eventually
+
+pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
+
+ENDLESS = 1_000_000
+
+
+@pytest.fixture
+def kube() -> Iterator[Kube]:
+    with emulated() as found:
+        yield found
+
+
+@pytest.fixture
+def story(kube: Kube, tmp_path: Path) -> KubeStory:
+    return KubeStory.emulated(kube, tmp_path)
+
+
+def test_a_cluster_does_what_commands_ask_and_down_leaves_nothing(story: KubeStory) -> None:
+    told = story.up(2, 3, ENDLESS)
+    assert "stays up" in told and "--kube" in told
+    before = story.training(3)
+    assert "train" in story.run("ls", "--kube")
+    story.run("scale", NAME, "--kube", "--max", "2")
+    smaller = story.training(2, before["step"])
+    assert "begins at" in story.run("logs", NAME, "--kube")
+    victim = trains(smaller)[0]
+    assert victim in story.run("interrupt", victim, "--kube", "--in", "15")
+    after = story.until(
+        lambda it: len(trains(it)) == 2 and victim not in trains(it), "another node in its place"
+    )
+    story.training(2, after["step"])
+    assert "leave" in story.run("events", NAME, "--kube")
+    story.run("stop", NAME, "--kube")
+    stopped = story.status()
+    assert stopped["state"] == "stopped"
+    eventually(lambda: not story.pods("worker"), "the end of all workers")
+    story.run("restart", NAME, "--kube", "--same-code")
+    story.training(2, stopped["step"])
+    assert NAME in story.run("report", NAME, "--kube")
+    story.run("down", NAME, "--kube")
+    assert not story.left()
+    assert "there is no cluster" in story.run("down", NAME, "--kube", code=2)
+
+
+def test_the_control_pod_is_killed_and_lost_and_training_goes_on(
+    kube: Kube, story: KubeStory
+) -> None:
+    story.up(2, 2, ENDLESS)
+    before = story.training(2)
+    (pod,) = story.pods("control-pod")
+    kube.cluster.cause("kill-pod", namespace="default", pod=pod["metadata"]["name"])
+    again = story.training(2, before["step"] + 50)
+    (pod,) = story.pods("control-pod")
+    kube.cluster.cause("lose-node", node=pod["spec"]["nodeName"])
+    eventually(
+        lambda: any(
+            each["metadata"]["uid"] != pod["metadata"]["uid"]
+            and each.get("status", {}).get("phase") == "Running"
+            for each in story.pods("control-pod")
+        ),
+        "another control pod",
+    )
+    story.training(2, again["step"] + 50)
+    story.run("scale", NAME, "--kube", "--max", "3")
+    story.training(3)
+    story.run("down", NAME, "--kube")
+
+
+def test_a_node_is_lost_and_replaced(kube: Kube, story: KubeStory) -> None:
+    story.up(2, 3, ENDLESS)
+    before = story.training(3)
+    (control,) = story.pods("control-pod")
+    pod = next(
+        each
+        for each in story.pods("worker")
+        if each["spec"]["nodeName"] != control["spec"]["nodeName"]
+    )
+    kube.cluster.cause("lose-node", node=pod["spec"]["nodeName"])
+    story.until(
+        lambda it: len(trains(it)) == 3 and pod["metadata"]["name"] not in trains(it),
+        "three nodes without the lost one",
+    )
+    story.training(3, before["step"] + 50)
+    story.run("down", NAME, "--kube")
+
+
+def test_down_that_is_killed_anywhere_can_be_run_again(story: KubeStory) -> None:
+    story.up(1, 2, ENDLESS)
+    for seen in ("ending its pods", "objects are ending"):
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "spotelastic", "down", NAME, "--kube"],
+            cwd=story.folder / "work", env=story.environ, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            if seen in line:
+                break
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    if story.left():
+        story.run("down", NAME, "--kube")
+    assert not story.left()

@@ -1,0 +1,87 @@
+"""The objects of `up --kube`: they keep Kubernetes' schema, and give nobody more than is needed."""
+
+import json
+from typing import Any
+
+import pytest
+from support.pod_jobs import check_schema, of_kind, pod_job
+
+from spotelastic.errors import UsageError
+from spotelastic.kubernetes import cluster_manifests, pod_files
+from spotelastic.kubernetes.job import PodPlacement, PodResources, SecretKey
+from spotelastic.kubernetes.provider import groups
+from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.model.job import JobSpec, Settings
+
+ITS = KubeNames("train")
+ROOT = {**cluster_manifests.root(ITS)}
+ROOT["metadata"] = {**ROOT["metadata"], "uid": "u-1"}
+SPEC = JobSpec("train", "train", "train.py", (), "c0de", Settings(1, 4), "s3://b/r", ("x:1",))
+EVERYTHING: dict[str, Any] = {
+    "resources": PodResources(gpus=8, cpu="32", memory="400Gi"),
+    "placement": PodPlacement(
+        node_selector={"karpenter.sh/capacity-type": "spot"},
+        instance_types=("p4d.24xlarge",),
+        spread=True,
+    ),
+    "service_account": "trainer",
+    "secrets": {"TOKEN": SecretKey("train-secrets", "TOKEN")},
+    "metrics_port": 9464,
+}
+
+
+@pytest.mark.parametrize("given", [{}, EVERYTHING], ids=["least", "everything"])
+def test_all_objects_keep_the_schema_and_belong_to_the_first(given: dict[str, Any]) -> None:
+    job = pod_job(**given)
+    template = cluster_manifests.worker_template(ITS, job, SPEC)
+    switch = groups.switch(ITS, template, ROOT, 3600.0)
+    owned = [
+        *cluster_manifests.control_plane(ITS, job, ROOT),
+        cluster_manifests.secret(ITS, {"TOKEN": "x"}, ROOT),
+        cluster_manifests.code(ITS, 0, b"code", ROOT),
+        switch,
+    ]
+    for each in owned:
+        assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == ["u-1"]
+    switch["metadata"]["uid"] = "u-2"
+    made = groups.group(ITS, ITS.spot, 3, template, switch)
+    for each in (ROOT, *owned, made):
+        check_schema(each)
+        assert each["metadata"]["labels"]["spotelastic/cluster"] == "train"
+
+
+def test_workers_have_no_token_and_no_manifest_has_a_secrets_value() -> None:
+    template = cluster_manifests.worker_template(ITS, pod_job(**EVERYTHING), SPEC)
+    assert template["spec"]["automountServiceAccountToken"] is False
+    (container,) = template["spec"]["containers"]
+    (token,) = (each for each in container["env"] if each["name"] == "TOKEN")
+    assert token["valueFrom"]["secretKeyRef"] == {"name": "train-secrets", "key": "TOKEN"}
+    assert "value" not in token
+
+
+def test_the_controller_may_do_nothing_outside_of_its_namespace_or_with_secrets() -> None:
+    made = cluster_manifests.control_plane(ITS, pod_job(), ROOT)
+    assert {each["kind"] for each in made}.isdisjoint({"ClusterRole", "ClusterRoleBinding"})
+    rules = of_kind("Role", made)["rules"]
+    named = {resource for rule in rules for resource in rule["resources"]}
+    assert named == {"configmaps", "pods", "pods/log", "replicasets", "jobs", "leases"}
+    assert "*" not in json.dumps(rules)
+
+
+def test_the_switch_never_has_a_pod_and_goes_once_it_has_ended() -> None:
+    template = cluster_manifests.worker_template(ITS, pod_job(), SPEC)
+    spec = groups.switch(ITS, template, None, 59.2)["spec"]
+    assert (spec["parallelism"], spec["activeDeadlineSeconds"]) == (0, 60)
+    assert spec["ttlSecondsAfterFinished"] == 0
+
+
+def test_code_is_split_and_found_again_and_refused_where_it_is_too_large(tmp_path: Any) -> None:
+    archive = bytes(range(256)) * 6000
+    parts = pod_files.parts(archive)
+    assert len(parts) == 3
+    for number, part in enumerate(parts):
+        (tmp_path / pod_files.part_file(number)).write_bytes(part)
+    assert pod_files.code(tmp_path) == archive
+    assert len(pod_files.parts(bytes(pod_files.MOST_CODE))) <= pod_files.MOST_PARTS
+    with pytest.raises(UsageError, match="at most 5 MiB"):
+        pod_files.parts(bytes(pod_files.MOST_CODE + 1))
