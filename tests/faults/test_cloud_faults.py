@@ -181,7 +181,9 @@ def test_an_up_that_is_interrupted_leaves_alone_what_another_one_has_made(trial:
     trial.nothing_is_left()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=pytest.mark.soak) for part in range(PARTS - 1)] + [PARTS - 1]
+)
 def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(
     trial: Trial, part: int
 ) -> None:
@@ -305,6 +307,7 @@ def as_asked(trial: Trial, told: str) -> None:
     assert ("datasets" in policy) == bool(wanted.read), told
 
 
+@pytest.mark.soak
 def test_a_down_that_goes_wrong_anywhere_can_be_run_again(trial: Trial) -> None:
     trial.up()
     calls = trial.calls(trial.command_down)

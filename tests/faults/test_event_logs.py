@@ -25,6 +25,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdMember]:
         yield member
 
 
+@pytest.mark.soak
 def test_what_agents_decided_when_a_worker_and_a_node_were_lost_is_decided_again(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:

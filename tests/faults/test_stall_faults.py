@@ -58,6 +58,7 @@ def pair(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
         yield run
 
 
+@pytest.mark.soak
 def test_a_round_that_stalls_is_replaced_and_all_ranks_say_where_they_were(
     pair: Run, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def have_moved(found: Told, reference: Told) -> None:
         assert {key: told[rank][-1][key] for key in expected} == expected
 
 
+@pytest.mark.soak
 def test_a_sharded_model_is_restored_in_the_same_processes(tmp_path: Path) -> None:
     """A rank is lost in the backward pass; ranks come. All is as in plain torch, bit by bit. And
     the script of the how-to, to which a rank comes.

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws.compute import autoscaling
@@ -17,6 +18,7 @@ from spotelastic.store.etcd_server import roster
 from spotelastic.store.tls import TlsFiles
 
 
+@pytest.mark.soak
 def test_a_member_outlives_its_instance_its_disk_and_the_quorum(tmp_path: Path) -> None:
     with running_trial(tmp_path) as trial:
         etcd_answers_only_those_whom_the_cluster_certified(trial, tmp_path)

@@ -42,6 +42,7 @@ KEYS = Keys(NAME)
 # -- the stories ---------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_the_control_plane_outlives_each_of_its_parts(trial: Trial, hook: Webhook) -> None:
     three_members_serve_and_one_controller_leads(trial)
     people_are_told_that_the_deadline_is_near(hook)

@@ -5,6 +5,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+import pytest
 import spotelastic_checkpoints
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
 from support.launcher import SCRIPT, running
@@ -29,6 +30,7 @@ def installed(folder: Path, protocol: ProtocolVersion) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
+@pytest.mark.soak
 def test_a_node_of_another_version_joins_or_is_refused_in_one_line(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:
