@@ -112,3 +112,27 @@ def test_down_that_is_killed_anywhere_can_be_run_again(story: KubeStory) -> None
     if story.left():
         story.run("down", NAME, "--kube")
     assert not story.left()
+
+
+def test_up_shows_the_report_at_the_end_and_leaves_only_checkpoints(story: KubeStory) -> None:
+    told = story.run(
+        *("up", "--kube", "--image", story.image, "--storage", story.storage, "--min", "2"),
+        *("--grace-period", "20", "--lease", "3", "--secret", "PASSWORD", "train.py", "300"),
+        PASSWORD="hidden",
+    )
+    assert "goodput" in told and "300" in told
+    assert "hidden" not in told
+    assert not story.left()
+    assert "300" in story.run("ckpt", "ls", story.storage)
+
+
+def test_a_job_that_fails_says_why_and_leaves_nothing(story: KubeStory) -> None:
+    script = story.folder / "work" / "train.py"
+    script.write_text('raise ValueError("wrong data")')
+    told = story.run(
+        *("up", "--kube", "--image", story.image, "--storage", story.storage, "--min", "1"),
+        *("--max-restarts", "0", "--grace-period", "20", "--lease", "3", "train.py"),
+        code=1,
+    )
+    assert "wrong data" in told
+    assert not story.left()

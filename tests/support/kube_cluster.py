@@ -48,12 +48,12 @@ class KubeStory:
         told = {"SPOTELASTIC_KUBE": "1", "SPOTELASTIC_NAMESPACE": api.namespace}
         return cls(folder, {**environ, **told}, api, image, storage)
 
-    def run(self, *args: str, code: int = 0) -> str:
+    def run(self, *args: str, code: int = 0, **variables: str) -> str:
         """The output of a command, which ends with that code."""
         done = subprocess.run(
             [sys.executable, "-m", "spotelastic", *args],
-            cwd=self.folder / "work", env=self.environ, capture_output=True, text=True,
-            check=False, timeout=400,
+            cwd=self.folder / "work", env={**self.environ, **variables},
+            capture_output=True, text=True, check=False, timeout=400,
         )  # fmt: skip
         assert done.returncode == code, f"{args}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr

@@ -74,6 +74,9 @@ class ProvidedCloud:
     lacks: Mapping[str, str] = field(default_factory=dict)
     """What the cloud has no counterpart of, and why."""
 
+    is_up: Callable[[str], bool] = lambda name: True
+    """Whether what an instance runs has begun, and can be told to end."""
+
     def needs(self, what: str) -> None:
         """Skips a test of what the cloud has no counterpart of."""
         if what in self.lacks:
@@ -95,7 +98,8 @@ class ProvidedCloud:
             for each in self.group().members:
                 if each.leaving:
                     provider.complete_drain(name, each.instance)
-            return len(self.group().members) == len(self.staying()) == size
+            settled = len(self.group().members) == len(self.staying()) == size
+            return settled and all(map(self.is_up, self.staying()))
 
         until(settled, PATIENT)
         return self.staying()
@@ -161,12 +165,13 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
                 "prices": "who runs the cluster pays for its machines: no API tells their prices",
                 "announcements": "machines are drained when it is time, and not announced before",
             },
+            lambda name: bool(api.log(name)),
         )
 
 
 def _idle(grace: int) -> dict[str, object]:
     """The specification of a pod that needs its grace until it ends."""
-    deaf = shell("trap '' TERM", "while true; do sleep 1000; done")
+    deaf = shell("trap '' TERM", "echo deaf", "while true; do sleep 1000; done")
     container = {"name": "node", "image": IMAGE, "command": list(deaf)}
     return {"containers": [container], "terminationGracePeriodSeconds": grace}
 

@@ -134,10 +134,10 @@ def test_what_a_cluster_that_is_gone_has_cost_grows_no_more(
         get=lambda _: msgspec.json.encode(bill), report=lambda: None, status=lambda: status
     )
     spec: Any = SimpleNamespace(capacity=Capacity(max_cost=10.0))
-    cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec, objects=told)
+    cluster: Any = SimpleNamespace(name="demo", spec=spec, objects=told)
     monkeypatch.setattr(published, "wall", lambda: 7200.0)
-    for there, cost, per_hour, left in ((cluster, 1.0, 0.5, 18.0), (None, 0.5, 0.0, None)):
-        monkeypatch.setattr(published.lifecycle, "find", lambda *_, there=there: there)
+    for there, cost, per_hour, left in ((True, 1.0, 0.5, 18.0), (False, 0.5, 0.0, None)):
+        cluster.is_there = lambda there=there: there
         found = published.cost_of(cluster)
         assert (found.cost_usd, found.usd_per_hour, found.hours_left) == (cost, per_hour, left)
 
