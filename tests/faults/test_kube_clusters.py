@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightkube.resources.core_v1 import Pod
 from support.kube import Kube, emulated
 from support.kube_cluster import NAME, KubeStory, trains
 from support.patience import eventually
@@ -92,6 +93,25 @@ def test_a_node_is_lost_and_replaced(kube: Kube, story: KubeStory) -> None:
         "three nodes without the lost one",
     )
     story.training(3, before["step"] + 50)
+    story.run("down", NAME, "--kube")
+
+
+def test_an_evicted_node_saves_first_and_its_replacement_waits_for_its_image(
+    kube: Kube, story: KubeStory
+) -> None:
+    story.up(2, 3, ENDLESS)
+    before = story.training(3)
+    victim = trains(before)[0]
+    pod = kube.client.get(Pod, victim)
+    kube.cluster.cause("missing-image", image=story.image)
+    kube.evict(pod)
+    smaller = story.until(
+        lambda it: len(trains(it)) == 2 and victim not in trains(it), "two nodes that go on"
+    )
+    eventually(lambda: "leaves after step" in kube.log(pod), "what it says at its end")
+    story.training(2, smaller["step"])
+    kube.cluster.cause("image-found", image=story.image)
+    story.training(3)
     story.run("down", NAME, "--kube")
 
 
