@@ -4,6 +4,7 @@
     ├── DaemonUnavailable    the node's daemon did not answer in time, is gone, or new to the round
     ├── StorageUnavailable   the object store did not answer in time; a later try may succeed
     ├── StorageRefused       the object store said no, or belongs to another run; do not try again
+    │   └── StorageMoved     the run goes on in another storage, to which it was moved
     ├── Fenced               another round has claimed the storage; nothing may be committed
     │   └── SupersededByNewerEpoch  a later round of the same run has, and may commit it yet
     ├── ProtocolRefused      the daemon is of another version; do not try again
@@ -33,6 +34,10 @@ class StorageRefused(CheckpointsError):
     """The object store answered with a refusal. Another try is of no use."""
 
 
+class StorageMoved(StorageRefused):
+    """The run was moved to another storage, and can never go on in this one."""
+
+
 class Fenced(CheckpointsError):
     """Another round has claimed the storage since, so nothing may be committed any more."""
 
@@ -60,6 +65,7 @@ BY_NAME: dict[str, type[CheckpointsError]] = {
         DaemonUnavailable,
         StorageUnavailable,
         StorageRefused,
+        StorageMoved,
         Fenced,
         SupersededByNewerEpoch,
         ProtocolRefused,

@@ -51,15 +51,15 @@ class _Formatted(msgspec.Struct):
     version: int = 0
 
 
-def of_newer_format(data: bytes, what: str) -> str | None:
-    """Return why an object of a newer format cannot be read; None if it can be."""
+def of_newer_format(data: bytes, what: str, reads: int = FORMAT) -> str | None:
+    """Return why an object of a format above `reads` cannot be read; None if it can be."""
     try:
         found = from_json(data, _Formatted).version
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    if found <= FORMAT:
+    if found <= reads:
         return None
     return (
         f"{what} has format {found}, of a newer version of spotelastic; this installation reads "
-        f"formats up to {FORMAT}: install the newer one"
+        f"formats up to {reads}: install the newer one"
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from spotelastic_checkpoints.commit.commit_protocol import Latest
+from spotelastic_checkpoints.commit.latest import Latest
 from spotelastic_checkpoints.types import Commit
 from support.asked import job
 from support.local_cloud import Laptop, environment, running_cloud

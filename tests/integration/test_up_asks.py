@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from spotelastic_checkpoints.commit.commit_protocol import Latest
+from spotelastic_checkpoints.commit.latest import Latest
 from spotelastic_checkpoints.types import Commit
 from support.account import CTRL_C, Laptop, account
 from support.asked import request

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import msgspec
 from spotelastic_checkpoints.commit import retention
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits, Latest
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.latest import LATEST, Latest
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.format import layout, manifest, metadata

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from spotelastic_checkpoints import framing, messages, provenance
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Latest
+from spotelastic_checkpoints.commit.latest import LATEST, Latest
 from spotelastic_checkpoints.commit.tenancy import KEY, Tenant
 from spotelastic_checkpoints.commit.verification import Verified
 from spotelastic_checkpoints.daemon.daemon_state import DaemonState

@@ -1,6 +1,6 @@
 """Implements the commit protocol over an object store: epochs, shards, manifests and LATEST.
 
-    <root>/LATEST                                    {owner, epoch, commit}
+    <root>/LATEST                                    {owner, epoch, commit}: latest.py
     <root>/<epoch>/step-<step>/__<rank>_<n>.distcp   a rank's shards, then
     <root>/<epoch>/step-<step>/manifests/<rank>.json its manifest, and when all are there
     <root>/<epoch>/step-<step>/.metadata             the commit record, created once
@@ -26,23 +26,20 @@ from dataclasses import dataclass
 import msgspec
 
 from spotelastic_checkpoints import crash_points
+from spotelastic_checkpoints.commit.latest import ForwardPointer, Latest, LatestObject
 from spotelastic_checkpoints.crash_points import Stage
-from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import (
     Fenced,
     RestoreFailed,
+    StorageMoved,
     StorageRefused,
-    StorageUnavailable,
     SupersededByNewerEpoch,
 )
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
-from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
 from spotelastic_checkpoints.storage.port import Storage, unseen
 from spotelastic_checkpoints.types import Commit, EpochClaim
 
-LATEST = "LATEST"
-"""Key of the object that names the newest commit and the current epoch."""
 PROBE = "conditional-writes"
 """Key of an object that is created once, to test conditional writes. A store that lets it be
 created twice ignores them.
@@ -61,28 +58,6 @@ foreign.
 
 History = Mapping[int, float]
 """The last step of each epoch that a claiming round goes on from, as far as that is known."""
-
-
-class Latest(msgspec.Struct, frozen=True):
-    """The content of LATEST."""
-
-    owner: str
-    """Name of the run that the storage belongs to. An imported checkpoint has no owner, and belongs
-    to the first run that claims it.
-    """
-    epoch: int
-    """The newest epoch that was claimed."""
-    commit: Commit | None
-    """The newest commit; None if there is none that counts."""
-    nonce: str
-    """A random value, new with every claim: it tells whose claim succeeded."""
-    begins: int = 0
-    """The first epoch whose commits count. A fresh start (`--fresh`) leaves those before it stored,
-    but ignored.
-    """
-    version: int = FORMAT
-    run_id: str = ""
-    """The run's id for experiment trackers. A fresh start gets a new one by its first claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +106,7 @@ class Commits:
         """`readers` read manifests; by default, threads of its own."""
         self.storage = storage
         self.owner = owner
+        self._latest = LatestObject(storage)
         self._readers = readers or ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="manifests")
         self._one_claim = threading.Lock()
         self._claiming: tuple[str, int] | None = None
@@ -141,22 +117,28 @@ class Commits:
     # -- epochs -----------------------------------------------------------------------------------
 
     def claim(
-        self, *, take_over: bool = False, history: History | None = None, run_id: str = ""
+        self,
+        *,
+        take_over: bool = False,
+        history: History | None = None,
+        run_id: str = "",
+        mark: str = "",
     ) -> EpochClaim:
         """Claim the next epoch, which fences every earlier round.
 
         Returns the epoch and the newest commit. Steps that the last round completed but did not
         record are recorded first, and so are those of `history`. Claims run one at a time, because
         a proposal that was replaced leaves its claim under way. `run_id` is for a storage that has
-        none. Raises `StorageRefused` where the storage belongs to another run, unless `take_over`.
+        none. The claim's nonce begins with `mark`. Raises `StorageRefused` where the storage
+        belongs to another run, unless `take_over`, and `StorageMoved` where the run was moved.
         """
         with self._one_claim:
-            return self._claim(take_over, history or {}, run_id)
+            return self._claim(take_over, history or {}, run_id, mark)
 
-    def _claim(self, take_over: bool, history: History, run_id: str) -> EpochClaim:
+    def _claim(self, take_over: bool, history: History, run_id: str, mark: str) -> EpochClaim:
         if not self._conditions_seen:
             self.see_conditions()
-        latest, etag = self._read_latest()
+        latest, etag = self._latest.read()
         self._check_owner(latest, take_over)
         if latest is None:
             latest = self._recovered()
@@ -165,13 +147,13 @@ class Commits:
             # and a round of the new epoch that has saved hides what came before. They are recorded
             # again after the swap, for steps that were completed meanwhile.
             newest = self._recorded(latest, latest.epoch, history)
-            nonce, run_id = os.urandom(8).hex(), latest.run_id or run_id
+            nonce, run_id = mark + os.urandom(8).hex(), latest.run_id or run_id
             claimed = Latest(
                 self.owner, latest.epoch + 1, newest, nonce, latest.begins, run_id=run_id
             )
             self._claiming = claimed.nonce, latest.epoch
-            if not self._write_latest(claimed, etag):
-                return self._claim(take_over, history, run_id)
+            if not self._latest.write(claimed, etag):
+                return self._claim(take_over, history, run_id, mark)
             latest = claimed
         crash_points.reached(Stage.EPOCH_CLAIMED)
         newest = self._recorded(latest, self._claiming[1], history)
@@ -181,6 +163,8 @@ class Commits:
         return EpochClaim(latest.epoch, newest, latest.run_id)
 
     def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
+        if isinstance(latest, ForwardPointer):
+            raise StorageMoved(f"{self.storage.url}: {latest.refusal}")
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
             raise StorageRefused(
                 f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
@@ -194,13 +178,13 @@ class Commits:
         to another run, unless `take_over`.
         """
         while True:
-            latest, etag = self._read_latest()
+            latest, etag = self._latest.read()
             self._check_owner(latest, take_over)
             if latest is None:
                 latest = self._recovered()
             epoch = latest.epoch + 1
             fresh = Latest(self.owner, epoch, None, os.urandom(8).hex(), begins=epoch)
-            if self._write_latest(fresh, etag):
+            if self._latest.write(fresh, etag):
                 return latest.commit
 
     def see_conditions(self) -> None:
@@ -370,7 +354,9 @@ class Commits:
         Raises `Fenced` where its epoch is no longer `epoch`.
         """
         while True:
-            latest, etag = self._read_latest()
+            latest, etag = self._latest.read()
+            if isinstance(latest, ForwardPointer):
+                raise Fenced(f"{self.storage.url}: {latest.refusal}")
             if latest is None:
                 latest, etag = self._recovered(), ""
                 latest = msgspec.structs.replace(latest, epoch=max(latest.epoch, epoch))
@@ -383,7 +369,7 @@ class Commits:
             if latest.commit is not None and latest.commit >= commit and etag:
                 return
             newest = max(filter(None, (latest.commit, commit)))
-            if self._write_latest(msgspec.structs.replace(latest, commit=newest), etag):
+            if self._latest.write(msgspec.structs.replace(latest, commit=newest), etag):
                 crash_points.reached(Stage.LATEST_MOVED)
                 return
 
@@ -391,12 +377,12 @@ class Commits:
 
     def latest(self) -> Commit | None:
         """Return the commit that LATEST names, or None."""
-        latest, _ = self._read_latest()
+        latest, _ = self._latest.read()
         return latest.commit if latest is not None else None
 
     def begins(self) -> int:
         """Return the first epoch whose commits count."""
-        latest, _ = self._read_latest()
+        latest, _ = self._latest.read()
         return latest.begins if latest is not None else 0
 
     def newest(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
@@ -456,41 +442,3 @@ class Commits:
         name = f"{folder(commit)}/{metadata.NAME}"
         there = self.storage.read(name, 0, memoryview(begun))
         return there > 0 and not metadata.is_tombstone(bytes(begun[:there]))
-
-    # -- LATEST -----------------------------------------------------------------------------------
-
-    def _read_latest(self) -> tuple[Latest | None, str]:
-        blob = self.storage.get(LATEST)
-        if blob is None:
-            return None, ""
-        if newer := of_newer_format(blob.data, f"{self.storage.url}/{LATEST}"):
-            raise StorageRefused(newer)
-        try:
-            return from_json(blob.data, Latest), blob.etag
-        except msgspec.MsgspecError as error:
-            # Stores that write objects in place may show LATEST half written.
-            if self.storage.weaker and not isinstance(error, msgspec.ValidationError):
-                raise StorageUnavailable(
-                    f"{self.storage.url}/{LATEST} is incomplete: it is being written, or a write "
-                    "was cut off; if it stays so, delete it, and the next round writes it again"
-                ) from None
-            raise StorageRefused(
-                f"{self.storage.url}/{LATEST} was not written by spotelastic: {error}"
-            ) from None
-
-    def _write_latest(self, latest: Latest, etag: str) -> bool:
-        """Write LATEST if its etag is still `etag`, or does not exist where `etag` is empty.
-
-        Returns whether it now has this content.
-        """
-        data = msgspec.json.encode(latest)
-        if etag:
-            written = self.storage.swap(LATEST, data, etag)
-        else:
-            written = self.storage.create(LATEST, data)
-        if written:
-            return True
-        # A request that was repeated below this layer finds the object that its own first try
-        # wrote.
-        now, _ = self._read_latest()
-        return now == latest

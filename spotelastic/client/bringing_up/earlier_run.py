@@ -30,7 +30,7 @@ def begin(target: CloudTarget, wanted: ValidatedJob, say: Say) -> None:
 
     With --fresh the earlier checkpoints are set aside: they stay stored but are no longer used.
     """
-    from spotelastic_checkpoints.commit.commit_protocol import LATEST
+    from spotelastic_checkpoints.commit.latest import LATEST
     from spotelastic_checkpoints.provenance import StoredRun, ago, without_secrets
 
     config = wanted.config

@@ -3,7 +3,7 @@ is made."""
 
 from collections.abc import Iterator
 
-from spotelastic_checkpoints.commit.commit_protocol import LATEST
+from spotelastic_checkpoints.commit.latest import LATEST
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts

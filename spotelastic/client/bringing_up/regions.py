@@ -9,7 +9,7 @@ Must never happen: a job begins at step 0 in one region while its checkpoints li
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spotelastic_checkpoints.commit.commit_protocol import LATEST
+from spotelastic_checkpoints.commit.latest import LATEST
 
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.survey import Survey, survey

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Latest
+from spotelastic_checkpoints.commit.latest import LATEST, Latest
 from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.cloud.bucket import CHECKPOINTS, JOB

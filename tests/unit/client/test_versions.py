@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Latest
+from spotelastic_checkpoints.commit.latest import LATEST, Latest
 from spotelastic_checkpoints.types import Commit
 from support.account import account
 

@@ -9,7 +9,8 @@ from threading import Barrier
 import pytest
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit import retention
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.latest import LATEST
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused
 from spotelastic_checkpoints.format import metadata

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import provenance
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.latest import LATEST, POINTER_FORMAT
 from spotelastic_checkpoints.commit.tenancy import KEY, Tenancy, tenant_here
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused
 from spotelastic_checkpoints.format import manifest
@@ -33,13 +34,14 @@ def test_a_storage_of_a_newer_format_is_refused_and_stays_as_it_is(
 ) -> None:
     commits = Commits(FolderStorage(tmp_path), "run")
     commits.claim()
-    before = written(tmp_path / LATEST, change)
+    newer = POINTER_FORMAT + 1
+    before = written(tmp_path / LATEST, change | {"version": newer})
     for refused in (commits.claim, commits.latest, commits.begin_afresh, commits.newest):
         with pytest.raises(StorageRefused) as error:
             refused()
         assert str(error.value).endswith(
-            f"{LATEST} has format {NEWER}, of a newer version of spotelastic; this installation "
-            f"reads formats up to {FORMAT}: install the newer one"
+            f"{LATEST} has format {newer}, of a newer version of spotelastic; this installation "
+            f"reads formats up to {POINTER_FORMAT}: install the newer one"
         )
     assert (tmp_path / LATEST).read_bytes() == before
 

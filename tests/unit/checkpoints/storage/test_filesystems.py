@@ -13,7 +13,8 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileOpener
 from fsspec.implementations.memory import MemoryFileSystem
-from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.latest import LATEST
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import hanging as hanging_module
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
