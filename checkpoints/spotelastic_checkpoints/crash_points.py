@@ -76,6 +76,15 @@ class Stage(StrEnum):
 _DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")
 
 
+def reached_in(step: StrEnum, moment: str) -> None:
+    """Kill this process if the tests asked for it to die at this moment of a step.
+
+    `SPOTELASTIC_DIE_AT` is `<step>-<moment>` then.
+    """
+    if f"{step}-{moment}" == _DIE_AT:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def reached(stage: Stage) -> None:
     """Kill this process if the tests asked for it to die at this stage."""
     if stage == _DIE_AT:

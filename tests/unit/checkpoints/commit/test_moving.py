@@ -25,7 +25,7 @@ from support.stores import MemoryStorage
 
 STORED = (
     b'{"owner":"run","epoch":2,"commit":{"epoch":1,"step":5},"nonce":"mover-1","begins":0,'
-    b'"version":2,"run_id":"","to":"s3://there/run/checkpoints","region":"us-west-2",'
+    b'"run_id":"","version":2,"to":"s3://there/run/checkpoints","region":"us-west-2",'
     b'"moved_at":7.0}'
 )
 """A forward pointer as this version writes it."""
@@ -203,4 +203,5 @@ def test_whatever_the_order_at_most_one_storage_trains_and_no_commit_is_lost(
             case "back" if others is not None and not isinstance(others, ForwardPointer):
                 source, sealed = 1 - source, None
     newest = [found.commit for each in stores if (found := latest_of(each)) and found.commit]
-    assert max(newest) == acknowledged
+    # A step that a stale writer has completed may be recorded by a later claim, as always.
+    assert max(newest) >= acknowledged
