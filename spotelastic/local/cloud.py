@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +29,8 @@ from spotelastic.local.base.remains import Remains
 
 MOTO = "5.2.5"
 ACCOUNT = "123456789012"  # moto's
+REGIONS = ("us-east-1", "us-east-2", "us-west-2")
+"""The regions that every local cloud has."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")
 
 _SHM_NEEDED = 256 * 2**20  # bytes
@@ -55,6 +58,20 @@ class CloudInfo:
     def id(self) -> str:
         """The cloud's id."""
         return Remains(self.folder, "").cloud
+
+    def net_of(self, region: str) -> str:
+        """Return the addresses for VPCs of a region.
+
+        Networks of AWS's regions may overlap. Here all are on this machine's loopback interface.
+        """
+        home, *rest = regions(self.region)
+        lower, upper = IPv4Network(self.net).subnets()
+        return str(lower if region == home else list(upper.subnets(2))[rest.index(region)])
+
+
+def regions(home: str) -> tuple[str, ...]:
+    """Return the regions of a cloud, the one that it was started with first."""
+    return (home, *(region for region in REGIONS if region != home))
 
 
 class RunsAlready(UsageError):

@@ -25,7 +25,7 @@ from spotelastic.local.instances.metadata import HEALTH_CODES
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
-    from spotelastic.local.autoscaling.groups import AutoScaling
+    from spotelastic.local.autoscaling.regions import RegionalScaling
     from spotelastic.local.base.bus import Bus
     from spotelastic.local.cloud import CloudInfo
     from spotelastic.local.instances.capacity import SpotMarket
@@ -137,7 +137,7 @@ class Desk:
 
     lock: RLock
     machines: "LocalInstances"
-    scaling: "AutoScaling"
+    scaling: "RegionalScaling"
     market: "SpotMarket"
     authority: Authority
     bus: "Bus"

@@ -59,6 +59,7 @@ class Server:
         from moto.server import ThreadedMotoServer
 
         from spotelastic.local import moto_patches
+        from spotelastic.local.autoscaling.regions import RegionalScaling
 
         lock = RLock()
         self._config = config
@@ -67,6 +68,7 @@ class Server:
         authority = Authority()
         self._agenda = Agenda(lock)
         self._conditions = ConditionsInForce(config.conditions)
+        self._regions = cloud.regions(config.region)
         bus = _bus(config.region, self._agenda, self._conditions)
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._moto.start()
@@ -87,7 +89,12 @@ class Server:
             emit=bus.emit,
             conditions=self._conditions,
         )
-        scaling = _scaling(config.region, self._machines, market, self._agenda, bus.emit)
+        scaling = RegionalScaling(
+            {
+                region: _scaling(region, self._machines, market, self._agenda, bus.emit)
+                for region in self._regions
+            }
+        )
         self._machines.changed = scaling.machine_changed
         moto_patches.install(
             lock=lock,
@@ -99,7 +106,7 @@ class Server:
             power=self._power,
             volumes=Path(config.remains.folder, "volumes"),
             account=ACCOUNT,
-            region=config.region,
+            regions=self._regions,
             buckets_folder=config.buckets,
             logs_folder=config.logs,
             stack_deleted=self._look,
@@ -133,7 +140,7 @@ class Server:
         """
         self._users = Users(
             self._config.remains.cloud,
-            clusters=partial(_clusters, self._config.region),
+            clusters=partial(_clusters, self._regions),
             take_down=self._take_down,
             over=over,
             ends_unused=bool(first),
@@ -149,8 +156,10 @@ class Server:
         from spotelastic.aws.base.clients import Aws
         from spotelastic.aws.clusters import teardown
 
+        its = [region for region in self._regions if name in _clusters((region,))]
         os.environ.update(cloud.credentials(self.endpoint, self._config.region))
-        teardown.delete(name, say=say, aws=Aws(self._config.region))
+        for region in its or [self._config.region]:
+            teardown.delete(name, say=say, aws=Aws(region))
 
     def close(self) -> None:
         """Stop all parts, and remove what the cloud has on the machine."""
@@ -162,11 +171,13 @@ class Server:
 def _bus(region: str, agenda: Agenda, conditions: ConditionsInForce) -> Bus:
     from moto.events.models import events_backends
 
-    put = partial(eventbridge_messages.put, events_backends[ACCOUNT][region])
+    def put(event: BusEvent, at: float) -> None:
+        eventbridge_messages.put(events_backends[ACCOUNT][event.region or region], event, at)
+
     return Bus(put, agenda, conditions)
 
 
-def _clusters(region: str) -> frozenset[str]:
+def _clusters(regions: Sequence[str]) -> frozenset[str]:
     """Return the clusters that have a stack or a group.
 
     Takes no lock: a deletion may be in progress.
@@ -174,8 +185,10 @@ def _clusters(region: str) -> frozenset[str]:
     from moto.autoscaling.models import autoscaling_backends
     from moto.cloudformation.models import cloudformation_backends
 
-    stacks = list(cloudformation_backends[ACCOUNT][region].stacks.values())
-    groups = list(autoscaling_backends[ACCOUNT][region].autoscaling_groups.values())
+    made = [cloudformation_backends[ACCOUNT][region] for region in regions]
+    scaled = [autoscaling_backends[ACCOUNT][region] for region in regions]
+    stacks = [stack for each in made for stack in list(each.stacks.values())]
+    groups = [group for each in scaled for group in list(each.autoscaling_groups.values())]
     named = [stack.tags.get(CLUSTER) for stack in stacks]
     named += [tag["Value"] for group in groups for tag in group.tags if tag["Key"] == CLUSTER]
     return frozenset(name for name in named if name)

@@ -12,7 +12,8 @@ from spotelastic.local.cloud import CloudInfo
 class LocalSession:
     """A session as `spotelastic.aws` expects it, whose clients call the local cloud."""
 
-    def __init__(self, info: CloudInfo) -> None:
+    def __init__(self, info: CloudInfo, region: str = "") -> None:
+        """`region`: another one than the cloud was started with."""
         import boto3
 
         given = cloud.environment(info)
@@ -20,12 +21,12 @@ class LocalSession:
         self._session = boto3.session.Session(
             aws_access_key_id=given["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
-            region_name=info.region,
+            region_name=region or info.region,
         )
 
     @property
     def region_name(self) -> str | None:
-        """The cloud's region."""
+        """The region that clients are for."""
         return str(self._session.region_name)
 
     @property

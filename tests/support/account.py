@@ -110,6 +110,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from spotelastic.local import moto_patches
     from spotelastic.local.autoscaling.groups import AutoScaling
     from spotelastic.local.autoscaling.launches import Launcher
+    from spotelastic.local.autoscaling.regions import RegionalScaling
     from spotelastic.local.base import eventbridge_messages as events
     from spotelastic.local.instances import machines
     from spotelastic.local.instances.capacity import SpotMarket
@@ -131,7 +132,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             emit=lambda event: events.put(bus, event, wall()),
             conditions=in_force,
         )
-        scaling = AutoScaling(
+        its = AutoScaling(
             backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][REGION],
             machines=all_machines,
             market=market,
@@ -139,6 +140,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             emit=lambda event: events.put(bus, event, wall()),
             launch=Launcher(all_machines),
         )
+        scaling = RegionalScaling({REGION: its})
         all_machines.changed = scaling.machine_changed
         patches = moto_patches.install(
             lock=UpToDate(lock, agenda),  # type: ignore[arg-type]
@@ -150,7 +152,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             power=power,  # type: ignore[arg-type]
             volumes=folder / "volumes",
             account=DEFAULT_ACCOUNT_ID,
-            region=REGION,
+            regions=(REGION,),
             buckets_folder=folder / "buckets",
             logs_folder=folder / "output",
             stack_deleted=lambda: None,

@@ -5,6 +5,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
+
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import DENIED, Aws, Rejected
 from spotelastic.aws.base.names import MEMBERS, SHARED_NETWORK, Names
@@ -21,6 +24,7 @@ from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.shown_cluster import ShownCluster
+from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, UsageError
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import ClusterSummary
@@ -94,6 +98,10 @@ class AccountClusters:
                 note(f"{name} is gone: {left}")
                 return gone
         return self.cluster(name)
+
+    def left(self, name: str) -> ClusterRecord | None:
+        """Return a cluster that has ended, by what it has left in its bucket; None if nothing."""
+        return self._gone(name)
 
     def _gone(self, name: str) -> ClusterRecord | None:
         """Return a cluster that has ended, by its data in the configured or the shared bucket."""
@@ -236,6 +244,16 @@ class AccountClusters:
                 f"`spotelastic down {left.cluster.cluster} --delete-data{where}` deletes it all"
             )
             say("; ".join(kept))
+
+
+def forward_pointer(cluster: ClusterRecord) -> ForwardPointer | None:
+    """Return where the cluster's run was moved to; None if it was not."""
+    run = BucketObjects(cluster.aws, cluster.bucket, cluster.spec.run)
+    data = run.get(f"{CHECKPOINTS}{LATEST}")
+    with contextlib.suppress(msgspec.DecodeError):
+        latest = None if data is None else decoded(data)
+        return latest if isinstance(latest, ForwardPointer) else None
+    return None
 
 
 def _gigabytes(size: float) -> str:

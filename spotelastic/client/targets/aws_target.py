@@ -21,6 +21,12 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands
 from spotelastic.model.progress import NodeStatus
 
+READ_TIMEOUT = 10.0
+"""Seconds that a command waits for one answer."""
+ATTEMPTS = 6
+"""How often a command makes a call while AWS is busy: a quarter of a minute, in which nothing else
+waits for it."""
+
 
 class AwsTarget(AccountClusters):
     """An AWS account. Its clusters live until they are taken down, or some time after their job."""
@@ -39,6 +45,10 @@ class AwsTarget(AccountClusters):
             f"Spot prices are today's, on-demand prices of {date}; the others are those of "
             f"us-east-1, {AS_OF}. Traffic and storage come on top."
         )
+
+    def in_region(self, region: str) -> "AwsTarget":
+        aws = Aws(region, read_timeout=READ_TIMEOUT, attempts=ATTEMPTS)
+        return AwsTarget(aws, region)
 
     def arguments_of(self, name: str) -> str:
         return name + (f" --region {self._region}" if self._region else "")

@@ -141,6 +141,15 @@ class CloudTarget(ClusterTarget, Protocol):
     ) -> ClusterRecord:
         """Return the cluster, or what one of that name that is gone has left, and `note` that."""
 
+    def left(self, name: str) -> ClusterRecord | None:
+        """Return a cluster that has ended, by what it has left in its bucket; None if nothing."""
+
+    def only_one(self) -> str:
+        """Return the name of the only cluster. Raises `UsageError` if there is none, or several."""
+
+    def in_region(self, region: str) -> "CloudTarget":
+        """Return the same account in another region."""
+
     def data(self, name: str, bucket: str | None = None) -> StoredData:
         """Return what the cluster of that name has stored."""
 
@@ -170,6 +179,9 @@ class CloudTarget(ClusterTarget, Protocol):
 
     def hold(self) -> None:
         """Use the cloud until this process ends, if it does not leave before."""
+
+    def delete(self, name: str, say: Say, *, keep_data: bool, bucket: str | None) -> None:
+        """Take a cluster down in this region alone, piece by piece, and tell what stays stored."""
 
     def faults(self) -> FaultInjector:
         """Return what causes the faults of a drill. Raises `UsageError` if it has no such thing."""

@@ -6,12 +6,12 @@ from spotelastic import systems
 from spotelastic.aws.base.clients import Aws, has_credentials
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
-from spotelastic.client.targets.account import configured
-from spotelastic.client.targets.aws_target import AwsTarget
+from spotelastic.client.targets.account import configured, forward_pointer
+from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT, AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_data import KeptCluster
-from spotelastic.client.targets.local_target import ATTEMPTS, READ_TIMEOUT, LocalTarget
+from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base.kept_logs import KeptOutput
@@ -32,12 +32,15 @@ def find(where: Place, region: str | None, note: Say) -> ClusterTarget:
 def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:
     """Return the local cloud or AWS, for a command about clusters that exist.
 
-    `where`: True means the local cloud, False AWS, None the local cloud if one runs. `region` is
-    for AWS. By default it is what a variable or the file in this folder says, else what AWS's
-    configuration says. `note` is called if it has no effect. Raises `UsageError` if there is none.
+    `where`: True means the local cloud, False AWS, None the local cloud if one runs. A region
+    that the local cloud does not have is for AWS. By default it is what a variable or the file in
+    this folder says, else what AWS's configuration says. `note` is called if it has no
+    effect. Raises `UsageError` if there is none.
     """
     running = None if where is False else cloud.find()
     if running is not None:
+        if region in cloud.regions(running.region):
+            return LocalTarget(running, region=region)
         if region is not None:
             note(
                 f"note: --region {region} has no effect: this command acts on the local "
@@ -60,6 +63,27 @@ def account(where: bool | None, region: str | None, note: Say) -> CloudTarget:
             "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
         )
     return in_region(region)
+
+
+def holding(home: ClusterTarget, name: str | None, note: Say) -> ClusterTarget:
+    """Return the region in which the cluster of that name is now: jobs may be moved.
+
+    `note` is called where that is not `home`, from which forward pointers lead there.
+    """
+    if not isinstance(home, AwsTarget | LocalTarget):
+        return home  # there are no regions
+    at: AwsTarget | LocalTarget = home
+    seen = {home.aws.region}
+    while name is not None and at.known(name) is None:
+        left = at.left(name)
+        pointer = None if left is None else forward_pointer(left)
+        if pointer is None or pointer.region in ("", *seen):
+            return home
+        at = at.in_region(pointer.region)
+        seen |= {pointer.region}
+    if at is not home:
+        note(f"note: {name} was moved to {at.aws.region}")
+    return at
 
 
 def left_here(name: str, where: Place) -> KeptCluster | None:

@@ -27,6 +27,7 @@ from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRe
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import AccountClusters
+from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT
 from spotelastic.client.targets.cloud_target import CloudEnded
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.local import cloud, joining
@@ -39,11 +40,6 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands
 from spotelastic.model.progress import NodeStatus
 
-READ_TIMEOUT = 10.0
-"""Seconds that a command waits for one answer."""
-ATTEMPTS = 6
-"""How often a command makes a call while AWS is busy: a quarter of a minute, in which nothing else
-waits for it."""
 FEW_ATTEMPTS = 4
 GONE = "the local cloud has ended, and its clusters with it"
 EMULATED = (
@@ -62,15 +58,15 @@ class LocalTarget(AccountClusters):
     costs_money = False
     price_label = " (invented prices of the local cloud)"
 
-    def __init__(self, info: CloudInfo, use: CloudUse | None = None) -> None:
+    def __init__(self, info: CloudInfo, use: CloudUse | None = None, region: str = "") -> None:
+        """`region`: another one than the cloud was started with."""
         global _used
         _used = info
-        session = LocalSession(info)
+        session = LocalSession(info, region)
         # A cloud on this machine is busy only where it was told to be, and may have ended.
         attempts = ATTEMPTS if os.environ.get(conditions.VARIABLE) else FEW_ATTEMPTS
-        super().__init__(
-            Aws(info.region, read_timeout=READ_TIMEOUT, attempts=attempts, session=session)
-        )
+        where = region or info.region
+        super().__init__(Aws(where, read_timeout=READ_TIMEOUT, attempts=attempts, session=session))
         self._info = info
         self._use = use
         self._owned = ""
@@ -90,6 +86,11 @@ class LocalTarget(AccountClusters):
                 say(f"it keeps its conditions: {conditions.VARIABLE} counts where a cloud starts")
         return cls(use.info, use)
 
+    def in_region(self, region: str) -> "LocalTarget":
+        if region not in (known := cloud.regions(self._info.region)):
+            raise UsageError(f"--region {region}: the local cloud has {', '.join(known)}")
+        return LocalTarget(self._info, region=region)
+
     @property
     def where_to_look(self) -> str:
         return f"see {self._info.folder}/instances/*/console.log"
@@ -107,7 +108,7 @@ class LocalTarget(AccountClusters):
         given = cloud.environment(self._info)
         config = {
             "endpoint": self._info.endpoint,
-            "region": self._info.region,
+            "region": self.aws.region,
             "access_key_id": given["AWS_ACCESS_KEY_ID"],
             "secret_access_key": given["AWS_SECRET_ACCESS_KEY"],
         }
@@ -131,7 +132,7 @@ class LocalTarget(AccountClusters):
 
     def fitted(self, spec: ClusterSpec) -> ClusterSpec:
         # Its instances run on this machine, which has an etcd.
-        return replace(spec, network=self._info.net, etcd=None)
+        return replace(spec, network=self._info.net_of(self.aws.region), etcd=None)
 
     def create(self, spec: ClusterSpec, say: Say, *, new: bool) -> ClusterRecord:
         use = self._joined()

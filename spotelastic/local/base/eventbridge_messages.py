@@ -26,6 +26,11 @@ class BusEvent:
     resources: tuple[str, ...]
     detail: dict[str, Any]
 
+    @property
+    def region(self) -> str:
+        """The region of the first thing that it is about; empty if that has none."""
+        return self.resources[0].split(":")[3] if self.resources else ""
+
 
 def interruption_warning(region: str, instance: str) -> BusEvent:
     """Return the notice of a spot interruption."""

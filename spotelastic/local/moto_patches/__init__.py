@@ -17,11 +17,11 @@ images.py       machine images
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import RLock
 
-from spotelastic.local.autoscaling.groups import AutoScaling
+from spotelastic.local.autoscaling.regions import RegionalScaling
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.kept_logs import KeptLogs
 from spotelastic.local.base.kept_objects import KeptBuckets
@@ -55,13 +55,13 @@ def install(
     lock: RLock,
     agenda: Agenda,
     machines: LocalInstances,
-    scaling: AutoScaling,
+    scaling: RegionalScaling,
     market: SpotMarket,
     authority: Authority,
     power: Power,
     volumes: Path,
     account: str,
-    region: str,
+    regions: Sequence[str],
     buckets_folder: Path,
     logs_folder: Path,
     stack_deleted: Callable[[], object],
@@ -74,11 +74,11 @@ def install(
     network.install(patches, power, volumes, agenda, machines.conditions)
     groups.install(patches, scaling)
     buckets.install(patches)
-    objects.install(patches, KeptBuckets(buckets_folder), account, region)
-    logs.install(patches, KeptLogs(logs_folder), account, region)
+    objects.install(patches, KeptBuckets(buckets_folder), account, regions)
+    logs.install(patches, KeptLogs(logs_folder), account, regions)
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
-    images.install(patches, account, region)
+    images.install(patches, account, regions)
     accounts.install(patches, market, machines.disk_key)
     stale.install(patches, machines.conditions)
     for model in resources.MODELS:

@@ -10,14 +10,15 @@ from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, Li
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from spotelastic.local.autoscaling.groups import LAUNCHING, TERMINATING, AutoScaling
+from spotelastic.local.autoscaling.groups import LAUNCHING, TERMINATING
 from spotelastic.local.autoscaling.members import GLOBAL_TIMEOUT, LocalGroupMember
+from spotelastic.local.autoscaling.regions import RegionalScaling
 from spotelastic.local.moto_patches.patch import Patches
 
 _ACTIVITIES_PER_PAGE = 100
 
 
-def install(patches: Patches, scaling: AutoScaling) -> None:
+def install(patches: Patches, scaling: RegionalScaling) -> None:
     """Apply the patches."""
     patches.addition(models, "InstanceState", "members need more attributes than moto's")(
         LocalGroupMember
@@ -30,7 +31,7 @@ def install(patches: Patches, scaling: AutoScaling) -> None:
     _install_activities(patches, scaling)
 
 
-def _install_life(patches: Patches, scaling: AutoScaling) -> None:
+def _install_life(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "create_auto_scaling_group",
@@ -54,13 +55,13 @@ def _install_life(patches: Patches, scaling: AutoScaling) -> None:
     )
     def delete(original: Callable[..., Any], response: Any) -> Any:
         force = response._get_bool_param("ForceDelete", False)
-        scaling.delete(response._get_param("AutoScalingGroupName"), force)
+        scaling.of(response.region).delete(response._get_param("AutoScalingGroupName"), force)
         return EmptyResult()
 
     patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)
 
 
-def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
+def _install_sizes(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         FakeAutoScalingGroup,
         "set_desired_capacity",
@@ -105,7 +106,7 @@ def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
         )
 
 
-def _install_ends(patches: Patches, scaling: AutoScaling) -> None:
+def _install_ends(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "terminate_instance_in_auto_scaling_group",
@@ -127,7 +128,7 @@ def _install_ends(patches: Patches, scaling: AutoScaling) -> None:
         scaling.wake()
 
 
-def _install_members(patches: Patches, scaling: AutoScaling) -> None:
+def _install_members(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingBackend, "set_instance_health", "moto never acts on an instance's health"
     )
@@ -184,7 +185,7 @@ def _launch_template(member: Any) -> Mapping[str, Any] | None:
     }
 
 
-def _install_hooks(patches: Patches, scaling: AutoScaling) -> None:
+def _install_hooks(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.addition(
         AutoScalingResponse,
         "put_lifecycle_hook",
@@ -220,12 +221,12 @@ def _install_hooks(patches: Patches, scaling: AutoScaling) -> None:
         if result not in ("CONTINUE", "ABANDON"):
             raise ValidationError(f"Invalid LifecycleActionResult {result}: CONTINUE or ABANDON")
         group, hook, token, instance = _action(response)
-        scaling.complete(group, hook, result, token, instance)
+        scaling.of(response.region).complete(group, hook, result, token, instance)
         return EmptyResult()
 
     @patches.addition(AutoScalingResponse, "record_lifecycle_action_heartbeat", "moto answers 500")
     def heartbeat(response: Any) -> Any:
-        scaling.heartbeat(*_action(response))
+        scaling.of(response.region).heartbeat(*_action(response))
         return EmptyResult()
 
 
@@ -257,7 +258,7 @@ def _action(response: Any) -> tuple[str, str, str, str]:
     )
 
 
-def _install_activities(patches: Patches, scaling: AutoScaling) -> None:
+def _install_activities(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         AutoScalingResponse, "describe_scaling_activities", "moto's list is always empty"
     )
@@ -265,7 +266,9 @@ def _install_activities(patches: Patches, scaling: AutoScaling) -> None:
         group = response._get_param("AutoScalingGroupName") or ""
         ids = response._get_param("ActivityIds", [])
         found = [
-            item for item in scaling.activities.of(group) if not ids or item.activity_id in ids
+            item
+            for item in scaling.of(response.region).activities.of(group)
+            if not ids or item.activity_id in ids
         ]
         start = int(response._get_param("NextToken") or 0)
         size = response._get_int_param("MaxRecords") or _ACTIVITIES_PER_PAGE

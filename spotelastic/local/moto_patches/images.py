@@ -1,6 +1,7 @@
 """Adds the public parameters that name Deep Learning images, which moto lacks, and gives images the
 size that those of Amazon Linux have."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from moto.core.utils import utcnow
@@ -20,7 +21,7 @@ _FLAVOURS = (
 )
 
 
-def install(patches: Patches, account: str, region: str) -> None:
+def install(patches: Patches, account: str, regions: Sequence[str]) -> None:
     """Apply the patch, and add the parameters of Deep Learning AMIs, with the same image as any
     other.
     """
@@ -33,6 +34,11 @@ def install(patches: Patches, account: str, region: str) -> None:
     patches.addition(Ami, "block_device_mappings", "moto's images have 15 GiB, Amazon Linux's 8")(
         property(mappings)
     )
+    for region in regions:
+        _add_parameters(account, region)
+
+
+def _add_parameters(account: str, region: str) -> None:
     parameters = ssm_backends[account][region]._parameters
     make: Any = Parameter  # its abstract methods are for CloudFormation only
     image = parameters[_LINUX][-1].value

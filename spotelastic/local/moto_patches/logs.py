@@ -49,12 +49,15 @@ class KeptEvents:
         return self._held
 
 
-def install(patches: Patches, kept: KeptLogs, account: str, region: str) -> None:
-    """Patch the log groups of clusters, of this account and region."""
-    _install_files(patches, kept, account, region)
+def install(patches: Patches, kept: KeptLogs, account: str, regions: Sequence[str]) -> None:
+    """Patch the log groups of clusters, of this account and these regions.
+
+    Lines of the regions share a folder. The next cloud has all of them in its first region.
+    """
+    _install_files(patches, kept, account, regions)
     _install_prefix(patches)
     kept.forget(wall() - KEPT_DAYS * _DAY)
-    backend = logs_backends[account][region]
+    backend = logs_backends[account][regions[0]]
     for cluster in kept.clusters():
         group = backend.create_log_group(GROUPS + cluster, {})
         group.set_retention_policy(str(KEPT_DAYS))
@@ -66,11 +69,11 @@ def install(patches: Patches, kept: KeptLogs, account: str, region: str) -> None
             )
 
 
-def _install_files(patches: Patches, kept: KeptLogs, account: str, region: str) -> None:
+def _install_files(patches: Patches, kept: KeptLogs, account: str, regions: Sequence[str]) -> None:
     reason = "moto's log groups end with its process"
 
     def its(group: LogGroup) -> str | None:
-        here = (group.account_id, group.region) == (account, region)
+        here = group.account_id == account and group.region in regions
         return cluster_of(group.name) if here else None
 
     @patches.method(LogGroup, "create_log_stream", reason)

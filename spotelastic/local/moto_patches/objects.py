@@ -1,6 +1,6 @@
 """Patches moto's S3 to keep objects in files, which the next local cloud finds again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,21 +12,22 @@ from spotelastic.local.moto_patches.patch import Patches
 PARTITION = "aws"
 
 
-def install(patches: Patches, buckets: KeptBuckets, account: str, region: str) -> None:
+def install(patches: Patches, buckets: KeptBuckets, account: str, regions: Sequence[str]) -> None:
     """Patch the buckets of this account. What tests put into other accounts' buckets ends with the
     cloud.
 
     Of a versioned bucket only the newest versions are kept. Policies, tags and versioning are not:
     `up` sets them again.
     """
-    _load(buckets, account, region)
+    _load(buckets, account, regions)
     _install_content(patches, buckets, account)
     _install_changes(patches, buckets, account)
 
 
-def _load(buckets: KeptBuckets, account: str, region: str) -> None:
+def _load(buckets: KeptBuckets, account: str, regions: Sequence[str]) -> None:
     backend = s3_backends[account][PARTITION]
     for name in buckets.names():
+        region = next((each for each in regions if name.endswith(f"-{each}")), regions[0])
         bucket = backend.create_bucket(name, region)
         for key, content in buckets.objects(name):
             found = FakeKey(key, b"", account, region, bucket_name=name, version_id="null")

@@ -9,12 +9,12 @@ from moto.autoscaling.exceptions import ValidationError
 from moto.autoscaling.models import AutoScalingBackend
 
 from spotelastic.clock import wall
-from spotelastic.local.autoscaling.groups import AutoScaling
+from spotelastic.local.autoscaling.regions import RegionalScaling
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.moto_patches.patch import Patches
 
 
-def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
+def install(patches: Patches, agenda: Agenda, scaling: RegionalScaling) -> None:
     """Apply the patches."""
 
     @patches.method(
@@ -51,7 +51,7 @@ def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
             raise ValidationError("Scheduled action name not found")
 
 
-def _carry_out(backend: Any, scaling: AutoScaling, action: Any) -> None:
+def _carry_out(backend: Any, scaling: RegionalScaling, action: Any) -> None:
     """Carry out an action, unless it was replaced or deleted since."""
     key = (action.auto_scaling_group_name, action.scheduled_action_name)
     if backend.scheduled_actions.get(key) is not action:

@@ -20,12 +20,12 @@ from moto.ec2.models.subnets import SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
-from spotelastic.local.autoscaling.groups import AutoScaling
+from spotelastic.local.autoscaling.regions import RegionalScaling
 from spotelastic.local.moto_patches.groups import put_hook
 from spotelastic.local.moto_patches.patch import Patches
 
 
-def install(patches: Patches, scaling: AutoScaling, deleted: Callable[[], object]) -> None:
+def install(patches: Patches, scaling: RegionalScaling, deleted: Callable[[], object]) -> None:
     """Apply the patches; `deleted` is called after each deletion of a stack."""
     _install_parameters(patches)
     _install_groups(patches, scaling)
@@ -58,7 +58,7 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
+def _install_groups(patches: Patches, scaling: RegionalScaling) -> None:
     @patches.method(
         FakeAutoScalingGroup,
         "create_from_cloudformation_json",
@@ -110,7 +110,7 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
     )
     def delete(original: Callable[..., Any], group: Any, account: str, region: str) -> None:
         if group.name in group.autoscaling_backend.autoscaling_groups:
-            scaling.delete_now(group.name)
+            scaling.of(region).delete_now(group.name)
 
 
 _SIZES = {"min_size": "MinSize", "max_size": "MaxSize", "desired_capacity": "DesiredCapacity"}
