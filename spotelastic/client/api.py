@@ -104,7 +104,7 @@ def find(
     runs and no `region` is named. `gone`: also find one that was taken down, whose last status and
     report are still stored. Raises `UsageError` if there is none.
     """
-    target = _target(local, region)
+    target = targets.holding(_target(local, region), name, _say_nothing)
     if gone:
         return Cluster(target, target.cluster_or_gone(name, _say_nothing))
     return Cluster(target, target.cluster(name))

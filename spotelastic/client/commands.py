@@ -91,6 +91,12 @@ def restart(
     return CommandResult(cluster.name, "restart", text, _begun(cluster).state)
 
 
+def restart_same(cluster: ShownCluster) -> None:
+    """Restart a job that has ended, with its own code."""
+    give(cluster, Command(uuid.uuid4().hex, "restart"))
+    _begun(cluster)
+
+
 def scale(
     target: ClusterTarget,
     cluster: ShownCluster,

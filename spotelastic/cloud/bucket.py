@@ -13,6 +13,7 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
 from spotelastic.model.job import JobSpec
+from spotelastic.model.moved import Earlier, Moving
 from spotelastic.model.progress import Event, Point, RemainingDrill, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
 from spotelastic.model.requests.command import Answer
@@ -25,6 +26,10 @@ CURVE = "curve.json"
 REPORT = "report.json"
 USAGE = "usage.json"
 DRILL = "drill.json"
+EARLIER = "earlier.json"
+"""What the job has done in the regions that it was in before."""
+MOVING = "moving.json"
+"""Where the job is being, or was, moved to."""
 STOPPING = "stopping"
 """An empty object that exists while, and after, the cluster is being taken down."""
 
@@ -123,6 +128,14 @@ class ClusterBucket(ABC):
     def report(self) -> Report | None:
         """Return the published report, or None."""
         return self._decoded(REPORT, Report)
+
+    def earlier(self) -> Earlier | None:
+        """Return what the job did in the region that it was moved from, or None."""
+        return self._decoded(EARLIER, Earlier)
+
+    def moving(self) -> Moving | None:
+        """Return where the job is being, or was, moved to; None if nowhere."""
+        return self._decoded(MOVING, Moving)
 
     def drill(self) -> RemainingDrill | None:
         """Return how far a drill was when it was published last, or None."""

@@ -42,6 +42,8 @@ class InterruptionKind(StrEnum):
     """A worker process failed; its node stays."""
     ETCD = "etcd"
     """A member of etcd was away; training goes on."""
+    MOVED = "moved"
+    """The job was moved to another region. No node has this kind; the report has a row of it."""
 
     @classmethod
     def _missing_(cls, value: object) -> "InterruptionKind | None":
@@ -128,12 +130,16 @@ def _traits(kind: InterruptionKind) -> InterruptionTraits:
             return InterruptionTraits("node lost", "loss", severity=3)
         case InterruptionKind.WORKER:
             return InterruptionTraits("worker died", "failure", severity=2)
-        case InterruptionKind.ETCD:
-            return InterruptionTraits("etcd died", "etcd")
+        case InterruptionKind.ETCD | InterruptionKind.MOVED:
+            return _OF_NO_NODE[kind]
         case _:
             assert_never(kind)
 
 
+_OF_NO_NODE = {
+    InterruptionKind.ETCD: InterruptionTraits("etcd died", "etcd"),
+    InterruptionKind.MOVED: InterruptionTraits("moved"),
+}
 _OUTLOOKS = {
     InterruptionKind.MAINTENANCE: ("maintenance", "will be rebooted, or cut off for a while"),
     InterruptionKind.RETIREMENT: ("retirement", "will be stopped for good"),

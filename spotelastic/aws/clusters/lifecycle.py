@@ -43,7 +43,17 @@ from spotelastic.aws.planning.survey import demand
 from spotelastic.aws.security import certificates
 from spotelastic.aws.security import secrets as user_secrets
 from spotelastic.clock import steady, wall
-from spotelastic.cloud.bucket import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE
+from spotelastic.cloud.bucket import (
+    CURVE,
+    EARLIER,
+    EVENTS,
+    JOB,
+    MOVING,
+    REPORT,
+    STATUS,
+    STOPPING,
+    USAGE,
+)
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.job import AccountDemands, JobSpec
 from spotelastic.model.requests.command import Command
@@ -389,7 +399,8 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
     spec = replace(stored, validity=validity, born_at=born_at)
     if new:
         # An earlier cluster of this name may have left its status and reports.
-        for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
+        earlier = () if request.moved else (CURVE, USAGE, EARLIER)
+        for name in (STATUS, EVENTS, REPORT, STOPPING, MOVING, *earlier):
             objects.delete(name)
         objects.delete_all("etcd/")
     return describe(cluster, spec, request.archive)

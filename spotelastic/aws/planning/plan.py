@@ -71,6 +71,8 @@ class ClusterSpec:
     """Size of a worker's root disk in GiB; by default as its image needs."""
     key: str = ""
     """The KMS key of the user's own, in any of its names; by default AWS's keys."""
+    moved: bool = False
+    """Whether the job was moved here: its bill and its curve are in the bucket already."""
     etcd: BootRelease | None = None
     """The etcd that control nodes install; by default they have one."""
 

@@ -23,8 +23,8 @@ def found_cluster(
     `gone`: also one that was taken down and has left its last report. `left` says what that is.
     """
     from spotelastic.client.cluster import Cluster
-    from spotelastic.client.targets.find import find
+    from spotelastic.client.targets.find import find, holding
 
-    target = find(where, region, note)
+    target = holding(find(where, region, note), name, note)
     record = target.cluster_or_gone(name, note, left) if gone else target.cluster(name)
     return Cluster(target, record)

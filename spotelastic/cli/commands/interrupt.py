@@ -143,7 +143,7 @@ def down(
 
     The checkpoints of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
-    from spotelastic.client.targets.find import find
+    from spotelastic.client.targets.find import find, holding
 
     if network:
         if name is not None or delete_data or bucket is not None:
@@ -155,6 +155,8 @@ def down(
     if delete_data and name is not None and _delete_here(name, where):
         return
     target = find(where, region, note)
+    if not delete_data:
+        target = holding(target, name, note)
     if delete_data and name is not None:
         data = target.account("--delete-data").data(name, bucket)
         _confirm(data.run.cluster, data.url)

@@ -19,6 +19,7 @@ from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
+from spotelastic.controller.accounting.moved import joined
 from spotelastic.controller.accounting.status import status
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.decisions.throttle import JITTER
@@ -28,6 +29,7 @@ from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.job import ENDED, Job, JobSpec
+from spotelastic.model.moved import Earlier
 from spotelastic.model.progress import Event, Report, Status
 
 logger = logging.getLogger(__name__)
@@ -105,6 +107,9 @@ class Publisher:
         self._status_at = 0.0
         self._shows = shows
         self._made: Report | None = None
+        self._earlier: Earlier | None = None
+        """What the job did in the region that it was moved from; read at the first publication."""
+        self._read_earlier = False
         self.entries: tuple[Event, ...] = ()
         """Events of the newest report's rows. The caller records them."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -164,11 +169,12 @@ class Publisher:
         return behind, EVERY
 
     def _publish(self, account: Account, *, last: bool) -> bool:
-        records, now = account.records, self._clock()
+        records, now, earlier = account.records, self._clock(), self._region_before()
+        before = () if earlier is None else earlier.events
         ended = records.job is not None and records.job.state in ENDED
         made: dict[str, Callable[[], bytes]] = {
             bucket.EVENTS: lambda: b"\n".join(
-                msgspec.json.encode(event) for event in records.events
+                msgspec.json.encode(event) for event in (*before, *records.events)
             ),
             bucket.CURVE: lambda: msgspec.json.encode(records.points),
             bucket.USAGE: lambda: msgspec.json.encode(list(account.bill.values())),
@@ -193,8 +199,16 @@ class Publisher:
     def _report(self, account: Account, now: float) -> Report:
         report = _report(account, now)
         self.entries = tuple(entries(report, now))
+        if (earlier := self._region_before()) is not None:
+            report = joined(earlier, report, account.records.points)
         self._made = report
         return report
+
+    def _region_before(self) -> Earlier | None:
+        if not self._read_earlier:
+            self._earlier = self._objects.earlier()
+            self._read_earlier = True
+        return self._earlier
 
     def _may_write(self) -> bool:
         """Whether this controller still leads, as far as this thread knows.

@@ -1,0 +1,273 @@
+"""Carries out the steps of a job's move to another region. `decide.py` decides them.
+
+Each step can be repeated: this process may be killed in it, or right after it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from threading import Event as Signal
+from threading import Lock
+
+import msgspec
+from spotelastic_checkpoints import crash_points
+from spotelastic_checkpoints.commit import moving
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.latest import ForwardPointer
+from spotelastic_checkpoints.errors import Fenced
+
+from spotelastic.aws.base import account
+from spotelastic.aws.clusters import copying
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.aws.security import secrets
+from spotelastic.client import commands
+from spotelastic.client.moving.decide import MoveSeen, MoveStep
+from spotelastic.client.moving.regions import MoveRegions
+from spotelastic.client.progress import Say, training
+from spotelastic.client.storage import retried
+from spotelastic.clock import steady, wall
+from spotelastic.cloud.bucket import CURVE, EARLIER, MOVING, STOPPING, USAGE
+from spotelastic.controller.accounting.usage import Usage, closed
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.counting import size
+from spotelastic.model.job import ENDED
+from spotelastic.model.moved import Earlier, Moving
+
+TRANSFER = 0.02
+"""US dollars for a GB that S3 copies between regions. (Some pairs of regions cost less or more.)"""
+LOOK_EVERY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MovePolicy:
+    """What a move waits for."""
+
+    trains_within: float = 1200.0
+    """Seconds within which the job should train in the new region."""
+    part: int = copying.PART
+    """Bytes that are copied by one call."""
+
+
+class Mover:
+    """Carries out steps between two regions."""
+
+    def __init__(self, regions: MoveRegions, say: Say, policy: MovePolicy) -> None:
+        self._regions, self._say, self._policy = regions, say, policy
+        self._steps: Mapping[MoveStep, Callable[[MoveSeen], None]] = {
+            MoveStep.STOP: self._stop,
+            MoveStep.SEAL: self._seal,
+            MoveStep.COPY: self._copy,
+            MoveStep.CLOSE: self._close,
+            MoveStep.OPEN: self._open,
+            MoveStep.MAKE: self._make,
+            MoveStep.AWAIT: self._await,
+            MoveStep.END_SOURCE: self._end_source,
+            MoveStep.CLOSE_TARGET: self._close_target,
+            MoveStep.REOPEN: self._reopen,
+            MoveStep.END_TARGET: self._end_target,
+            MoveStep.DROP: self._drop,
+            MoveStep.RESUME: self._resume,
+        }
+
+    def carry_out(self, step: MoveStep, seen: MoveSeen) -> None:
+        """Carry one step out. What another process did meanwhile is for the next look."""
+        crash_points.reached_in(step, "begun")
+        try:
+            self._steps[step](seen)
+        except Fenced as error:
+            self._say(f"{error}: looking again")
+        crash_points.reached_in(step, "done")
+
+    def note(self, *, undone: bool = False) -> None:
+        """Record in the source where the job is being moved to, or that it no longer is."""
+        if undone:
+            self._regions.here.delete(MOVING)
+        else:
+            text = msgspec.json.encode(Moving(region=self._regions.target.aws.region))
+            self._regions.here.put(MOVING, text)
+
+    # -- forward ---------------------------------------------------------------------------------
+
+    def _stop(self, seen: MoveSeen) -> None:
+        self._say(f"stopping {seen.name} in {seen.source.region}: it commits its last step")
+        commands.stop(self._regions.cluster, wait=True, say=self._say)
+
+    def _seal(self, seen: MoveSeen) -> None:
+        with retried(self._regions.storage_here, self._say) as storage:
+            sealed = moving.seal(Commits(storage, self._regions.spec.run))
+        step = 0 if sealed.commit is None else sealed.commit.step
+        self._say(f"step {step} is the last one in {seen.source.region}")
+
+    def _copy(self, seen: MoveSeen) -> None:
+        its, commit = self._regions, seen.source.commit
+        assert commit is not None
+        account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
+        with retried(its.storage_here, self._say) as storage:
+            manifests = Commits(storage, its.spec.run).checkpoint(commit)
+        files = copying.files_of(commit, manifests)
+        if seen.target.cluster == "none":
+            self._hand_over(seen, files.nbytes)
+        progress = _Progress(files.nbytes, f"to {its.target.aws.region}", self._say)
+        copying.copy(its.run_here, its.run_there, files, progress.add, self._policy.part)
+
+    def _hand_over(self, seen: MoveSeen, nbytes: int) -> None:
+        """Copy what the source's cluster has recorded: events, curve, report and bill."""
+        its, here, there = self._regions, self._regions.here, self._regions.there
+        curve, commit = here.curve(), seen.source.commit
+        earlier = Earlier(
+            region=seen.source.region,
+            to=seen.target.region,
+            step=0 if commit is None else commit.step,
+            copied_usd=nbytes / 1e9 * TRANSFER if its.source.costs_money else 0.0,
+            last_step=curve[-1].step if curve else 0,
+            first_step_at=min((point.at for point in curve), default=0.0),
+            last_step_at=max((point.at for point in curve), default=0.0),
+            events=tuple(here.events()),
+            report=here.report(),
+        )
+        there.put(EARLIER, msgspec.json.encode(earlier))
+        there.put(CURVE, msgspec.json.encode(curve))
+        bill = msgspec.json.decode(here.get(USAGE) or b"[]", type=list[Usage])
+        ended = closed({item.instance: item for item in bill}, wall())
+        there.put(USAGE, msgspec.json.encode(list(ended.values())))
+
+    def _close(self, seen: MoveSeen) -> None:
+        its, latest = self._regions, seen.source.latest
+        assert latest is not None
+        account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
+        if seen.source.commit is None:
+            self._hand_over(seen, 0)
+        if seen.source.cluster == "up":
+            its.here.put(STOPPING, b"")  # nobody restarts the job there
+        with retried(its.storage_here, self._say) as storage:
+            moving.close(
+                storage, latest, latest, its.url_there, region=seen.target.region, now=wall()
+            )
+        self._say(f"{seen.source.region} is closed: nothing can be committed there any more")
+
+    def _open(self, seen: MoveSeen) -> None:
+        with retried(self._regions.storage_there, self._say) as storage:
+            moving.open_here(storage, _pointer(seen.source.latest))
+
+    def _make(self, seen: MoveSeen) -> None:
+        its = self._regions
+        spec = its.target.fitted(cluster_spec(its))
+        its.target.keep(seen.name)
+        its.target.create(spec, self._say, new=False)
+
+    def _await(self, seen: MoveSeen) -> None:
+        self._say(f"waiting until {seen.name} trains in {seen.target.region}")
+        until = steady() + self._policy.trains_within
+        while True:
+            self._regions.target.check()
+            status = self._regions.there.status()
+            if status is not None and training(status):
+                self._say(f"{seen.name} trains in {seen.target.region}")
+                return
+            if steady() > until:
+                raise EnvironmentFailure(
+                    f"{seen.name} does not train in {seen.target.region} yet: "
+                    f"{'nothing is told' if status is None else status.reason}. Nothing is lost, "
+                    "and both clusters cost money meanwhile. Run the same command again to go on "
+                    f"waiting, or `spotelastic move {seen.name} --back`, after which you can move "
+                    "it to another region"
+                )
+            Signal().wait(LOOK_EVERY)
+
+    def _end_source(self, seen: MoveSeen) -> None:
+        its = self._regions
+        its.source.delete(seen.name, self._say, keep_data=True, bucket=its.bucket)
+
+    # -- back ------------------------------------------------------------------------------------
+
+    def _close_target(self, seen: MoveSeen) -> None:
+        its, pointer = self._regions, _pointer(seen.source.latest)
+        account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
+        with retried(its.storage_there, self._say) as storage:
+            moving.close(
+                storage,
+                seen.target.latest,
+                pointer,
+                its.url_here,
+                region=seen.source.region,
+                now=wall(),
+            )
+
+    def _reopen(self, seen: MoveSeen) -> None:
+        with retried(self._regions.storage_here, self._say) as storage:
+            moving.open_here(storage, _pointer(seen.target.latest))
+        self._say(f"{seen.name} can train in {seen.source.region} again")
+
+    def _end_target(self, seen: MoveSeen) -> None:
+        its = self._regions
+        its.target.delete(seen.name, self._say, keep_data=True, bucket=its.target.bucket)
+
+    def _drop(self, seen: MoveSeen) -> None:
+        its, commit = self._regions, seen.source.commit
+        assert commit is not None
+        copying.drop(its.run_there, commit)
+        for name in (EARLIER, CURVE, USAGE):
+            its.there.delete(name)
+
+    def _resume(self, seen: MoveSeen) -> None:
+        self._regions.here.delete(STOPPING)
+        cluster = self._regions.cluster
+        status = cluster.objects.status()
+        if status is not None and status.state in ENDED:
+            self._say(f"restarting {seen.name} in {seen.source.region}")
+            commands.restart_same(cluster)
+
+
+class _Progress:
+    """Tells how much is copied, at most once for each tenth."""
+
+    def __init__(self, total: int, where: str, say: Say) -> None:
+        self._total, self._where, self._say = total, where, say
+        self._done, self._told = 0, 0
+        self._lock = Lock()
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self._done += nbytes
+            tenth = 10 * self._done // self._total if self._total else 10
+            if tenth > self._told:
+                self._told = tenth
+                self._say(f"copied {size(self._done)} of {size(self._total)} {self._where}")
+
+
+def cluster_spec(its: MoveRegions) -> ClusterSpec:
+    """Return the cluster that the job is to have in the target.
+
+    Raises `UsageError` where secrets are in neither region.
+    """
+    spec = its.spec
+    code = its.here.get(f"code/{spec.code}.tar.gz")
+    if code is None:
+        raise EnvironmentFailure(f"{its.here.url('code/')} lacks the code of {its.name}")
+    return ClusterSpec(
+        job=replace(spec, demands=replace(spec.demands, key="")),
+        archive=code,
+        secrets=_secrets(its, spec.secrets, "secrets"),
+        build_secrets=_secrets(its, spec.build_secrets, "build"),
+        notify=_secrets(its, spec.notify, "notify"),
+        moved=True,
+    )
+
+
+def _secrets(its: MoveRegions, names: Mapping[str, int], use: secrets.Use) -> dict[str, str]:
+    for where in (its.source, its.target):
+        found = {
+            name: value[0]
+            for name in names
+            if (value := secrets.known(where.aws, its.name, (name,), use))
+        }
+        if len(found) == len(names):
+            return found
+    raise UsageError(
+        f"the secrets {', '.join(names)} of {its.name} are gone with its cluster: run "
+        f"`spotelastic up --region {its.target.aws.region}` with them, which goes on from there"
+    )
+
+
+def _pointer(latest: object) -> ForwardPointer:
+    assert isinstance(latest, ForwardPointer)
+    return latest

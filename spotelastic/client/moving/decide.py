@@ -1,0 +1,188 @@
+"""Decides the next step of a job's move to another region, from what both regions show (pure).
+
+A move that was killed anywhere is run again, and goes on where it was: nothing is remembered but
+what lies in the two buckets and clouds. `carry_out.py` carries the steps out.
+
+Must never happen:
+
+- a commit that was acknowledged is lost, or both regions train: the source is closed only when its
+  newest commit is in the target, and the target is opened only when the source is closed
+  (`commit/moving.py`);
+- the target begins from an incomplete copy;
+- something that costs money is left in either region when there is no next step: the source's
+  cluster is taken down once the target trains, the target's when the move is undone.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from spotelastic_checkpoints.commit import moving
+from spotelastic_checkpoints.commit.latest import ForwardPointer, Latest
+from spotelastic_checkpoints.types import Commit
+
+from spotelastic.model.job import ENDED
+
+
+class MoveStep(StrEnum):
+    """The steps, in the order in which a move takes them."""
+
+    STOP = "stop"
+    """The group agrees on a step, commits it, and ends."""
+    SEAL = "seal"
+    """Claim the source's storage, so that its newest commit stays the newest."""
+    COPY = "copy"
+    """Copy that commit, and what the source's cluster has recorded."""
+    CLOSE = "close"
+    """Replace the source's LATEST by a forward pointer."""
+    OPEN = "open"
+    """Give the target a LATEST."""
+    MAKE = "make"
+    """Create the target's cluster."""
+    AWAIT = "await"
+    """Wait until it trains."""
+    END_SOURCE = "end-source"
+    """Take the source's cluster down."""
+    # Only to undo a move.
+    CLOSE_TARGET = "close-target"
+    """Put a forward pointer to the source into the target."""
+    REOPEN = "reopen"
+    """Give the source a LATEST again."""
+    END_TARGET = "end-target"
+    """Take the target's cluster down."""
+    DROP = "drop"
+    """Delete what was copied."""
+    RESUME = "resume"
+    """Restart the job in the source's cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSide:
+    """One of the two regions, as seen at one moment."""
+
+    region: str
+    latest: Latest | None = None
+    """What LATEST says; a `ForwardPointer` where the run was moved elsewhere."""
+    cluster: Literal["none", "left", "up"] = "none"
+    """"left": parts of a cluster, without a job. They cost money."""
+    stopping: bool = False
+    """Whether the cluster is marked as being taken down, so that nobody restarts its job."""
+    state: str = ""
+    """The job's state; empty if no controller has told any."""
+    trains: bool = False
+    """Whether a round of the job has begun."""
+    step: int = 0
+    """The newest step that was told."""
+
+    @property
+    def commit(self) -> Commit | None:
+        """The newest commit of the storage."""
+        return None if self.latest is None else self.latest.commit
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSeen:
+    """Both regions."""
+
+    name: str
+    source: RegionSide
+    target: RegionSide
+    copied: bool
+    """Whether the source's newest commit is in the target, or there is none."""
+    begun: bool = True
+    """Whether a move between these two was begun and not undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveDecision:
+    """The next step; None if there is none."""
+
+    step: MoveStep | None
+    refusal: str = ""
+    """Why there is none, where the move is not over."""
+
+
+def decide(seen: MoveSeen, *, back: bool) -> MoveDecision:
+    """Return the next step of a move, or with `back` of undoing it."""
+    return _backward(seen) if back else _forward(seen)
+
+
+def is_closed(seen: MoveSeen) -> bool:
+    """Return whether the source was closed, from when on a move can only go on or be undone."""
+    return isinstance(seen.source.latest, ForwardPointer)
+
+
+def _forward(seen: MoveSeen) -> MoveDecision:
+    source, target = seen.source, seen.target
+    here, there = source.latest, target.latest
+    if isinstance(here, ForwardPointer):
+        return _after_the_close(seen, here)
+    if there is not None and not isinstance(there, ForwardPointer):
+        return MoveDecision(
+            None,
+            f"{target.region} has checkpoints of a run {there.owner} that did not come from "
+            f"{source.region}: delete them with `spotelastic down {seen.name} --delete-data "
+            f"--region {target.region}`, or choose another region",
+        )
+    if source.cluster == "up" and source.state not in ENDED:
+        return MoveDecision(MoveStep.STOP)
+    if source.state in ("succeeded", "failed"):
+        return MoveDecision(
+            None, f"the job of {seen.name} has {source.state}: there is nothing to move"
+        )
+    if here is None or not moving.is_sealed(here):
+        return MoveDecision(MoveStep.SEAL)
+    return MoveDecision(MoveStep.CLOSE if seen.copied else MoveStep.COPY)
+
+
+def _after_the_close(seen: MoveSeen, pointer: ForwardPointer) -> MoveDecision:
+    source, target = seen.source, seen.target
+    there = target.latest
+    if pointer.region != target.region:
+        return MoveDecision(None, f"{seen.name} was moved from {source.region} to {pointer.region}")
+    if there is None or isinstance(there, ForwardPointer):
+        if there is not None and there.epoch > pointer.epoch:
+            return MoveDecision(
+                None, f"this move is being undone: run `spotelastic move {seen.name} --back` again"
+            )
+        return MoveDecision(MoveStep.OPEN if seen.copied else MoveStep.COPY)
+    if target.cluster != "up" or not target.state:
+        return MoveDecision(MoveStep.MAKE)
+    if not target.trains and target.state not in ENDED:
+        return MoveDecision(MoveStep.AWAIT)
+    return MoveDecision(MoveStep.END_SOURCE if source.cluster != "none" else None)
+
+
+def _backward(seen: MoveSeen) -> MoveDecision:
+    source, target = seen.source, seen.target
+    here, there = source.latest, target.latest
+    if isinstance(here, ForwardPointer):
+        if here.region != target.region:
+            return MoveDecision(
+                None, f"{seen.name} was moved from {source.region} to {here.region}"
+            )
+        if isinstance(there, ForwardPointer) and there.epoch > here.epoch:
+            return MoveDecision(MoveStep.REOPEN)
+        if there is not None and not isinstance(there, ForwardPointer) and _trained(seen, here):
+            return MoveDecision(
+                None,
+                f"{seen.name} has trained in {target.region} since: bring it back with "
+                f"`spotelastic move {seen.name} --region {source.region}`",
+            )
+        return MoveDecision(MoveStep.CLOSE_TARGET)
+    if not seen.begun:
+        return MoveDecision(None, f"there is no move of {seen.name} to undo")
+    if there is not None and not isinstance(there, ForwardPointer):
+        return MoveDecision(None, f"{target.region} has a run that did not come from here")
+    if target.cluster != "none":
+        return MoveDecision(MoveStep.END_TARGET)
+    if seen.copied and here is not None and here.commit is not None:
+        return MoveDecision(MoveStep.DROP)
+    if source.cluster == "up" and (source.stopping or source.state == "stopped"):
+        return MoveDecision(MoveStep.RESUME)
+    return MoveDecision(None)
+
+
+def _trained(seen: MoveSeen, pointer: ForwardPointer) -> bool:
+    moved = 0 if pointer.commit is None else pointer.commit.step
+    return seen.target.commit != pointer.commit or seen.target.step > moved

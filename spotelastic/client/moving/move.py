@@ -1,0 +1,131 @@
+"""Moves a job to another region, or undoes that: tells the price, and takes step after step."""
+
+from dataclasses import dataclass, replace
+
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.errors import CheckpointsError
+
+from spotelastic.aws.clusters import copying
+from spotelastic.aws.planning.survey import survey
+from spotelastic.client.confirmation import Confirm, ConfirmationRequest, ensure
+from spotelastic.client.moving import regions
+from spotelastic.client.moving.carry_out import TRANSFER, MovePolicy, Mover
+from spotelastic.client.moving.decide import decide, is_closed
+from spotelastic.client.moving.regions import MoveRegions
+from spotelastic.client.progress import Say
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.errors import UsageError
+from spotelastic.model.counting import duration, size, usd
+
+BYTES_PER_SECOND = 400e6
+"""What S3 copies between two regions, in parts, as a careful estimate."""
+BOOTS_IN = 300.0
+"""Seconds until a new cluster trains, roughly."""
+POLICY = MovePolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """What a move has achieved."""
+
+    name: str
+    region: str
+    """Where the job is now."""
+    step: int
+    """The step that it goes on from."""
+    text: str
+
+
+def move(
+    home: CloudTarget,
+    name: str | None,
+    region: str | None,
+    *,
+    back: bool,
+    confirm: Confirm,
+    say: Say,
+    policy: MovePolicy = POLICY,
+) -> MoveResult:
+    """Move the job to `region`, or with `back` undo a move where nothing was trained there yet.
+
+    Returns when it trains there and the old cluster is gone. A move that ended early, by an error
+    or with its process, is gone on with by the same call. Raises `UsageError` for what cannot be
+    moved, before anything is changed.
+    """
+    its = regions.find(home, name, region, say)
+    seen = its.look()
+    first = decide(seen, back=back)
+    if first.refusal:
+        raise UsageError(first.refusal)
+    mover = Mover(its, say, policy)
+    if first.step is not None and not back:
+        if not is_closed(seen):
+            _check(its)
+            price = _price(its)
+            say(price.what)
+            ensure(price, confirm)
+        mover.note()
+    step = first.step
+    while step is not None:
+        mover.carry_out(step, seen)
+        seen = its.look()
+        decision = decide(seen, back=back)
+        if decision.refusal:
+            raise UsageError(decision.refusal)
+        step = decision.step
+    if back:
+        mover.note(undone=True)
+    at = seen.source if back else seen.target
+    commit = seen.source.commit
+    moved = 0 if commit is None else commit.step
+    text = "is back in" if back else "has moved to"
+    return MoveResult(its.name, at.region, moved, f"{text} {at.region}, from step {moved}")
+
+
+def _check(its: MoveRegions) -> None:
+    """Raise `UsageError` for a job that cannot be in another region as it is."""
+    spec = its.spec
+    if spec.vpc:
+        raise UsageError(
+            f"{its.name} is in the network {spec.vpc}, which is of {its.source.aws.region} alone: "
+            "take it down, and use `up --region` with a network of the other region"
+        )
+    if spec.demands.key:
+        raise UsageError(
+            f"{its.name} is encrypted with the key {spec.demands.key}, which is of "
+            f"{its.source.aws.region} alone: a job with --kms-key cannot be moved"
+        )
+
+
+def _price(its: MoveRegions) -> ConfirmationRequest:
+    """Return the question that tells what the move costs, and how long nothing trains.
+
+    The target is surveyed for that: what it cannot offer is told before anything is changed.
+    """
+    there = survey(its.target.aws, replace(its.spec, subnets=()))
+    nbytes = _nbytes(its)
+    takes = BOOTS_IN + nbytes / BYTES_PER_SECOND
+    label = its.target.price_label
+    return ConfirmationRequest(
+        about="price",
+        what=(
+            f"moving {its.name} from {its.source.aws.region} to {its.target.aws.region} copies "
+            f"{size(nbytes)} for about {usd(nbytes / 1e9 * TRANSFER)}, and nothing trains for "
+            f"about {duration(takes)}; there it costs up to {usd(there.estimate.high)} an hour"
+            f"{label}"
+        ),
+        question="Move it?",
+        declined="nothing was changed",
+    )
+
+
+def _nbytes(its: MoveRegions) -> int:
+    """Return the size of the newest commit; that of the next one is alike."""
+    try:
+        commits = Commits(its.storage_here(), its.spec.run)
+        commit = commits.latest()
+        if commit is None:
+            return 0
+        return copying.files_of(commit, commits.checkpoint(commit)).nbytes
+    except CheckpointsError:
+        return 0

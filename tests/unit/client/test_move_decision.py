@@ -1,0 +1,185 @@
+"""Which step a move takes next: from every state that it can be in, however often it was killed."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from spotelastic_checkpoints.commit import moving
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.latest import ForwardPointer, LatestObject
+from spotelastic_checkpoints.errors import Fenced, StorageRefused
+from spotelastic_checkpoints.types import Commit
+from support.committing import put_all
+from support.stores import MemoryStorage
+
+from spotelastic.client.moving.decide import MoveDecision, MoveSeen, MoveStep, RegionSide, decide
+
+EAST, WEST = "us-east-1", "us-west-2"
+LONGEST = 30
+BACKWARD = {
+    MoveStep.CLOSE_TARGET,
+    MoveStep.REOPEN,
+    MoveStep.END_TARGET,
+    MoveStep.DROP,
+    MoveStep.RESUME,
+}
+
+
+@dataclass
+class Cluster:
+    """What a region's cloud has."""
+
+    there: bool = False
+    state: str = ""
+    stopping: bool = False
+    trains: bool = False
+
+
+class World:
+    """Two regions, whose storages are real ones in memory."""
+
+    def __init__(self) -> None:
+        self.stores = {EAST: MemoryStorage(), WEST: MemoryStorage()}
+        self.clusters = {EAST: Cluster(True, "running", trains=True), WEST: Cluster()}
+        self.copied: set[Commit] = set()
+        self.begun = False
+        self.acknowledged = Commit(0, 0)
+        self.train()
+
+    def train(self) -> None:
+        """Every cluster that has nodes tries to train a step, and to commit it."""
+        trained = []
+        for region, cluster in self.clusters.items():
+            if not cluster.there or cluster.state != "running":
+                continue
+            commits = Commits(self.stores[region], "run")
+            try:
+                claim = commits.claim()
+            except StorageRefused:
+                continue
+            assert claim.commit is None or claim.commit >= self.acknowledged, "a commit was lost"
+            assert (
+                region == EAST
+                or claim.commit in self.copied
+                or claim.commit is None
+                or (claim.commit.epoch > min(self.copied).epoch)
+            ), "the target began from an incomplete copy"
+            step = 1 if claim.commit is None else claim.commit.step + 1
+            put_all(commits, claim.epoch, step)
+            assert commits.commit(Commit(claim.epoch, step), claim.epoch)
+            self.acknowledged, cluster.trains = Commit(claim.epoch, step), True
+            trained.append(region)
+        assert len(trained) <= 1, "both regions train"
+
+    def seen(self) -> MoveSeen:
+        source, target = self._side(EAST), self._side(WEST)
+        copied = source.commit is None or source.commit in self.copied
+        return MoveSeen("demo", source, target, copied, self.begun)
+
+    def _side(self, region: str) -> RegionSide:
+        its, latest = self.clusters[region], LatestObject(self.stores[region]).read()[0]
+        step = self.acknowledged.step if its.trains else 0
+        up = "up" if its.there else "none"
+        return RegionSide(region, latest, up, its.stopping, its.state, its.trains, step)
+
+    def act(self, step: MoveStep, seen: MoveSeen) -> None:
+        """What the mover does."""
+        if step in BACKWARD:
+            self._act_backward(step, seen)
+            return
+        east, here = self.clusters[EAST], self.stores[EAST]
+        match step:
+            case MoveStep.STOP:
+                east.state, east.trains = "stopped", False
+            case MoveStep.SEAL:
+                moving.seal(Commits(here, "run"))
+            case MoveStep.COPY:
+                assert seen.source.commit is not None
+                self.copied.add(seen.source.commit)
+            case MoveStep.CLOSE:
+                east.stopping = True
+                assert seen.source.latest is not None
+                moving.close(here, seen.source.latest, seen.source.latest, "w", region=WEST, now=0)
+            case MoveStep.OPEN:
+                moving.open_here(self.stores[WEST], _pointer(seen.source))
+            case MoveStep.MAKE:
+                self.clusters[WEST] = Cluster(True, "running")
+            case MoveStep.AWAIT:
+                self.train()
+            case MoveStep.END_SOURCE:
+                self.clusters[EAST] = Cluster()
+
+    def _act_backward(self, step: MoveStep, seen: MoveSeen) -> None:
+        match step:
+            case MoveStep.CLOSE_TARGET:
+                pointer, there = _pointer(seen.source), self.stores[WEST]
+                moving.close(there, seen.target.latest, pointer, "e", region=EAST, now=0)
+            case MoveStep.REOPEN:
+                moving.open_here(self.stores[EAST], _pointer(seen.target))
+            case MoveStep.END_TARGET:
+                self.clusters[WEST] = Cluster()
+            case MoveStep.DROP:
+                assert seen.source.commit is not None
+                self.copied.discard(seen.source.commit)
+            case MoveStep.RESUME:
+                east = self.clusters[EAST]
+                self.clusters[EAST] = replace(east, state="running", stopping=False)
+
+    def run(self, *, back: bool, steps: int) -> MoveDecision:
+        """A mover that is killed after so many steps."""
+        decision = decide(self.seen(), back=back)
+        while decision.step is not None and steps > 0:
+            self.begun = self.begun or not back
+            seen = self.seen()
+            with suppress(Fenced, StorageRefused):
+                self.act(decision.step, seen)
+            steps -= 1
+            self.train()
+            decision = decide(self.seen(), back=back)
+        if back and decision == MoveDecision(None):
+            self.begun = False
+        return decision
+
+
+def _pointer(side: RegionSide) -> ForwardPointer:
+    assert isinstance(side.latest, ForwardPointer)
+    return side.latest
+
+
+Runs = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=6)
+
+
+@given(Runs)
+def test_a_move_that_is_killed_anywhere_and_run_again_ends_in_the_other_region(
+    runs: list[tuple[bool, int]],
+) -> None:
+    """Also if it was undone in between, as often as anybody likes."""
+    world = World()
+    for back, steps in runs:
+        world.run(back=back, steps=steps)
+    last = world.run(back=False, steps=LONGEST)
+    if last.refusal:  # it is half undone
+        assert "is being undone" in last.refusal
+        assert world.run(back=True, steps=LONGEST) == MoveDecision(None)
+        last = world.run(back=False, steps=LONGEST)
+    assert last == MoveDecision(None)
+    assert world.clusters[WEST].there and not world.clusters[EAST].there
+    assert isinstance(world.seen().source.latest, ForwardPointer)
+
+
+@given(Runs)
+def test_what_was_begun_and_has_not_trained_there_can_be_undone(
+    runs: list[tuple[bool, int]],
+) -> None:
+    world = World()
+    for back, steps in runs:
+        world.run(back=back, steps=steps)
+    trained = world.clusters[WEST].trains
+    last = world.run(back=True, steps=LONGEST)
+    if trained:
+        assert "has trained in us-west-2 since" in last.refusal
+    else:
+        assert last.step is None
+        assert world.clusters[EAST].there and not world.clusters[WEST].there
+        assert world.clusters[EAST].state == "running"
