@@ -17,7 +17,6 @@ from spotelastic.cli.commands import (
     dump,
     interrupt,
     lifecycle,
-    move,
     notify,
     replay,
     script,
@@ -84,7 +83,7 @@ app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(placed(lifecycle.stop))
 app.command("restart", epilog=lifecycle.RESTART_EXAMPLES)(placed(lifecycle.restart))
 app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(placed(lifecycle.scale))
 app.command("interrupt", epilog=interrupt.INTERRUPT_EXAMPLES)(placed(interrupt.interrupt))
-app.command("move", epilog=move.MOVE_EXAMPLES)(move.move)
+app.command("move", epilog=lifecycle.MOVE_EXAMPLES)(lifecycle.move)
 app.command("drill", epilog=interrupt.DRILL_EXAMPLES)(interrupt.drill)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 app.command("dump", epilog=dump.EXAMPLES)(dump.dump)

@@ -13,8 +13,7 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
 from spotelastic.model.job import JobSpec
-from spotelastic.model.moved import Earlier, Moving
-from spotelastic.model.progress import Event, Point, RemainingDrill, Report, Status
+from spotelastic.model.progress import Earlier, Event, Moving, Point, RemainingDrill, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
 from spotelastic.model.requests.command import Answer
 

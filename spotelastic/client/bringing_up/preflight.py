@@ -17,6 +17,7 @@ from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.confirmation import Confirm
 from spotelastic.client.published import cost_of
 from spotelastic.client.targets import local_data
+from spotelastic.client.targets.account import pointer_of
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
@@ -53,7 +54,9 @@ def find(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRec
             )
         check_spent(known, job.spec.capacity.max_cost)
         _check_meant(known, job, confirm)
-    elif config.resume:
+        return known
+    _check_moved(target, job)
+    if config.resume:
         _check_resumable(target, config)
     else:
         _check_gone(target, job, confirm)
@@ -71,6 +74,18 @@ def versions(known: ClusterRecord | None) -> Iterator[str]:
             f"{known.name} runs spotelastic {other} (protocol {known.spec.protocol}), and this "
             f"command is {__version__} (protocol {PROTOCOL}): nodes that start from now on have "
             "this one; those that run keep theirs until they are replaced, and work with them"
+        )
+
+
+def _check_moved(target: CloudTarget, job: ValidatedJob) -> None:
+    """Raise `UsageError` for a run that was moved to another region: it can train there alone."""
+    run = job.config.resume or job.name
+    bucket = job.config.bucket or target.bucket
+    pointer = pointer_of(BucketObjects(target.aws, bucket, run))
+    if pointer is not None:
+        raise UsageError(
+            f"the run {run} was moved to {pointer.region}: add `--region {pointer.region}`, or "
+            f"bring it back with `spotelastic move {job.name} --region {target.aws.region}`"
         )
 
 

@@ -30,7 +30,7 @@ from spotelastic.controller.accounting.usage import Usage, closed
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import size
 from spotelastic.model.job import ENDED
-from spotelastic.model.moved import Earlier, Moving
+from spotelastic.model.progress import Earlier, Moving
 
 TRANSFER = 0.02
 """US dollars for a GB that S3 copies between regions. (Some pairs of regions cost less or more.)"""

@@ -248,7 +248,11 @@ class AccountClusters:
 
 def forward_pointer(cluster: ClusterRecord) -> ForwardPointer | None:
     """Return where the cluster's run was moved to; None if it was not."""
-    run = BucketObjects(cluster.aws, cluster.bucket, cluster.spec.run)
+    return pointer_of(BucketObjects(cluster.aws, cluster.bucket, cluster.spec.run))
+
+
+def pointer_of(run: BucketObjects) -> ForwardPointer | None:
+    """Return where a run was moved to, by what it has left in this bucket; None if it was not."""
     data = run.get(f"{CHECKPOINTS}{LATEST}")
     with contextlib.suppress(msgspec.DecodeError):
         latest = None if data is None else decoded(data)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from spotelastic_checkpoints.commit.latest import LATEST, Latest
+from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
 from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.cloud.bucket import CHECKPOINTS, JOB
@@ -56,12 +56,15 @@ class KeptCluster:
 
 
 def committed(latest: bytes) -> int | None:
-    """Return the step that the object LATEST names; None if nothing is committed."""
+    """Return the step that the object LATEST names; None if nothing is committed, or if the run
+    was moved elsewhere."""
     try:
-        commit = from_json(latest, Latest).commit
+        found = decoded(latest)
     except msgspec.DecodeError:
         return None
-    return None if commit is None else commit.step
+    if isinstance(found, ForwardPointer) or found.commit is None:
+        return None
+    return found.commit.step
 
 
 def output(cluster: str) -> KeptOutput:

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from spotelastic.controller.accounting.usage import HOUR
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.moved import Earlier
-from spotelastic.model.progress import Interruption, Point, Report
+from spotelastic.model.progress import Earlier, Interruption, Point, Report
 
 
 def moved(earlier: Earlier, report: Report, points: Sequence[Point]) -> Interruption:

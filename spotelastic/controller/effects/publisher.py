@@ -29,8 +29,7 @@ from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.job import ENDED, Job, JobSpec
-from spotelastic.model.moved import Earlier
-from spotelastic.model.progress import Event, Report, Status
+from spotelastic.model.progress import Earlier, Event, Report, Status
 
 logger = logging.getLogger(__name__)
 
