@@ -246,12 +246,15 @@ class Agent:
             self._selector.unregister(channel)
             self._deaf(channel)
         elif worker is not None and channel is worker.start:
-            told = json.loads(data)
-            worker.told.append(told)
-            if self.plan.on_told is not None:
-                self.plan.on_told(self, worker, told)
+            self._told(worker, data)
         else:
             self._understand(channel, msgspec.json.decode(data, type=FromWorker))
+
+    def _told(self, worker: Worker, data: bytes) -> None:
+        told = json.loads(data)
+        worker.told.append(told)
+        if self.plan.on_told is not None:
+            self.plan.on_told(self, worker, told)
 
     def _understand(self, channel: socket.socket, message: FromWorker) -> None:
         if isinstance(message, Listening):
@@ -271,6 +274,9 @@ class Agent:
 
     def _ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.pidfd)
+        with suppress(OSError):  # its end may be seen before what it told last
+            while data := worker.start.recv(PACKET, socket.MSG_DONTWAIT):
+                self._told(worker, data)
         _, status = os.waitpid(worker.pid, 0)
         worker.ended = True
         if not worker.gone:
