@@ -21,9 +21,10 @@ from spotelastic.controller.model.observation import (
     Remove,
     Replace,
     SetDesired,
+    SetSubnets,
     Tell,
-    account,
 )
+from spotelastic.controller.model.remembered import Remembered
 from spotelastic.model.progress import Event
 from spotelastic.replay.market import GROUPS, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
@@ -32,6 +33,7 @@ from spotelastic.replay.timeline import Soon, Timeline
 
 TURN = 0.25
 """Seconds until the controller has observed a change."""
+DECIDES_BY = ControllerPolicy()
 FORGOTTEN = 3600.0
 """Seconds after which EC2 no longer lists a terminated instance."""
 
@@ -39,16 +41,20 @@ FORGOTTEN = 3600.0
 class SimulatedController:
     """The controller of a replayed job. Call `stir` when something has changed."""
 
-    def __init__(self, timeline: Timeline, scenario: Scenario) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        scenario: Scenario,
+        policy: ControllerPolicy = DECIDES_BY,
+    ) -> None:
         self.stir = Soon(timeline, TURN, self._turn)
         self.events: list[Event] = []
         self.bill: dict[str, Usage] = {}
         self._timeline, self._scenario = timeline, scenario
-        self._policy = ControllerPolicy(capacity=scenario.capacity)
+        self._policy = replace(policy, capacity=scenario.capacity)
         self._leads: tuple[SimulatedMarket, SimulatedNodes] | None = None
         self._short_since: float | None = None
-        self._given_back_at = 0
-        self._told: set[tuple[str, str, str]] = set()
+        self._remembered = Remembered()
         self._left: dict[str, DepartedNode] = {}
         self._incarnations: dict[str, str] = {}
         self._handled: set[str] = set()
@@ -90,7 +96,7 @@ class SimulatedController:
         self._incarnations = {name: node.incarnation for name, node in there.items()}
         machines = {machine.id: machine for machine in market.capacity.instances()}
         self._left = {name: left for name, left in self._left.items() if name in machines}
-        groups = market.capacity.groups()
+        groups, remembered = market.capacity.groups(), self._remembered
         return Observation(
             desired=self._scenario.max_nodes,
             least=self._scenario.min_nodes,
@@ -105,13 +111,18 @@ class SimulatedController:
                 spot=self._scenario.machines.spot_usd,
                 on_demand=self._scenario.machines.on_demand_usd,
             ),
+            failed=dict(remembered.failed),
+            zones=market.zones(),
+            moved_at=remembered.moved_at,
+            zones_left=dict(remembered.zones_left),
+            short_lives=dict(remembered.short_lives),
             committed=nodes.committed,
-            given_back_at=self._given_back_at,
+            given_back_at=remembered.given_back_at,
             machines=machines,
             nodes=there,
             left=self._left,
             drains=nodes.seen.drains,
-            told=frozenset(self._told),
+            told=frozenset(remembered.told),
             messages=tuple(market.messages.values()),
             handled=frozenset(self._handled),
         )
@@ -139,14 +150,15 @@ class SimulatedController:
                 nodes.leave(node.id)
             case SetDesired(group, size):
                 market.capacity.set_desired(group, size)
+            case SetSubnets(group, subnets):
+                market.set_subnets(group, subnets)
             case AskToEnd(ending):
                 nodes.ask_to_end(ending)
             case EndJobAtOnce(job):
                 nodes.end(job)
             case Tell(event):
                 self.events.append(event)
-                self._given_back_at = max(self._given_back_at, event.data.get("committed", 0))
-                self._told.add(account(event))
+                self._remembered.add(event)
             case Discard(message):
                 market.messages.pop(message.receipt)
                 self._handled.add(message.event.id)

@@ -2,14 +2,15 @@
 
 A group launches up to its desired size as soon as the market has a free node. A terminating
 instance stays until its drain is completed. A node that is taken back is announced on the event
-bus. On-demand nodes can always be had.
+bus. On-demand nodes can always be had. Where there are several zones, each has its own trace; the
+group launches in one of them, and tells of launches that fail there.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from spotelastic.cloud.events import CloudEvent
+from spotelastic.cloud.events import CloudEvent, FailureCause, GroupActivity
 from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.model import ALIVE, GroupNames, Instance, ZoneOffer
 from spotelastic.controller.model.observation import Message
@@ -22,13 +23,17 @@ from spotelastic.replay.trace import Span, Trace
 
 GROUPS = GroupNames("workers", "workers-on-demand")
 TYPE = "replayed"
-ZONE = ZoneOffer("a", ("subnet-a",))
+ZONE = "a"
+"""Name of the zone where there is one."""
 POLLED = 0.5
 """Seconds until an agent, which asks once a second, sees a notice."""
 HOOK = 120.0
 """Seconds that a terminating node may take for its last save."""
 BUS = 1.0
 """Seconds that an event takes to reach the queue."""
+TRIED_AGAIN = 30.0
+"""Seconds until a group tries again to launch what a zone has not had."""
+BEST_SCORE = 10
 
 
 class SimulatedMarket:
@@ -37,12 +42,12 @@ class SimulatedMarket:
     def __init__(
         self,
         timeline: Timeline,
-        trace: Trace,
+        traces: Mapping[str, Trace],
         scenario: Scenario,
         nodes: SimulatedNodes,
         changed: Callable[[], None],
     ) -> None:
-        """Schedule everything in the trace.
+        """Schedule everything in the traces of these zones, given by name.
 
         `changed` is called when the cloud has something new to show.
         """
@@ -50,11 +55,13 @@ class SimulatedMarket:
         """Messages in the queue, by receipt."""
         self._timeline, self._scenario = timeline, scenario
         self._nodes, self._changed = nodes, changed
-        self._spans: dict[Span, str] = {}
-        """Nodes that the market has, with the instance that runs on each; empty for none."""
-        self._taken: dict[str, Span] = {}
+        self._spans: dict[tuple[str, Span], str] = {}
+        """Nodes that each zone has, with the instance that runs on each; empty for none."""
+        self._taken: dict[str, tuple[str, Span]] = {}
         """The node of the trace that each spot instance runs on. Others are never taken back."""
         self._told = 0
+        self._launches_in = next(iter(traces))
+        self._tries_at = 0.0
         self._fill = Soon(timeline, 0.1, self._launch_missing)
         hooks = MemoryHooks(
             room=self._room,
@@ -64,26 +71,62 @@ class SimulatedMarket:
             emit=self._tell,
             lacks=self._fill,
         )
+        zones = tuple(ZoneOffer(zone, (f"subnet-{zone}",)) for zone in traces)
         self.capacity = MemoryCapacity(
-            lambda: timeline.now, hooks, GROUPS, (ZONE,), TYPE, "i-{:04}".format
+            lambda: timeline.now, hooks, GROUPS, zones, TYPE, "i-{:04}".format
         )
         """The two groups, as the controller sees them."""
-        for span in trace.spans:
-            timeline.at(span.start, partial(self._appear, span))
-            if span.end < math.inf:
-                notice = max(span.start, span.end - scenario.notice)
-                timeline.at(notice, partial(self._warn, span))
-                timeline.at(span.end, partial(self._take, span))
+        for zone, trace in traces.items():
+            for span in trace.spans:
+                self._schedule(zone, span)
+
+    def _schedule(self, zone: str, span: Span) -> None:
+        timeline = self._timeline
+        timeline.at(span.start, partial(self._appear, zone, span))
+        if span.end < math.inf:
+            notice = max(span.start, span.end - self._scenario.notice)
+            timeline.at(notice, partial(self._warn, zone, span))
+            timeline.at(span.end, partial(self._take, zone, span))
+
+    # -- zones ------------------------------------------------------------------------------------
+
+    def zones(self) -> tuple[ZoneOffer, ...]:
+        """Return the zones to choose from, each with its price and score; none if there is one."""
+        offered = self.capacity.offered
+        if len(offered) < 2:
+            return ()
+        usd, wanted = self._scenario.machines.spot_usd, self._scenario.max_nodes
+        return tuple(
+            ZoneOffer(
+                zone.name,
+                zone.subnets,
+                usd=usd,
+                score=max(1, round(BEST_SCORE * min(1.0, self._free(zone.name) / wanted))),
+            )
+            for zone in offered
+        )
+
+    def set_subnets(self, group: str, subnets: Sequence[str]) -> None:
+        """Let a group launch in the zone of these subnets from now on."""
+        if group == GROUPS.spot:
+            self._launches_in = next(
+                zone.name for zone in self.capacity.offered if zone.subnets[0] in subnets
+            )
+            self._tries_at = 0.0
+        self.capacity.set_subnets(group, subnets)
+
+    def _free(self, zone: str) -> int:
+        return sum(its == zone and not each for (its, _), each in self._spans.items())
 
     # -- the market -------------------------------------------------------------------------------
 
-    def _appear(self, span: Span) -> None:
-        self._spans[span] = ""
+    def _appear(self, zone: str, span: Span) -> None:
+        self._spans[zone, span] = ""
         self._fill()
 
-    def _warn(self, span: Span) -> None:
+    def _warn(self, zone: str, span: Span) -> None:
         """Take a node off the market, and send a notice to the instance on it."""
-        instance = self._spans.pop(span)
+        instance = self._spans.pop((zone, span))
         if not instance or not self._scenario.notice:
             return
         now = self._timeline.now
@@ -93,30 +136,51 @@ class SimulatedMarket:
         )
         self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, notice)))
 
-    def _take(self, span: Span) -> None:
-        for name in [name for name, its in self._taken.items() if its == span]:
+    def _take(self, zone: str, span: Span) -> None:
+        for name in [name for name, its in self._taken.items() if its == (zone, span)]:
             self.capacity.lose(name)
 
     # -- the groups -------------------------------------------------------------------------------
 
     def _launch_missing(self) -> None:
         self.capacity.launch_missing()
+        now = self._timeline.now
+        if len(self.capacity.offered) < 2 or now < self._tries_at:
+            return
+        if self.capacity.groups()[GROUPS.spot].asked:
+            self._tries_at = now + TRIED_AGAIN
+            self._tell_of_launch("", "UnfulfillableCapacity")
+            self._timeline.at(self._tries_at, self._fill)
+
+    def _tell_of_launch(self, instance: str, failed: str = "") -> None:
+        where = self._launches_in
+        cause: FailureCause = "capacity" if failed else "other"
+        id = f"launch-{instance}-{self._timeline.now}"
+        self._tell(
+            GroupActivity(
+                id, self._timeline.now, instance, GROUPS.spot, "launch", not failed, failed, where,
+                cause,
+            )
+        )  # fmt: skip
 
     def _room(self, group: str) -> float:
-        return sum(not each for each in self._spans.values()) if group == GROUPS.spot else math.inf
+        return self._free(self._launches_in) if group == GROUPS.spot else math.inf
 
     def _launched(self, instance: Instance) -> None:
         if instance.spot:
-            span = next(span for span, taken in self._spans.items() if not taken)
-            self._spans[span] = instance.id
-            self._taken[instance.id] = span
+            free = (each for each, taken in self._spans.items() if not taken)
+            place = next(each for each in free if each[0] == self._launches_in)
+            self._spans[place] = instance.id
+            self._taken[instance.id] = place
+            if len(self.capacity.offered) > 1:
+                self._tell_of_launch(instance.id)
         self._timeline.after(self._scenario.machines.boot, lambda: self._booted(instance.id))
         self._changed()
 
     def _booted(self, name: str) -> None:
         known = self.capacity.launched.get(name)  # those that ended long ago are forgotten
         if known is not None and known.instance.state in ALIVE:
-            self._nodes.join(name, ZONE.name, spot=known.instance.spot)
+            self._nodes.join(name, known.instance.zone, spot=known.instance.spot)
 
     def _drains(self, name: str) -> None:
         now = self._timeline.now
@@ -125,9 +189,9 @@ class SimulatedMarket:
         self._changed()
 
     def _ended(self, name: str) -> None:
-        span = self._taken.pop(name, None)
-        if span is not None and span in self._spans:
-            self._spans[span] = ""
+        place = self._taken.pop(name, None)
+        if place is not None and place in self._spans:
+            self._spans[place] = ""
         if name in self._nodes.seen.nodes:
             self._nodes.vanish(name)
         self._changed()

@@ -14,7 +14,7 @@ Must never happen:
   where several have nodes (`zone_packing.py`), and of bad ones that is the one where nodes live
   longest;
 - the only zone with nodes is left, or jobs go to and fro: it is left only for a zone in which
-  launches have not failed within the hour, and each further try there is made more rarely.
+  launches have not failed lately, and each further try there is made more rarely.
 """
 
 import math

@@ -10,6 +10,8 @@ left in which nodes are taken soon after their launch (`short_lives.py`).
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.controller.decisions import short_lives
 from spotelastic.controller.decisions.capacity import held, refused_until, too_dear, wanting
@@ -56,7 +58,7 @@ def _less_bad(
     """Returns the zones for which one is left in which nodes are taken soon; none: it is not left.
 
     Not those in which launches have failed lately: a zone that has nodes for a few minutes is
-    better than one that has none.
+    better than one that has none. These are tried again ever more rarely, each time by one launch.
     """
     if not short_lives.is_avoided(seen, home.name, now, policy):
         return []
@@ -74,9 +76,14 @@ def _failed_lately(seen: Observation, zone: str, now: float, policy: ControllerP
     return any(
         each is not None
         and each.count >= policy.refused_after
-        and now < each.at + policy.return_after
+        and now < each.at + _tried_after(each.tries, policy)
         for each in failed
     )
+
+
+def _tried_after(tries: int, policy: ControllerPolicy) -> float:
+    further = max(0, tries - policy.refused_after)
+    return Backoff(policy.avoided_for, policy.return_after, failures=1 + further).bound
 
 
 def change(

@@ -16,7 +16,7 @@ from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import HOUR, RegionHistory, RegionOffer, RegionsSeen
 from spotelastic.model.job import ENDED, Ending
 from spotelastic.replay.control import SimulatedController
-from spotelastic.replay.market import SimulatedMarket
+from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.outcome import Bill, RunSpan, allowed_anywhere, judge, kept
 from spotelastic.replay.play import NAME, bill
@@ -170,7 +170,11 @@ class _MovingJob:
         controller = SimulatedController(self.timeline, scenario)
         nodes = SimulatedNodes(self.timeline, scenario, controller.stir, commit)
         market = SimulatedMarket(
-            self.timeline, self._traces[region].since(now), scenario, nodes, controller.stir
+            self.timeline,
+            {ZONE: self._traces[region].since(now)},
+            scenario,
+            nodes,
+            controller.stir,
         )
         controller.lead(market, nodes)
         return Stay(region, now, controller, market, nodes)

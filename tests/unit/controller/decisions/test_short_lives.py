@@ -190,12 +190,16 @@ def test_a_zone_that_takes_nodes_soon_again_and_again_is_left_and_the_event_says
 
 
 def test_a_zone_with_nodes_for_minutes_is_better_than_one_without() -> None:
-    dry = LaunchFailures(3, NOW - 3000.0, "no capacity", "capacity")
+    dry = LaunchFailures(3, NOW - 800.0, "no capacity", "capacity")
     failed = {("workers", "b"): dry, ("workers", "c"): dry}
     seen = replace(job(n1="a", n2="a"), short_lives={"a": BAD}, failed=failed)
     assert goes_to(seen) == ""
-    again = {**failed, ("workers", "c"): replace(dry, at=NOW - 3700.0)}
-    assert goes_to(replace(seen, failed=again)) == "c"
+    for tries, again in ((3, 900.0), (4, 1800.0), (5, 3600.0), (9, 3600.0)):
+        tried = replace(dry, count=tries, tries=tries, at=NOW - again)
+        later = replace(seen, failed={**failed, ("workers", "c"): tried})
+        assert goes_to(later) == "c"
+        too_soon = replace(tried, at=NOW - again + 1.0)
+        assert goes_to(replace(seen, failed={**failed, ("workers", "c"): too_soon})) == ""
     here = {("workers", "a"): replace(dry, at=NOW)}
     assert goes_to(replace(seen, desired=4, failed=here, short_lives={"b": BAD})) == "c"
     here[("workers", "c")] = replace(dry, at=NOW)
@@ -275,5 +279,5 @@ def test_no_launch_is_ever_held_back_for_short_lives(
     if chosen and not goes_to(good):
         assert short_lives.is_avoided(bad, "a", NOW, POLICY)
         assert failed.get(("workers", chosen), LaunchFailures(0, 0.0)).count < 3 or (
-            NOW - failed["workers", chosen].at >= POLICY.return_after
+            NOW - failed["workers", chosen].at >= POLICY.avoided_for
         )
