@@ -230,6 +230,10 @@ class DaemonStatus(Value, frozen=True):
     """Whether old checkpoints are being deleted."""
     replica_time: float = 0.0
     """Seconds that the newest replica of another node's shards took; 0 before the first."""
+    restore_time: float = 0.0
+    """Seconds that the node's ranks took to restore in this round; 0 before they have."""
+    restored_from: str = ""
+    """Where that came from: memory, replica or store."""
 
 
 class Item(Value, frozen=True, array_like=True):

@@ -79,6 +79,10 @@ class Progress:
     """The newest step of this round of which the node keeps another one's shards; 0: of none."""
     replica_time: float = 0.0
     """Seconds that it took to copy these; 0: not measured yet."""
+    restore_time: float = 0.0
+    """Seconds that the node's workers took to restore in this round; 0: they have not."""
+    restored_from: str = ""
+    """Where that came from: memory, replica or store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +236,11 @@ class Interruption:
     source: str = ""
     """Where that step came from: memory (of the nodes that held it), replica (also from a node that
     kept another one's shards), store, or empty where training did not stop."""
+    restore_s: float | None = None
+    """Seconds that the slowest node took to restore, as the nodes measured it: from the first
+    request of a worker until all of them had read everything. None: no node has told of one."""
+    restores: dict[str, float] = field(default_factory=dict)
+    """The same by source: that of each node's own restore."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ def run(name):
     stored = list(cluster.events())
     for each in events:
         stored.remove(each)  # each is told once
+    restored = [each for each in cluster.events() if each.kind == "restored"]
+    assert restored and all(min(each.data["seconds"].values()) > 0 for each in restored)
+    (row,) = (each for each in report.interruptions if each.node == lost.node)
+    measured = {row.source: row.restore_s}
+    assert row.restores in ({}, measured), "none where the other node's workers kept their state"
     assert [each.kind for each in events].count("job") >= 1
     (first,) = (each for each in told if isinstance(each, client.FirstStep))
     assert any("begins at" in line.text for line in cluster.logs(rank=0))

@@ -243,7 +243,7 @@ class Service:
         log_records.entered(round_.number, round_.cause)
         if not known:
             logger.info(f"round {round_.number} begins on this node")
-            self._restores.forget()
+            self._restores.begin()
             self.saves.begin()
         # A page names its own round. The workers of this round may use it already, if the daemon
         # before this one could not write down the round.
@@ -338,6 +338,8 @@ class Service:
             commit_time=self.pipeline.commit_time,
             collecting=self._collector.busy,
             replica_time=self._replicas.pull_time,
+            restore_time=self._restores.restore_time,
+            restored_from=self._restores.restored_from,
         )
 
     def _hurry(self, deadline: float) -> None:

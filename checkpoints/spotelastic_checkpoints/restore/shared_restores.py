@@ -1,6 +1,7 @@
 """Lets the local ranks of a node that restore from the same source share what is fetched of it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ class _Restore:
     """A source that is being opened or is open."""
 
     task: "asyncio.Task[OpenSource]"
+    source: str
+    """Where it comes from, as `Restores.restored_from` says it."""
+    began: float
     read_by: set[int] = field(default_factory=set)
     """Local ranks that have read all they need."""
 
@@ -44,6 +48,17 @@ class Restores:
         is told.
         """
         self._last = 0
+        self.restore_time = 0.0
+        """Seconds from the first rank's request until all ranks had read everything; 0: not yet in
+        this round.
+        """
+        self.restored_from = ""
+        """memory, replica (of nodes that kept another one's shards, too) or store."""
+
+    def begin(self) -> None:
+        """Begin another round: nothing is restored in it so far."""
+        self.forget()
+        self.restore_time, self.restored_from = 0.0, ""
 
     @property
     def under_way(self) -> bool:
@@ -65,7 +80,8 @@ class Restores:
         if key not in self._restores:
             self._last += 1
             work = asyncio.to_thread(sources.open_source, self._last, resume, self._of_round())
-            self._restores[key] = _Restore(asyncio.get_running_loop().create_task(work))
+            task = asyncio.get_running_loop().create_task(work)
+            self._restores[key] = _Restore(task, _source(resume), time.monotonic())
         shared = self._restores[key]
         try:
             opened = await asyncio.shield(shared.task)
@@ -101,6 +117,8 @@ class Restores:
                 each.read_by.add(local_rank)
                 each.opened.fetcher.passed(local_rank, END)
                 if len(each.read_by) == self._ranks:
+                    self.restore_time = time.monotonic() - each.began
+                    self.restored_from = each.source
                     each.opened.fetcher.remove()
                     del self._restores[key]
 
@@ -121,6 +139,10 @@ class Restores:
         if self._context is None:
             self._context = self._make_context()
         return self._context
+
+
+def _source(resume: Resume) -> str:
+    return "replica" if any(holder.replica for holder in resume.holders) else resume.kind
 
 
 def _fetch(fetcher: Fetcher, request: Fetch, local_rank: int) -> Fetched:

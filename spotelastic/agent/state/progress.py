@@ -37,6 +37,8 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float, quie
         rests=local.workers is not None and local.workers.can_rest,
         replica=_replica(local, status),
         replica_time=round(status.replica_time, 3),
+        restore_time=round(status.restore_time, 6),
+        restored_from=status.restored_from,
     )
 
 

@@ -405,12 +405,19 @@ def _cells(row: Interruption) -> tuple[str, ...]:
         row.told_by or "-",
         _seconds(row.seen_after_s),
         _or_dash(row.saved_step),
-        row.source or "-",
+        _from(row),
         {True: "yes", False: "no", None: "-"}[row.committed],
         _seconds(row.pause_s),
         _or_dash(row.steps_lost),
         "-" if row.usd is None else dollars(row.usd),
     )
+
+
+def _from(row: Interruption) -> str:
+    """Return where the state came from, and how long that took on the slowest node."""
+    if row.restore_s is None:
+        return row.source or "-"
+    return f"{row.source} {row.restore_s:.2f} s"
 
 
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:

@@ -12,10 +12,11 @@ before it ever trained.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from spotelastic.controller.accounting import restores
 from spotelastic.controller.accounting.run_segments import (
     Run,
     Transition,
@@ -82,6 +83,7 @@ def report(
             transition, _troubles(transition, rounds, events), events, ordinary, workers
         )
     ]
+    rows = _with_restores(rows, events)
     outages = _outages(events, points, ordinary)
     known = {row.node for row in rows} | _trained(runs) | _about_to_train(current, job)
     idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
@@ -284,6 +286,17 @@ def _priced(
             source=_source(transition),
         )
         for trouble in troubles
+    ]
+
+
+def _with_restores(rows: Iterable[Interruption], events: Iterable[Event]) -> list[Interruption]:
+    """Returns the rows with what the nodes have measured of their restores."""
+    measured = restores.by_round(events)
+    return [
+        replace(row, restore_s=max(found.values()), restores=found)
+        if row.round is not None and (found := measured.get(row.round))
+        else row
+        for row in rows
     ]
 
 

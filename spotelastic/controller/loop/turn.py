@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from spotelastic.controller.accounting import restores
 from spotelastic.controller.decisions import health, housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
 from spotelastic.controller.decisions.housekeeping import Postpone
@@ -303,7 +304,8 @@ class Turn:
         result = yield from self._ask(Publish(account_now))
         if isinstance(result, Published):
             known = records.told | self.state.told
-            new = [event for event in result.entries if account(event) not in known]
+            entries = (*result.entries, *restores.entry(records, self._inputs.now))
+            new = [event for event in entries if account(event) not in known]
             yield from self._perform([Tell(event) for event in new])
         yield from self._notify(records)
 

@@ -102,12 +102,20 @@ def interruption(row: Interruption, now: float) -> InterruptionRow:
         at_exactly=words.exactly(row.at),
         source=words.plain(row.told_by) or NONE,
         seen_after=_seconds(row.seen_after_s),
-        resumed_from=_number(row.saved_step),
+        resumed_from=_resumed(row),
         is_in_store={True: "yes", False: "no", None: NONE}[row.committed],
         pause=_seconds(row.pause_s),
         repeated=_number(row.steps_lost),
         cost=NONE if row.usd is None else dollars(row.usd),
     )
+
+
+def _resumed(row: Interruption) -> str:
+    """Return the step, and how long the slowest node restored it from where, if that is known."""
+    step = _number(row.saved_step)
+    if row.restore_s is None:
+        return step
+    return f"{step} ({words.plain(row.source)}, {_seconds(row.restore_s)})"
 
 
 def checkpoints(

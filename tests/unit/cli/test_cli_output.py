@@ -90,6 +90,8 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "usd": None,
         "round": None,
         "source": "",
+        "restore_s": None,
+        "restores": {},
     }
 
 

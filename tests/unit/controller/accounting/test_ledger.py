@@ -46,6 +46,18 @@ def test_a_row_tells_where_the_state_came_from() -> None:
     assert source(Resume("store", 20, epoch=1)) == "store"
 
 
+def test_a_row_has_what_the_nodes_have_measured_of_their_restores() -> None:
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("loss", "b", at=story.now, seen_at=story.now).end()
+    story.propose("loss", "ac", about="b", resume=memory(30)).train(60, after=1.0)
+    row = only(story.report())
+    assert (row.restore_s, row.restores) == (None, {})
+    story.tell("restored", number=1, seconds={"store": 9.0})
+    story.tell("restored", number=2, seconds={"memory": 0.2, "store": 1.5})
+    row = only(story.report())
+    assert (row.restore_s, row.restores) == (1.5, {"memory": 0.2, "store": 1.5})
+
+
 def replace_holders(resume: Resume, holders: tuple[Holder, ...]) -> Resume:
     return Resume(resume.kind, resume.step, resume.incarnation, holders=holders)
 
