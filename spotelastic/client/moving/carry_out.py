@@ -30,7 +30,7 @@ from spotelastic.controller.accounting.usage import Usage, closed
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import size
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Earlier, Moving
+from spotelastic.model.progress import Earlier, Moving, Status
 
 TRANSFER = 0.02
 """US dollars for a GB that S3 copies between regions. (Some pairs of regions cost less or more.)"""
@@ -153,15 +153,20 @@ class Mover:
         spec = its.target.fitted(cluster_spec(its))
         its.target.keep(seen.name)
         its.target.create(spec, self._say, new=False)
+        self._wait_for(seen, lambda status: bool(status.state))
 
     def _await(self, seen: MoveSeen) -> None:
         self._say(f"waiting until {seen.name} trains in {seen.target.region}")
+        self._wait_for(seen, training)
+        self._say(f"{seen.name} trains in {seen.target.region}")
+
+    def _wait_for(self, seen: MoveSeen, reached: Callable[[Status], bool]) -> None:
+        """Wait for a status of the cluster in the target."""
         until = steady() + self._policy.trains_within
         while True:
             self._regions.target.check()
             status = self._regions.there.status()
-            if status is not None and training(status):
-                self._say(f"{seen.name} trains in {seen.target.region}")
+            if status is not None and reached(status):
                 return
             if steady() > until:
                 raise EnvironmentFailure(

@@ -1,5 +1,6 @@
 """Moves a job to another region, or undoes that: tells the price, and takes step after step."""
 
+import math
 from dataclasses import dataclass, replace
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
@@ -104,7 +105,7 @@ def _price(its: MoveRegions) -> ConfirmationRequest:
     """
     there = survey(its.target.aws, replace(its.spec, subnets=()))
     nbytes = _nbytes(its)
-    takes = BOOTS_IN + nbytes / BYTES_PER_SECOND
+    takes = 60 * math.ceil((BOOTS_IN + nbytes / BYTES_PER_SECOND) / 60)
     label = its.target.price_label
     return ConfirmationRequest(
         about="price",
