@@ -55,7 +55,7 @@ MOMENTS = ["begun", "done"]
 
 @contextmanager
 def moving_job(folder: Path) -> Iterator[Trial]:
-    with running_job(folder, settings=SETTINGS) as trial:
+    with running_job(folder, settings=SETTINGS, linger=3600.0) as trial:
         home().keep(NAME)
         trial.status(lambda s: s.committed > 0, "a commit")
         yield trial
