@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ def found_cluster(
     from spotelastic.client.cluster import Cluster
     from spotelastic.client.targets.find import find, holding
 
-    target = holding(find(where, region, note), name, note)
-    record = target.cluster_or_gone(name, note, left) if gone else target.cluster(name)
-    return Cluster(target, record)
+    target = find(where, region, note)
+    if not gone:
+        try:
+            return Cluster(target, target.cluster(name))
+        except UsageError:
+            if (elsewhere := holding(target, name, note)) is target:
+                raise
+            return Cluster(elsewhere, elsewhere.cluster(name))
+    target = holding(target, name, note)
+    return Cluster(target, target.cluster_or_gone(name, note, left))
