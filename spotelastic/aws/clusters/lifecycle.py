@@ -400,7 +400,8 @@ def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterR
     if new:
         # An earlier cluster of this name may have left its status and reports.
         earlier = () if request.moved else (CURVE, USAGE, EARLIER)
-        for name in (STATUS, EVENTS, REPORT, STOPPING, MOVING, *earlier):
+        noted = () if request.undone else (MOVING,)
+        for name in (STATUS, EVENTS, REPORT, STOPPING, *noted, *earlier):
             objects.delete(name)
         objects.delete_all("etcd/")
     return describe(cluster, spec, request.archive)

@@ -73,6 +73,8 @@ class ClusterSpec:
     """The KMS key of the user's own, in any of its names; by default AWS's keys."""
     moved: bool = False
     """Whether the job was moved here: its bill and its curve are in the bucket already."""
+    undone: bool = False
+    """Whether that undoes a move, whose record in the bucket stays until that is over."""
     etcd: BootRelease | None = None
     """The etcd that control nodes install; by default they have one."""
 

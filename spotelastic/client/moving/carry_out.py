@@ -17,6 +17,7 @@ from spotelastic_checkpoints.errors import Fenced
 
 from spotelastic.aws.base import account
 from spotelastic.aws.clusters import copying
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import secrets
 from spotelastic.client import commands
@@ -24,12 +25,12 @@ from spotelastic.client.moving.decide import MoveSeen, MoveStep
 from spotelastic.client.moving.regions import MoveRegions
 from spotelastic.client.progress import Say, training
 from spotelastic.client.storage import retried
+from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import CURVE, EARLIER, MOVING, STOPPING, USAGE
 from spotelastic.controller.accounting.usage import Usage, closed
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import size
-from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Earlier, Moving, Status
 
 TRANSFER = 0.02
@@ -66,6 +67,7 @@ class Mover:
             MoveStep.END_TARGET: self._end_target,
             MoveStep.DROP: self._drop,
             MoveStep.RESUME: self._resume,
+            MoveStep.REMAKE: self._remake,
         }
 
     def carry_out(self, step: MoveStep, seen: MoveSeen) -> None:
@@ -137,7 +139,7 @@ class Mover:
         if seen.source.commit is None:
             self._hand_over(seen, 0)
         if seen.source.cluster == "up":
-            its.here.put(STOPPING, b"")  # nobody restarts the job there
+            its.here.put(STOPPING, b"")  # it ends by itself: nobody restarts the job there
         with retried(its.storage_here, self._say) as storage:
             moving.close(
                 storage, latest, latest, its.url_there, region=seen.target.region, now=wall()
@@ -150,37 +152,48 @@ class Mover:
 
     def _make(self, seen: MoveSeen) -> None:
         its = self._regions
-        spec = its.target.fitted(cluster_spec(its))
+        spec = its.target.fitted(cluster_spec(its, its.target))
         its.target.keep(seen.name)
         its.target.create(spec, self._say, new=False)
-        self._wait_for(seen, lambda status: bool(status.state))
+        self._wait_for(its.target, its.there, lambda status: bool(status.state))
 
     def _await(self, seen: MoveSeen) -> None:
         self._say(f"waiting until {seen.name} trains in {seen.target.region}")
-        self._wait_for(seen, training)
+        self._wait_for(self._regions.target, self._regions.there, training)
         self._say(f"{seen.name} trains in {seen.target.region}")
 
-    def _wait_for(self, seen: MoveSeen, reached: Callable[[Status], bool]) -> None:
-        """Wait for a status of the cluster in the target."""
+    def _wait_for(
+        self, target: CloudTarget, objects: BucketObjects, reached: Callable[[Status], bool]
+    ) -> None:
+        """Wait for a status of the cluster in a region."""
+        name, region = self._regions.name, target.aws.region
         until = steady() + self._policy.trains_within
         while True:
-            self._regions.target.check()
-            status = self._regions.there.status()
+            target.check()
+            status = objects.status()
             if status is not None and reached(status):
                 return
             if steady() > until:
                 raise EnvironmentFailure(
-                    f"{seen.name} does not train in {seen.target.region} yet: "
+                    f"{name} does not train in {region} yet: "
                     f"{'nothing is told' if status is None else status.reason}. Nothing is lost, "
-                    "and both clusters cost money meanwhile. Run the same command again to go on "
-                    f"waiting, or `spotelastic move {seen.name} --back`, after which you can move "
-                    "it to another region"
+                    "and its control nodes cost money meanwhile. Run the same command again to go "
+                    f"on waiting, or `spotelastic move {name} --back`, after which you can move it "
+                    "to another region"
                 )
             Signal().wait(LOOK_EVERY)
 
     def _end_source(self, seen: MoveSeen) -> None:
-        its = self._regions
-        its.source.delete(seen.name, self._say, keep_data=True, bucket=its.bucket)
+        self._take_down(self._regions.source, self._regions.bucket)
+
+    def _take_down(self, target: CloudTarget, bucket: str) -> None:
+        """Take the cluster down in a region. It may have ended by itself meanwhile."""
+        name = self._regions.name
+        try:
+            target.delete(name, self._say, keep_data=True, bucket=bucket)
+        except UsageError:
+            if name in target.names():
+                raise
 
     # -- back ------------------------------------------------------------------------------------
 
@@ -203,8 +216,7 @@ class Mover:
         self._say(f"{seen.name} can train in {seen.source.region} again")
 
     def _end_target(self, seen: MoveSeen) -> None:
-        its = self._regions
-        its.target.delete(seen.name, self._say, keep_data=True, bucket=its.target.bucket)
+        self._take_down(self._regions.target, self._regions.target.bucket)
 
     def _drop(self, seen: MoveSeen) -> None:
         its, commit = self._regions, seen.source.commit
@@ -214,12 +226,17 @@ class Mover:
             its.there.delete(name)
 
     def _resume(self, seen: MoveSeen) -> None:
-        self._regions.here.delete(STOPPING)
-        cluster = self._regions.cluster
-        status = cluster.objects.status()
-        if status is not None and status.state in ENDED:
-            self._say(f"restarting {seen.name} in {seen.source.region}")
-            commands.restart_same(cluster)
+        self._say(f"restarting {seen.name} in {seen.source.region}")
+        commands.restart_same(self._regions.cluster)
+
+    def _remake(self, seen: MoveSeen) -> None:
+        its = self._regions
+        if seen.source.stopping or seen.source.cluster == "left":
+            self._take_down(its.source, its.bucket)
+        spec = its.source.fitted(cluster_spec(its, its.source, undone=True))
+        its.source.keep(seen.name)
+        its.source.create(spec, self._say, new=False)
+        self._wait_for(its.source, its.here, lambda status: bool(status.state))
 
 
 class _Progress:
@@ -239,8 +256,8 @@ class _Progress:
                 self._say(f"copied {size(self._done)} of {size(self._total)} {self._where}")
 
 
-def cluster_spec(its: MoveRegions) -> ClusterSpec:
-    """Return the cluster that the job is to have in the target.
+def cluster_spec(its: MoveRegions, at: CloudTarget, *, undone: bool = False) -> ClusterSpec:
+    """Return the cluster that the job is to have in a region.
 
     Raises `UsageError` where secrets are in neither region.
     """
@@ -251,14 +268,17 @@ def cluster_spec(its: MoveRegions) -> ClusterSpec:
     return ClusterSpec(
         job=replace(spec, demands=replace(spec.demands, key="")),
         archive=code,
-        secrets=_secrets(its, spec.secrets, "secrets"),
-        build_secrets=_secrets(its, spec.build_secrets, "build"),
-        notify=_secrets(its, spec.notify, "notify"),
+        secrets=_secrets(its, at, spec.secrets, "secrets"),
+        build_secrets=_secrets(its, at, spec.build_secrets, "build"),
+        notify=_secrets(its, at, spec.notify, "notify"),
         moved=True,
+        undone=undone,
     )
 
 
-def _secrets(its: MoveRegions, names: Mapping[str, int], use: secrets.Use) -> dict[str, str]:
+def _secrets(
+    its: MoveRegions, at: CloudTarget, names: Mapping[str, int], use: secrets.Use
+) -> dict[str, str]:
     for where in (its.source, its.target):
         found = {
             name: value[0]
@@ -269,7 +289,7 @@ def _secrets(its: MoveRegions, names: Mapping[str, int], use: secrets.Use) -> di
             return found
     raise UsageError(
         f"the secrets {', '.join(names)} of {its.name} are gone with its cluster: run "
-        f"`spotelastic up --region {its.target.aws.region}` with them, which goes on from there"
+        f"`spotelastic up --region {at.aws.region}` with them, which goes on from there"
     )
 
 

@@ -54,6 +54,8 @@ class MoveStep(StrEnum):
     """Delete what was copied."""
     RESUME = "resume"
     """Restart the job in the source's cluster."""
+    REMAKE = "remake"
+    """Create the source's cluster again: it ends by itself once the source is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class RegionSide:
     cluster: Literal["none", "left", "up"] = "none"
     """"left": parts of a cluster, without a job. They cost money."""
     stopping: bool = False
-    """Whether the cluster is marked as being taken down, so that nobody restarts its job."""
+    """Whether the cluster is marked to end: its controllers take it down by themselves."""
     state: str = ""
     """The job's state; empty if no controller has told any."""
     trains: bool = False
@@ -178,9 +180,9 @@ def _backward(seen: MoveSeen) -> MoveDecision:
         return MoveDecision(MoveStep.END_TARGET)
     if seen.copied and here is not None and here.commit is not None:
         return MoveDecision(MoveStep.DROP)
-    if source.cluster == "up" and (source.stopping or source.state == "stopped"):
-        return MoveDecision(MoveStep.RESUME)
-    return MoveDecision(None)
+    if source.cluster != "up" or source.stopping or not source.state:
+        return MoveDecision(MoveStep.REMAKE)
+    return MoveDecision(MoveStep.RESUME if source.state == "stopped" else None)
 
 
 def _trained(seen: MoveSeen, pointer: ForwardPointer) -> bool:

@@ -80,9 +80,6 @@ def move(
     commit = seen.source.commit
     moved = 0 if commit is None else commit.step
     text = f"{'is back in' if back else 'has moved to'} {at.region}, from step {moved}"
-    if back and seen.source.cluster == "none":
-        # The time that its cluster stays after the job (`--linger`) has passed meanwhile.
-        text += f"; its cluster there has ended: `spotelastic up --region {at.region}` goes on"
     return MoveResult(its.name, at.region, moved, text)
 
 

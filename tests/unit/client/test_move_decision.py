@@ -23,6 +23,7 @@ BACKWARD = {
     MoveStep.END_TARGET,
     MoveStep.DROP,
     MoveStep.RESUME,
+    MoveStep.REMAKE,
 }
 
 
@@ -39,7 +40,9 @@ class Cluster:
 class World:
     """Two regions, whose storages are real ones in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, soon: bool = True) -> None:
+        """`soon`: whether a cluster that is marked to end has ended at the next look."""
+        self.soon = soon
         self.stores = {EAST: MemoryStorage(), WEST: MemoryStorage()}
         self.clusters = {EAST: Cluster(True, "running", trains=True), WEST: Cluster()}
         self.copied: set[Commit] = set()
@@ -51,6 +54,8 @@ class World:
         """Every cluster that has nodes tries to train a step, and to commit it."""
         trained = []
         for region, cluster in self.clusters.items():
+            if cluster.stopping and self.soon:
+                self.clusters[region] = Cluster()
             if not cluster.there or cluster.state != "running":
                 continue
             commits = Commits(self.stores[region], "run")
@@ -124,7 +129,10 @@ class World:
                 self.copied.discard(seen.source.commit)
             case MoveStep.RESUME:
                 east = self.clusters[EAST]
-                self.clusters[EAST] = replace(east, state="running", stopping=False)
+                assert east.there and not east.stopping
+                self.clusters[EAST] = replace(east, state="running")
+            case MoveStep.REMAKE:
+                self.clusters[EAST] = Cluster(True, "running")
 
     def run(self, *, back: bool, steps: int) -> MoveDecision:
         """A mover that is killed after so many steps."""
@@ -150,12 +158,12 @@ def _pointer(side: RegionSide) -> ForwardPointer:
 Runs = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=6)
 
 
-@given(Runs)
+@given(Runs, st.booleans())
 def test_a_move_that_is_killed_anywhere_and_run_again_ends_in_the_other_region(
-    runs: list[tuple[bool, int]],
+    runs: list[tuple[bool, int]], soon: bool
 ) -> None:
     """Also if it was undone in between, as often as anybody likes."""
-    world = World()
+    world = World(soon=soon)
     for back, steps in runs:
         world.run(back=back, steps=steps)
     last = world.run(back=False, steps=LONGEST)
@@ -168,11 +176,11 @@ def test_a_move_that_is_killed_anywhere_and_run_again_ends_in_the_other_region(
     assert isinstance(world.seen().source.latest, ForwardPointer)
 
 
-@given(Runs)
+@given(Runs, st.booleans())
 def test_what_was_begun_and_has_not_trained_there_can_be_undone(
-    runs: list[tuple[bool, int]],
+    runs: list[tuple[bool, int]], soon: bool
 ) -> None:
-    world = World()
+    world = World(soon=soon)
     for back, steps in runs:
         world.run(back=back, steps=steps)
     trained = world.clusters[WEST].trains
