@@ -67,6 +67,9 @@ def test_groups_of_one_name_in_two_regions_have_instances_of_their_own(info: Clo
     other.delete_auto_scaling_group(AutoScalingGroupName="group", ForceDelete=True)
     until(lambda: not other.describe_auto_scaling_groups()["AutoScalingGroups"])
     assert in_service(info, HOME) == its[HOME]
+    home = client(info, "autoscaling", HOME)
+    home.delete_auto_scaling_group(AutoScalingGroupName="group", ForceDelete=True)
+    until(lambda: not home.describe_auto_scaling_groups()["AutoScalingGroups"])
 
 
 def test_addresses_of_two_regions_do_not_overlap(info: CloudInfo) -> None:

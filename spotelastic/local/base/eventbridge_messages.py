@@ -28,8 +28,9 @@ class BusEvent:
 
     @property
     def region(self) -> str:
-        """The region of the first thing that it is about; empty if that has none."""
-        return self.resources[0].split(":")[3] if self.resources else ""
+        """The region of the first thing that it is about; empty if that is not known."""
+        named = self.resources[0].split(":") if self.resources else ()
+        return named[3] if len(named) > 3 else str(self.detail.get("eventRegion", ""))
 
 
 def interruption_warning(region: str, instance: str) -> BusEvent:
