@@ -13,6 +13,7 @@ from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.commit import moving
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.latest import ForwardPointer
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import Fenced
 
 from spotelastic.aws.base import account
@@ -128,7 +129,7 @@ class Mover:
         )
         there.put(EARLIER, msgspec.json.encode(earlier))
         there.put(CURVE, msgspec.json.encode(curve))
-        bill = msgspec.json.decode(here.get(USAGE) or b"[]", type=list[Usage])
+        bill = from_json(here.get(USAGE) or b"[]", list[Usage])
         ended = closed({item.instance: item for item in bill}, wall())
         there.put(USAGE, msgspec.json.encode(list(ended.values())))
 
