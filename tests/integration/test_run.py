@@ -88,6 +88,7 @@ def test_a_finished_run_ends_on_all_nodes_and_is_committed(
         assert again is not None and (again.state, again.final_step) == ("succeeded", 60)
 
 
+@pytest.mark.soak
 def test_intervals_are_measured_and_change_while_training_goes_on(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

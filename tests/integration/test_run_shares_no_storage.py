@@ -44,6 +44,7 @@ def committed(node: NodeProcess, url: str, step: int) -> None:
     wait_until(so, f"step {step} is committed")
 
 
+@pytest.mark.soak
 def test_an_object_store_has_one_living_run(bucket: str, tmp_path: Path) -> None:
     url = f"s3://{bucket}/run"
     flags = ("--standalone", "--storage", url, "--checkpoint-every", "10")

@@ -153,7 +153,8 @@ def told_by_a_scheduler(run: Torchrun) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("end", [killed, pytest.param(told_by_a_scheduler, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("end", [killed, told_by_a_scheduler])
 def test_a_run_that_ends_as_a_whole_goes_on_from_what_was_sealed_last(
     tmp_path: Path, digest: str, end: Callable[[Torchrun], None]
 ) -> None:
