@@ -47,7 +47,7 @@ say = lambda line: print(line, flush=True)
 home = find(True, None, print)
 print(move(home, "{NAME}", region, back=back, confirm=agreed, say=say).text, flush=True)
 """
-FORWARD = [MoveStep.STOP, MoveStep.SEAL, MoveStep.COPY, MoveStep.CLOSE, MoveStep.OPEN]
+FORWARD = [MoveStep.STOP, MoveStep.CLAIM, MoveStep.COPY, MoveStep.CLOSE, MoveStep.OPEN]
 FORWARD += [MoveStep.MAKE, MoveStep.END_SOURCE]
 BACK = [MoveStep.CLOSE_TARGET, MoveStep.REOPEN, MoveStep.END_TARGET, MoveStep.DROP]
 MOMENTS = ["begun", "done"]

@@ -1,7 +1,7 @@
 """Moves a run from one storage to another, by what their LATEST objects say.
 
     source               target
-    claimed by the mover             `seal`: nothing is committed any more without another claim
+    claimed by the mover             `claim_to_move`: whoever commits has to claim again
     claimed by the mover copied      (copying.py)
     forward pointer      copied      `close`: nothing can ever be committed or claimed again
     forward pointer      LATEST      `open_here`: the run goes on
@@ -29,12 +29,12 @@ MOVER = "mover-"
 """Beginning of the nonce of a claim by a mover: nobody trains under it."""
 
 
-def is_sealed(latest: Latest) -> bool:
+def is_claimed_to_move(latest: Latest) -> bool:
     """Return whether a mover was the last that claimed this storage."""
     return latest.nonce.startswith(MOVER) and not isinstance(latest, ForwardPointer)
 
 
-def seal(commits: Commits) -> Latest:
+def claim_to_move(commits: Commits) -> Latest:
     """Claim the storage for a mover, and return what LATEST says then.
 
     Steps that are complete, but not recorded, are recorded first. Raises `StorageMoved` where the
@@ -44,7 +44,7 @@ def seal(commits: Commits) -> Latest:
     while True:
         epoch = commits.claim(mark=MOVER).epoch
         found, _ = latest.read()
-        if found is not None and found.epoch == epoch and is_sealed(found):
+        if found is not None and found.epoch == epoch and is_claimed_to_move(found):
             return found
 
 

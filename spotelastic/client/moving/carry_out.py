@@ -56,7 +56,7 @@ class Mover:
         self._regions, self._say, self._policy = regions, say, policy
         self._steps: Mapping[MoveStep, Callable[[MoveSeen], None]] = {
             MoveStep.STOP: self._stop,
-            MoveStep.SEAL: self._seal,
+            MoveStep.CLAIM: self._claim,
             MoveStep.COPY: self._copy,
             MoveStep.CLOSE: self._close,
             MoveStep.OPEN: self._open,
@@ -94,10 +94,10 @@ class Mover:
         self._say(f"stopping {seen.name} in {seen.source.region}: it commits its last step")
         commands.stop(self._regions.cluster, wait=True, say=self._say)
 
-    def _seal(self, seen: MoveSeen) -> None:
+    def _claim(self, seen: MoveSeen) -> None:
         with retried(self._regions.storage_here, self._say) as storage:
-            sealed = moving.seal(Commits(storage, self._regions.spec.run))
-        step = 0 if sealed.commit is None else sealed.commit.step
+            claimed = moving.claim_to_move(Commits(storage, self._regions.spec.run))
+        step = 0 if claimed.commit is None else claimed.commit.step
         self._say(f"step {step} is the last one in {seen.source.region}")
 
     def _copy(self, seen: MoveSeen) -> None:

@@ -29,7 +29,7 @@ class MoveStep(StrEnum):
 
     STOP = "stop"
     """The group agrees on a step, commits it, and ends."""
-    SEAL = "seal"
+    CLAIM = "claim"
     """Claim the source's storage, so that its newest commit stays the newest."""
     COPY = "copy"
     """Copy that commit, and what the source's cluster has recorded."""
@@ -132,8 +132,8 @@ def _forward(seen: MoveSeen) -> MoveDecision:
         return MoveDecision(
             None, f"the job of {seen.name} has {source.state}: there is nothing to move"
         )
-    if here is None or not moving.is_sealed(here):
-        return MoveDecision(MoveStep.SEAL)
+    if here is None or not moving.is_claimed_to_move(here):
+        return MoveDecision(MoveStep.CLAIM)
     return MoveDecision(MoveStep.CLOSE if seen.copied else MoveStep.COPY)
 
 

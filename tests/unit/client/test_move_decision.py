@@ -97,8 +97,8 @@ class World:
         match step:
             case MoveStep.STOP:
                 east.state, east.trains = "stopped", False
-            case MoveStep.SEAL:
-                moving.seal(Commits(here, "run"))
+            case MoveStep.CLAIM:
+                moving.claim_to_move(Commits(here, "run"))
             case MoveStep.COPY:
                 assert seen.source.commit is not None
                 self.copied.add(seen.source.commit)

@@ -52,14 +52,14 @@ def test_a_run_that_was_moved_goes_on_in_the_other_storage_and_never_in_the_firs
     here, there = MemoryStorage(), MemoryStorage()
     commits, commit = begun(here)
     put_all(commits, commit.epoch, 6)  # complete, and never recorded
-    sealed = moving.seal(commits)
-    assert moving.is_sealed(sealed) and sealed.commit == Commit(commit.epoch, 6)
+    claimed = moving.claim_to_move(commits)
+    assert moving.is_claimed_to_move(claimed) and claimed.commit == Commit(commit.epoch, 6)
 
-    pointer = close(here, sealed, there.url)
+    pointer = close(here, claimed, there.url)
     put_all(commits, commit.epoch, 7)
     with pytest.raises(Fenced, match="was moved to"):
         commits.commit(Commit(commit.epoch, 7), commit.epoch)
-    for refused in (commits.claim, commits.begin_afresh, partial(moving.seal, commits)):
+    for refused in (commits.claim, commits.begin_afresh, partial(moving.claim_to_move, commits)):
         with pytest.raises(StorageMoved, match=r"goes on there"):
             refused()
     assert latest_of(here) == pointer
@@ -67,20 +67,20 @@ def test_a_run_that_was_moved_goes_on_in_the_other_storage_and_never_in_the_firs
     opened = moving.open_here(there, pointer)
     assert moving.open_here(there, pointer) == opened  # once more, after a kill
     claim = Commits(there, "run").claim()
-    assert (claim.commit, claim.run_id) == (sealed.commit, "r")
+    assert (claim.commit, claim.run_id) == (claimed.commit, "r")
     assert claim.epoch > pointer.epoch
 
 
 def test_a_commit_after_the_seal_is_refused_and_a_claim_makes_the_pointer_fail() -> None:
     here = MemoryStorage()
     commits, commit = begun(here)
-    sealed = moving.seal(commits)
+    claimed = moving.claim_to_move(commits)
     put_all(commits, commit.epoch, 6)
     with pytest.raises(Fenced):
         commits.commit(Commit(commit.epoch, 6), commit.epoch)
     claim = commits.claim()  # somebody has restarted the job
     with pytest.raises(Fenced, match="in the meantime"):
-        close(here, sealed, "s3://there")
+        close(here, claimed, "s3://there")
     put_all(commits, claim.epoch, 7)
     assert commits.commit(Commit(claim.epoch, 7), claim.epoch)
 
@@ -89,7 +89,7 @@ def test_a_storage_that_others_use_is_not_opened() -> None:
     here, there = MemoryStorage(), MemoryStorage()
     begun(there)
     commits, _ = begun(here)
-    pointer = close(here, moving.seal(commits), there.url)
+    pointer = close(here, moving.claim_to_move(commits), there.url)
     with pytest.raises(StorageRefused, match="was not moved there"):
         moving.open_here(there, pointer)
 
@@ -97,7 +97,7 @@ def test_a_storage_that_others_use_is_not_opened() -> None:
 def test_of_two_movers_in_opposite_directions_one_fails() -> None:
     here, there = MemoryStorage(), MemoryStorage()
     commits, commit = begun(here)
-    forth = close(here, moving.seal(commits), there.url)
+    forth = close(here, moving.claim_to_move(commits), there.url)
     back = moving.close(there, None, forth, here.url, now=8.0)
     assert moving.open_here(here, back).commit == commit
     with pytest.raises(StorageRefused, match="by another move"):
@@ -109,8 +109,8 @@ def test_of_two_movers_in_opposite_directions_one_fails() -> None:
 def test_a_run_comes_back_to_where_it_was() -> None:
     here, there = MemoryStorage(), MemoryStorage()
     commits, commit = begun(here)
-    moving.open_here(there, close(here, moving.seal(commits), there.url))
-    back = close(there, moving.seal(Commits(there, "run")), here.url)
+    moving.open_here(there, close(here, moving.claim_to_move(commits), there.url))
+    back = close(there, moving.claim_to_move(Commits(there, "run")), here.url)
     moving.open_here(here, back)
     claim = commits.claim()
     assert claim.commit == commit
@@ -138,7 +138,7 @@ def test_pointers_are_stored_so_that_versions_which_do_not_know_them_refuse(
     assert decoded(STORED) == pointer
 
 
-@given(st.lists(st.sampled_from(["train", "stale", "seal", "close", "open", "back"]), max_size=20))
+@given(st.lists(st.sampled_from(["train", "stale", "claim", "close", "open", "back"]), max_size=20))
 def test_whatever_the_order_at_most_one_storage_trains_and_no_commit_is_lost(
     moves: list[str],
 ) -> None:
@@ -146,7 +146,7 @@ def test_whatever_the_order_at_most_one_storage_trains_and_no_commit_is_lost(
     stores = [MemoryStorage(), MemoryStorage()]
     begun(stores[0], 1)
     acknowledged, source, step = Commit(1, 1), 0, 1
-    sealed: Latest | None = None
+    held_back: Latest | None = None
     pointers: list[tuple[int, ForwardPointer]] = []
     held = {0: 1, 1: 0}
 
@@ -190,18 +190,18 @@ def test_whatever_the_order_at_most_one_storage_trains_and_no_commit_is_lost(
                     if epoch and (done := commit(at, epoch)) is not None:
                         assert done > acknowledged
                         acknowledged = done
-            case "seal":
+            case "claim":
                 try:
-                    sealed = moving.seal(Commits(stores[source], "run"))
+                    held_back = moving.claim_to_move(Commits(stores[source], "run"))
                 except StorageMoved:
-                    sealed = None
-            case "close" if sealed is not None:
-                attempt(partial(pass_on, sealed))
+                    held_back = None
+            case "close" if held_back is not None:
+                attempt(partial(pass_on, held_back))
             case "open":
                 for at, pointer in pointers:  # movers that were slow, too
                     attempt(partial(moving.open_here, stores[at], pointer))
             case "back" if others is not None and not isinstance(others, ForwardPointer):
-                source, sealed = 1 - source, None
+                source, held_back = 1 - source, None
     newest = [found.commit for each in stores if (found := latest_of(each)) and found.commit]
     # A step that a stale writer has completed may be recorded by a later claim, as always.
     assert max(newest) >= acknowledged
