@@ -50,8 +50,8 @@ class Wires:
             self._changed.notify_all()
 
     def get(self, source: int, target: int) -> Any:
-        queue = self._queues[source, target]
         with self._changed:
+            queue = self._queues[source, target]
             self._changed.wait_for(lambda: queue or self.broken)
             if self.broken and target in self._lost:
                 raise RankLost
@@ -74,9 +74,9 @@ class WireLink(Link):
 
     def head(self, rank: int) -> Head:
         self._wires.passes(self._rank)
-        head, self._body = self._wires.get(rank, self._rank)
-        if self._body is not None:
-            self._wires.put(rank, -1 - self._rank, self._body)
+        head, body = self._wires.get(rank, self._rank)
+        if body is not None:
+            self._wires.put(rank, -1 - self._rank, body)
         self._wires.passes(self._rank)
         return tuple(head)
 
