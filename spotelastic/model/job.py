@@ -225,6 +225,20 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Regions:
+    """The regions between which a job moves by itself, and when."""
+
+    names: tuple[str, ...]
+    """All of them. In those where the job is not, its cluster is asleep."""
+    patience: float | None = 1200.0
+    """Seconds with fewer than min nodes after which the job moves; None: that moves it never."""
+    prefer_capacity: bool = False
+    """Whether the job also moves while it trains, where another region has long been worth more."""
+    moves_per_day: int = 12
+    """Most moves within 24 hours."""
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """The packages that a script needs, as a file in its folder lists them."""
 
@@ -321,6 +335,8 @@ class JobSpec:
     """The port at which nodes serve metrics, on their private address; 0: they serve none."""
     notify: Mapping[str, int] = field(default_factory=dict)
     """Versions, by name, of the receivers of notifications, whose URLs are secret."""
+    regions: Regions | None = None
+    """Where the job moves by itself; None: nowhere."""
 
     @property
     def release(self) -> str:
