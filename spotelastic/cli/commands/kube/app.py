@@ -2,6 +2,7 @@
 
 import typer
 
+from spotelastic.cli.commands.kube.crd import CRD_EXAMPLES, crd
 from spotelastic.cli.commands.kube.render import EXAMPLES, render
 from spotelastic.cli.options import up as options
 
@@ -22,3 +23,4 @@ app.command(
     epilog=EXAMPLES,
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(render)
+app.command("crd", epilog=CRD_EXAMPLES)(crd)

@@ -43,9 +43,9 @@ class Addressed:
         return self.namespace or ""
 
 
-def addressed(path: str) -> Addressed:
+def addressed(path: str, kinds: Sequence[ObjectKind] = KINDS) -> Addressed:
     """Return what a path means. Raises `ApiError` if there is no such kind."""
-    for kind in KINDS:
+    for kind in kinds:
         if not path.startswith(f"{kind.prefix}/"):
             continue
         words = path.removeprefix(f"{kind.prefix}/").split("/")
@@ -77,9 +77,7 @@ class ApiServer:
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
         app.router.add_get("/version", partial(_say, VERSION))
         app.router.add_get("/api", partial(_say, {"kind": "APIVersions", "versions": ["v1"]}))
-        app.router.add_get("/apis", partial(_say, _groups()))
-        for prefix in {kind.prefix for kind in KINDS}:
-            app.router.add_get(prefix, partial(_say, _resources(prefix)))
+        app.router.add_get("/apis", self._groups)
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             app.router.add_route(method, "/{path:apis?/.+}", getattr(self, f"_{method.lower()}"))
         return app
@@ -108,8 +106,17 @@ class ApiServer:
 
     # -- methods ---------------------------------------------------------------------------------
 
+    def _at(self, request: web.Request) -> Addressed:
+        return addressed(request.path, self._store.kinds())
+
+    async def _groups(self, _request: web.Request) -> web.StreamResponse:
+        return answer(_groups(self._store.kinds()))
+
     async def _get(self, request: web.Request) -> web.StreamResponse:
-        at = addressed(request.path)
+        within = [kind for kind in self._store.kinds() if kind.prefix == request.path]
+        if within:
+            return answer(_resources(within))
+        at = self._at(request)
         if at.part in self._parts:
             return await self._parts[at.part](request, at)
         if at.name:
@@ -122,7 +129,7 @@ class ApiServer:
         return answer(self._table(at, listed["items"]) if wants_table else listed)
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
-        at = addressed(request.path)
+        at = self._at(request)
         if at.part in self._parts:
             return await self._parts[at.part](request, at)
         given = await _body(request)
@@ -133,7 +140,7 @@ class ApiServer:
         return answer(self._store.create(at.kind, at.place, made), 201)
 
     async def _put(self, request: web.Request) -> web.StreamResponse:
-        at, given = addressed(request.path), await _body(request)
+        at, given = self._at(request), await _body(request)
         if at.part == "status":
             return answer(self._store.replace_status(at.kind, at.place, at.name, given))
         if at.part == "scale":
@@ -141,7 +148,7 @@ class ApiServer:
         return answer(self._store.replace(at.kind, at.place, at.name, given))
 
     async def _patch(self, request: web.Request) -> web.StreamResponse:
-        at, given, type_ = addressed(request.path), await _body(request), request.content_type
+        at, given, type_ = self._at(request), await _body(request), request.content_type
         store, force = self._store, request.query.get("force") == "true"
         if type_ == patches.APPLY:
             if not (manager := request.query.get("fieldManager", "")):
@@ -151,7 +158,8 @@ class ApiServer:
             wanted = given if known else completed(at.kind, given)
             made = store.apply(at.kind, at.place, at.name, wanted, manager, force=force)
             return answer(made, 200 if known else 201)
-        if type_ not in (patches.MERGE, patches.STRATEGIC):
+        known_types = (patches.MERGE,) if at.kind.custom else (patches.MERGE, patches.STRATEGIC)
+        if type_ not in known_types:
             raise ApiError(415, "UnsupportedMediaType", f"the emulated cluster knows no {type_}")
         if at.part == "scale":
             return answer(_part(at, self._scale(at, given)))
@@ -159,7 +167,7 @@ class ApiServer:
         return answer(store.patch(at.kind, at.place, at.name, given, type_, status=status))
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
-        at = addressed(request.path)
+        at = self._at(request)
         options = await _body(request) if request.can_read_body else {}
         options |= request.query
         grace = options.get("gracePeriodSeconds")
@@ -188,7 +196,8 @@ class ApiServer:
 
     def _table(self, at: Addressed, found: Sequence[Object]) -> Object:
         now, version = self._store.clock(), str(self._store.version)
-        return tables.table(at.kind, found, version, now)
+        definition = self._store.definition(at.kind) if at.kind.custom else None
+        return tables.table(at.kind, found, version, now, definition)
 
     async def _watch(self, request: web.Request, at: Addressed) -> web.StreamResponse:
         matches, query = _matches(request), request.query
@@ -305,8 +314,8 @@ async def _say(told: Object, _request: web.Request) -> web.Response:
     return answer(told)
 
 
-def _groups() -> Object:
-    names = {kind.group: kind.version for kind in KINDS if kind.group}
+def _groups(kinds: Sequence[ObjectKind]) -> Object:
+    names = {kind.group: kind.version for kind in kinds if kind.group}
     version = {
         group: {"groupVersion": f"{group}/{version}", "version": version}
         for group, version in names.items()
@@ -318,8 +327,7 @@ def _groups() -> Object:
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def _resources(prefix: str) -> Object:
-    kinds = [kind for kind in KINDS if kind.prefix == prefix]
+def _resources(kinds: Sequence[ObjectKind]) -> Object:
     verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
     resources: list[Object] = [
         {
@@ -327,6 +335,7 @@ def _resources(prefix: str) -> Object:
             "singularName": kind.name.lower(),
             "namespaced": kind.namespaced,
             "kind": kind.name,
+            "shortNames": list(kind.short),
             "verbs": verbs,
         }
         for kind in kinds

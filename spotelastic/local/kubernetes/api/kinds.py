@@ -17,6 +17,10 @@ class ObjectKind:
     """Whether its status is written by a path of its own, and ignored elsewhere."""
     scales: bool = False
     """Whether it has a `scale` path."""
+    custom: bool = False
+    """Whether a CustomResourceDefinition has added it."""
+    short: tuple[str, ...] = ()
+    """Short names that kubectl takes for it."""
 
     @property
     def api_version(self) -> str:
@@ -51,10 +55,16 @@ BUDGETS = ObjectKind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudge
 NETWORK_POLICIES = ObjectKind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 ROLES = ObjectKind("rbac.authorization.k8s.io", "v1", "roles", "Role")
 BINDINGS = ObjectKind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+DEFINITIONS = ObjectKind(
+    *("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
+    namespaced=False,
+    has_status=True,
+)
 
 KINDS = (
     *(NAMESPACES, NODES, PODS, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, CLAIMS, ACCOUNTS),
     *(JOBS, DEPLOYMENTS, REPLICA_SETS, LEASES, BUDGETS, NETWORK_POLICIES, ROLES, BINDINGS),
+    DEFINITIONS,
 )
 
 

@@ -10,14 +10,14 @@ Everything runs on one thread, so that each method is one transaction.
 import copy
 import secrets
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from spotelastic.clock import Clock, wall
-from spotelastic.local.kubernetes.api import patches
+from spotelastic.local.kubernetes.api import custom, patches
 from spotelastic.local.kubernetes.api.errors import (
     bad_request,
     conflict,
@@ -26,7 +26,13 @@ from spotelastic.local.kubernetes.api.errors import (
     invalid,
     not_found,
 )
-from spotelastic.local.kubernetes.api.kinds import KINDS, PODS, REPLICA_SETS, ObjectKind
+from spotelastic.local.kubernetes.api.kinds import (
+    DEFINITIONS,
+    KINDS,
+    PODS,
+    REPLICA_SETS,
+    ObjectKind,
+)
 from spotelastic.local.kubernetes.api.selectors import Matches
 from spotelastic.local.kubernetes.api.validate import check_change
 
@@ -84,12 +90,21 @@ class ObjectStore:
         self.version = 1
         self.on_change: list[Callable[[ObjectChange], None]] = []
         """Called with each change, after it. Must not write."""
-        self._objects: dict[ObjectKind, dict[tuple[str, str], Object]] = {k: {} for k in KINDS}
+        self._objects: dict[ObjectKind, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._log: deque[ObjectChange] = deque(maxlen=KEPT_CHANGES)
         self._applied: dict[str, dict[str, Object]] = {}
         """What each manager has applied, by the object's uid."""
 
     # -- read ------------------------------------------------------------------------------------
+
+    def kinds(self) -> tuple[ObjectKind, ...]:
+        """Return all kinds, those of custom resources included."""
+        own = (kind for each in self.items(DEFINITIONS) for kind in custom.kinds_of(each))
+        return (*KINDS, *own)
+
+    def definition(self, kind: ObjectKind) -> Object:
+        """Return the definition of a custom kind. Raises `ApiError`."""
+        return self.get(DEFINITIONS, "", f"{kind.plural}.{kind.group}")
 
     def find(self, kind: ObjectKind, namespace: str, name: str) -> Object | None:
         """Return an object, or None."""
@@ -144,6 +159,7 @@ class ObjectStore:
         metadata["creationTimestamp"] = timestamp(self.clock())
         metadata["generation"] = 1
         made |= {"apiVersion": kind.api_version, "kind": kind.name}
+        made = self._fitted(kind, made)
         if kind.has_status:
             made["status"] = {"replicas": 0} if kind is REPLICA_SETS else {}
         return self._put(kind, None, made)
@@ -257,6 +273,10 @@ class ObjectStore:
 
     # -- within ----------------------------------------------------------------------------------
 
+    def _fitted(self, kind: ObjectKind, given: Object) -> Object:
+        """Return an object as its definition allows it. Raises `ApiError`."""
+        return custom.fitted(kind, self.definition(kind), given) if kind.custom else given
+
     def _check_version(self, kind: ObjectKind, before: Object, given: Mapping[str, Any]) -> None:
         asked, has = given.get("metadata", {}), before["metadata"]
         if asked.get("resourceVersion") not in (None, "", has["resourceVersion"]):
@@ -273,6 +293,7 @@ class ObjectStore:
                 metadata[each] = had[each]
         after = {**after, "metadata": metadata}
         after |= {"apiVersion": kind.api_version, "kind": kind.name}
+        after = self._fitted(kind, after)
         if after == before:
             return before
         if after.get("spec") != before.get("spec"):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from spotelastic.local.kubernetes.api import custom
 from spotelastic.local.kubernetes.api.kinds import (
     DEPLOYMENTS,
     EVENTS,
@@ -25,10 +26,21 @@ def is_asked(accept: str) -> bool:
     return ASKED in accept
 
 
-def table(kind: ObjectKind, found: Sequence[Object], version: str, now: float) -> Object:
-    """Return objects of one kind as a table; `now` is what their ages are counted to."""
+def table(
+    kind: ObjectKind,
+    found: Sequence[Object],
+    version: str,
+    now: float,
+    definition: Mapping[str, Any] | None = None,
+) -> Object:
+    """Return objects of one kind as a table; `now` is what their ages are counted to.
+
+    Those of a custom kind have the columns that its `definition` prints.
+    """
     columns = {"Name": lambda it: it["metadata"]["name"], **_COLUMNS.get(kind, {})}
-    if kind is not EVENTS:
+    if definition is not None:
+        columns |= _printed(kind, definition, now)
+    elif kind is not EVENTS:
         columns["Age"] = lambda it: age(it, now)
     definitions = [
         {"name": name, "type": "string", "format": "name" if name == "Name" else ""}
@@ -62,6 +74,15 @@ def age(it: Mapping[str, Any], now: float) -> str:
     if seconds < 120:
         return f"{seconds}s"
     return f"{seconds // 60}m" if seconds < 7200 else f"{seconds // 3600}h"
+
+
+def _printed(kind: ObjectKind, definition: Mapping[str, Any], now: float) -> dict[str, Cell]:
+    """Return the columns of a custom kind."""
+
+    def shown(type_: str, path: str) -> Cell:
+        return lambda it: age(it, now) if type_ == "date" else custom.cell(it, path)
+
+    return {name: shown(*each) for name, each in custom.cells(kind, definition).items()}
 
 
 def _pod_status(pod: Mapping[str, Any]) -> str:

@@ -3,8 +3,10 @@
 import copy
 from typing import Any
 
+from spotelastic.local.kubernetes.api.custom import HOLDS_OBJECTS, check_definition
 from spotelastic.local.kubernetes.api.errors import invalid
 from spotelastic.local.kubernetes.api.kinds import (
+    DEFINITIONS,
     DEPLOYMENTS,
     JOBS,
     NAMESPACES,
@@ -28,6 +30,9 @@ def completed(kind: ObjectKind, given: Object) -> Object:
     metadata, spec = made.setdefault("metadata", {}), made.get("spec") or {}
     if kind is NAMESPACES:
         metadata["finalizers"] = [HOLDS_NAMESPACE]
+    if kind is DEFINITIONS:
+        check_definition(made)
+        metadata["finalizers"] = [HOLDS_OBJECTS]
     if kind is JOBS:
         _complete_job(metadata, spec)
     if kind in (JOBS, DEPLOYMENTS, REPLICA_SETS):
@@ -44,6 +49,8 @@ def completed(kind: ObjectKind, given: Object) -> Object:
 def check_change(kind: ObjectKind, before: Object, after: Object) -> None:
     """Raise `ApiError` where a change touches what cannot be changed."""
     check_size(kind, after)
+    if kind is DEFINITIONS:
+        check_definition(after)
     if kind is PODS and before.get("spec") != after.get("spec"):
         raise invalid(kind.name, "spec: Forbidden: pod updates may not change fields")
     if kind is not JOBS:

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from spotelastic.local.kubernetes.api.custom import HOLDS_OBJECTS, kinds_of
 from spotelastic.local.kubernetes.api.errors import ApiError
 from spotelastic.local.kubernetes.api.kinds import (
     BUDGETS,
     CLAIMS,
+    DEFINITIONS,
     DEPLOYMENTS,
     EVENTS,
     JOBS,
-    KINDS,
     NAMESPACES,
     NODES,
     PODS,
@@ -48,6 +49,7 @@ class ControlPlane:
         self._schedule()
         self._collect_orphans()
         self._end_namespaces()
+        self._look_after_definitions()
         self._bind_claims()
         for budget in self._store.items(BUDGETS):
             self._reconcile_budget(budget)
@@ -194,7 +196,8 @@ class ControlPlane:
 
     def _collect_orphans(self) -> None:
         """Delete what has lost its owners; let an owner go that waits for what it owns."""
-        everything = [(kind, each) for kind in KINDS for each in self._store.items(kind)]
+        kinds = self._store.kinds()
+        everything = [(kind, each) for kind in kinds for each in self._store.items(kind)]
         alive = {each["metadata"]["uid"] for _, each in everything if not _goes_last(each)}
         waits_for = set[str]()
         for kind, each in everything:
@@ -214,7 +217,7 @@ class ControlPlane:
                 self._drop_finalizers(kind, each, ("orphan", "foregroundDeletion"))
 
     def _let_go(self, owner: str) -> None:
-        for kind in KINDS:
+        for kind in self._store.kinds():
             for each in self._store.owned(kind, owner):
                 metadata = each["metadata"]
                 self._store.update(
@@ -239,7 +242,7 @@ class ControlPlane:
             name = namespace["metadata"]["name"]
             left = [
                 (kind, each)
-                for kind in KINDS
+                for kind in self._store.kinds()
                 if kind.namespaced
                 for each in self._store.items(kind, name)
             ]
@@ -248,6 +251,21 @@ class ControlPlane:
                     self._delete(kind, each)
             if not left:
                 self._drop_finalizers(NAMESPACES, namespace, (HOLDS_NAMESPACE,))
+
+    def _look_after_definitions(self) -> None:
+        """Say that definitions are served; end one that was deleted once its objects are gone."""
+        for each in self._store.items(DEFINITIONS):
+            name = each["metadata"]["name"]
+            if "deletionTimestamp" not in each["metadata"]:
+                now = timestamp(self._store.clock())
+                self._store.update(DEFINITIONS, "", name, partial(_established, now))
+                continue
+            left = [(kind, it) for kind in kinds_of(each) for it in self._store.items(kind)]
+            for kind, it in left:
+                if "deletionTimestamp" not in it["metadata"]:
+                    self._delete(kind, it)
+            if not left:
+                self._drop_finalizers(DEFINITIONS, each, (HOLDS_OBJECTS,))
 
     def _delete(self, kind: ObjectKind, each: Object) -> None:
         metadata = each["metadata"]
@@ -322,6 +340,11 @@ def _without_finalizer(pod: Object) -> None:
 
 def _bound(claim: Object) -> None:
     claim["status"] = {**claim["status"], "phase": "Bound"}
+
+
+def _established(now: str, definition: Object) -> None:
+    for word in ("NamesAccepted", "Established"):
+        definition["status"] = with_condition(definition["status"], word, True, now, "InitialNames")
 
 
 def _without_owners(it: Object) -> None:

@@ -1,0 +1,17 @@
+"""Names the custom resource `ElasticJob`, which people apply with kubectl (pure).
+
+Its group is in a domain that ICANN keeps for private use: nobody can own it, so the name claims
+nothing that is not ours, and collides with nothing that somebody else owns.
+"""
+
+GROUP = "spotelastic.internal"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND, LIST_KIND = "ElasticJob", "ElasticJobList"
+PLURAL, SINGULAR, SHORT = "elasticjobs", "elasticjob", "ej"
+NAME = f"{PLURAL}.{GROUP}"
+"""Of the CustomResourceDefinition."""
+FINALIZER = f"{GROUP}/cluster"
+"""Holds a deleted ElasticJob until nothing is left of its cluster."""
+CONDITIONS = ("Accepted", "Running", "Succeeded", "Failed")
+"""Types of the conditions in its status."""
