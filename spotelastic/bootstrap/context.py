@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -64,7 +64,12 @@ def keep_fresh(aws: Aws, parameter: str, every: float = REFRESH) -> threading.Ev
 
 def start(part: str) -> Process:
     """Starts a part as a process of its own, from this very installation."""
-    command = [sys.executable, "-m", "spotelastic", "boot", part]
+    return start_module("spotelastic", ("boot", part))
+
+
+def start_module(name: str, arguments: Sequence[str]) -> Process:
+    """Starts a module of this installation as a process of its own."""
+    command = [sys.executable, "-m", name, *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 

@@ -16,7 +16,16 @@ from spotelastic.aws.base.names import PEER_PORT, Names
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import etcd_identity
 from spotelastic.aws.security.certificates import MEMBER_NAME
-from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, log_as, start
+from spotelastic.bootstrap.context import (
+    certificate,
+    home,
+    imds,
+    job,
+    keep_fresh,
+    log_as,
+    start,
+    start_module,
+)
 from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
 from spotelastic.clock import wall
 from spotelastic.model.job import JobSpec
@@ -28,6 +37,8 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from spotelastic.store.etcd_server.process import EtcdMember
 
+KEEPER = "spotelastic.client.moving.keeper"
+"""The module that moves a job between regions: it is the client's."""
 SERVES_WITHIN = 60.0
 """Seconds that a restarted etcd member has until it serves."""
 RECORD_TIMEOUT = 10.0
@@ -79,12 +90,14 @@ def run(me: Identity) -> int:
 
     keep_fresh(aws, parameter)
     threading.Thread(target=seat.follow, name="seat", daemon=True).start()
-    return supervise(
-        (
-            SupervisedProcess("etcd", start_etcd, restarted=came_back),
-            SupervisedProcess("controller", partial(start, "controller")),
-        )
-    )
+    parts = [
+        SupervisedProcess("etcd", start_etcd, restarted=came_back),
+        SupervisedProcess("controller", partial(start, "controller")),
+    ]
+    if spec.regions is not None:
+        its = (spec.cluster, me.region, me.tag(BUCKET), me.instance, name)
+        parts.append(SupervisedProcess("keeper", partial(start_module, KEEPER, its)))
+    return supervise(parts)
 
 
 def controller() -> int:

@@ -48,9 +48,9 @@ class CommandResult:
     """State of the job, as last seen."""
 
 
-def stop(cluster: ShownCluster, *, wait: bool, say: Say) -> CommandResult:
-    """Stop the job. With `wait`, returns once it has ended."""
-    text = give(cluster, Command(uuid.uuid4().hex, "stop"))
+def stop(cluster: ShownCluster, *, wait: bool, say: Say, reason: str = "") -> CommandResult:
+    """Stop the job. With `wait`, returns once it has ended. `reason` stands in its status."""
+    text = give(cluster, Command(uuid.uuid4().hex, "stop", reason=reason))
     status = status_of(cluster)
     if wait and status.state not in ENDED:
         say(f"{cluster.name} {text}")

@@ -29,6 +29,8 @@ EARLIER = "earlier.json"
 """What the job has done in the regions that it was in before."""
 MOVING = "moving.json"
 """Where the job is being, or was, moved to."""
+REGIONS = "regions.json"
+"""What a job that moves by itself has met in its regions, and what was decided about that last."""
 STOPPING = "stopping"
 """An empty object that exists while, and after, the cluster is being taken down."""
 

@@ -371,3 +371,5 @@ class Moving:
 
     region: str
     """The region that the job moves to."""
+    reason: str = ""
+    """Why it moves by itself; empty if somebody moves it."""

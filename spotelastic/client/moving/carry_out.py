@@ -17,18 +17,19 @@ from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import Fenced
 
 from spotelastic.aws.base import account
-from spotelastic.aws.clusters import copying
+from spotelastic.aws.clusters import asleep, copying
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import secrets
 from spotelastic.client import commands
+from spotelastic.client.moving import sleeping
 from spotelastic.client.moving.decide import MoveSeen, MoveStep
 from spotelastic.client.moving.regions import MoveRegions
 from spotelastic.client.progress import Say, training
 from spotelastic.client.storage import retried
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady, wall
-from spotelastic.cloud.bucket import CURVE, EARLIER, MOVING, STOPPING, USAGE
+from spotelastic.cloud.bucket import CURVE, EARLIER, MOVING, REGIONS, STOPPING, USAGE
 from spotelastic.controller.accounting.usage import Usage, closed
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import size
@@ -47,6 +48,10 @@ class MovePolicy:
     """Seconds within which the job should train in the new region."""
     part: int = copying.PART
     """Bytes that are copied by one call."""
+    led: bool = False
+    """Whether it is over as soon as the target's cluster is led, whether it trains or not."""
+    own: str = ""
+    """The etcd member of the control node that this process is on; empty: it is on none."""
 
 
 class Mover:
@@ -61,14 +66,18 @@ class Mover:
             MoveStep.CLOSE: self._close,
             MoveStep.OPEN: self._open,
             MoveStep.MAKE: self._make,
+            MoveStep.WAKE: self._wake,
             MoveStep.AWAIT: self._await,
             MoveStep.END_SOURCE: self._end_source,
+            MoveStep.SLEEP: self._sleep,
             MoveStep.CLOSE_TARGET: self._close_target,
             MoveStep.REOPEN: self._reopen,
             MoveStep.END_TARGET: self._end_target,
+            MoveStep.TARGET_SLEEPS: self._target_sleeps,
             MoveStep.DROP: self._drop,
             MoveStep.RESUME: self._resume,
             MoveStep.REMAKE: self._remake,
+            MoveStep.SOURCE_WAKES: self._source_wakes,
         }
 
     def carry_out(self, step: MoveStep, seen: MoveSeen) -> None:
@@ -80,19 +89,22 @@ class Mover:
             self._say(f"{error}: looking again")
         crash_points.reached_in(step, "done")
 
-    def note(self, *, undone: bool = False) -> None:
-        """Record in the source where the job is being moved to, or that it no longer is."""
-        if undone:
-            self._regions.here.delete(MOVING)
-        else:
-            text = msgspec.json.encode(Moving(region=self._regions.target.aws.region))
-            self._regions.here.put(MOVING, text)
+    def note(self, reason: str = "") -> None:
+        """Record in the source where the job goes, and the `reason` if it moves by itself."""
+        region = self._regions.target.aws.region
+        self._regions.here.put(MOVING, msgspec.json.encode(Moving(region=region, reason=reason)))
+
+    def forget(self) -> None:
+        """Record in the source that the job is not being moved."""
+        self._regions.here.delete(MOVING)
 
     # -- forward ---------------------------------------------------------------------------------
 
     def _stop(self, seen: MoveSeen) -> None:
         self._say(f"stopping {seen.name} in {seen.source.region}: it commits its last step")
-        commands.stop(self._regions.cluster, wait=True, say=self._say)
+        moving = self._regions.here.moving()
+        reason = "" if moving is None else moving.reason
+        commands.stop(self._regions.cluster, wait=True, say=self._say, reason=reason)
 
     def _claim(self, seen: MoveSeen) -> None:
         with retried(self._regions.storage_here, self._say) as storage:
@@ -103,14 +115,19 @@ class Mover:
     def _copy(self, seen: MoveSeen) -> None:
         its, commit = self._regions, seen.source.commit
         assert commit is not None
-        account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
+        self._ensure_bucket()
         with retried(its.storage_here, self._say) as storage:
             manifests = Commits(storage, its.spec.run).checkpoint(commit)
         files = copying.files_of(commit, manifests)
-        if seen.target.cluster == "none":
+        if seen.target.cluster in ("none", "asleep"):
             self._hand_over(seen, files.nbytes)
         progress = _Progress(files.nbytes, f"to {its.target.aws.region}", self._say)
         copying.copy(its.run_here, its.run_there, files, progress.add, self._policy.part)
+
+    def _ensure_bucket(self) -> None:
+        its = self._regions
+        if not its.sleeps:  # where the job has a cluster already, there is one
+            account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
 
     def _hand_over(self, seen: MoveSeen, nbytes: int) -> None:
         """Copy what the source's cluster has recorded: events, curve, report and bill."""
@@ -132,14 +149,16 @@ class Mover:
         bill = from_json(here.get(USAGE) or b"[]", list[Usage])
         ended = closed({item.instance: item for item in bill}, wall())
         there.put(USAGE, msgspec.json.encode(list(ended.values())))
+        if (history := here.get(REGIONS)) is not None:
+            there.put(REGIONS, history)
 
     def _close(self, seen: MoveSeen) -> None:
         its, latest = self._regions, seen.source.latest
         assert latest is not None
-        account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
+        self._ensure_bucket()
         if seen.source.commit is None:
             self._hand_over(seen, 0)
-        if seen.source.cluster == "up":
+        if seen.source.cluster == "up" and not its.sleeps:
             its.here.put(STOPPING, b"")  # it ends by itself: nobody restarts the job there
         with retried(its.storage_here, self._say) as storage:
             moving.close(
@@ -158,7 +177,14 @@ class Mover:
         its.target.create(spec, self._say, new=False)
         self._wait_for(its.target, its.there, lambda status: bool(status.state))
 
+    def _wake(self, seen: MoveSeen) -> None:
+        self._say(f"waking {seen.name} in {seen.target.region}")
+        sleeping.wake(self._regions.spec, self._regions.here, self._regions.there)
+
     def _await(self, seen: MoveSeen) -> None:
+        if self._policy.led:
+            self._wait_for(self._regions.target, self._regions.there, lambda it: bool(it.state))
+            return
         self._say(f"waiting until {seen.name} trains in {seen.target.region}")
         self._wait_for(self._regions.target, self._regions.there, training)
         self._say(f"{seen.name} trains in {seen.target.region}")
@@ -196,11 +222,15 @@ class Mover:
             if name in target.names():
                 raise
 
+    def _sleep(self, seen: MoveSeen) -> None:
+        self._say(f"putting {seen.name} to sleep in {seen.source.region}")
+        asleep.put_to_sleep(self._regions.source.aws, seen.name, self._policy.own)
+
     # -- back ------------------------------------------------------------------------------------
 
     def _close_target(self, seen: MoveSeen) -> None:
         its, pointer = self._regions, _pointer(seen.source.latest)
-        account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
+        self._ensure_bucket()
         with retried(its.storage_there, self._say) as storage:
             moving.close(
                 storage,
@@ -218,6 +248,13 @@ class Mover:
 
     def _end_target(self, seen: MoveSeen) -> None:
         self._take_down(self._regions.target, self._regions.target.bucket)
+
+    def _target_sleeps(self, seen: MoveSeen) -> None:
+        asleep.put_to_sleep(self._regions.target.aws, seen.name)
+
+    def _source_wakes(self, seen: MoveSeen) -> None:
+        self._say(f"waking {seen.name} in {seen.source.region}")
+        sleeping.wake(self._regions.spec, self._regions.here, self._regions.here)
 
     def _drop(self, seen: MoveSeen) -> None:
         its, commit = self._regions, seen.source.commit

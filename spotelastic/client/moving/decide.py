@@ -10,7 +10,8 @@ Must never happen:
   (`commit/moving.py`);
 - the target begins from an incomplete copy;
 - something that costs money is left in either region when there is no next step: the source's
-  cluster is taken down once the target trains, the target's when the move is undone.
+  cluster is taken down once the target trains, the target's when the move is undone. Where a job
+  moves by itself, they are put to sleep in place of that (`aws/clusters/asleep.py`).
 """
 
 from dataclasses import dataclass
@@ -39,10 +40,14 @@ class MoveStep(StrEnum):
     """Give the target a LATEST."""
     MAKE = "make"
     """Create the target's cluster."""
+    WAKE = "wake"
+    """Wake it, in place of that."""
     AWAIT = "await"
     """Wait until it trains."""
     END_SOURCE = "end-source"
     """Take the source's cluster down."""
+    SLEEP = "sleep"
+    """Put it to sleep, in place of that."""
     # Only to undo a move.
     CLOSE_TARGET = "close-target"
     """Put a forward pointer to the source into the target."""
@@ -50,12 +55,16 @@ class MoveStep(StrEnum):
     """Give the source a LATEST again."""
     END_TARGET = "end-target"
     """Take the target's cluster down."""
+    TARGET_SLEEPS = "target-sleeps"
+    """Put it to sleep, in place of that."""
     DROP = "drop"
     """Delete what was copied."""
     RESUME = "resume"
     """Restart the job in the source's cluster."""
     REMAKE = "remake"
     """Create the source's cluster again: it ends by itself once the source is closed."""
+    SOURCE_WAKES = "source-wakes"
+    """Wake it, in place of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +74,10 @@ class RegionSide:
     region: str
     latest: Latest | None = None
     """What LATEST says; a `ForwardPointer` where the run was moved elsewhere."""
-    cluster: Literal["none", "left", "up"] = "none"
+    cluster: Literal["none", "left", "up", "asleep"] = "none"
     """"left": parts of a cluster, without a job. They cost money."""
+    sleeps: bool = False
+    """Whether the cluster is put to sleep here, in place of being taken down."""
     stopping: bool = False
     """Whether the cluster is marked to end: its controllers take it down by themselves."""
     state: str = ""
@@ -104,9 +115,12 @@ class MoveDecision:
     """Why there is none, where the move is not over."""
 
 
-def decide(seen: MoveSeen, *, back: bool) -> MoveDecision:
-    """Return the next step of a move, or with `back` of undoing it."""
-    return _backward(seen) if back else _forward(seen)
+def decide(seen: MoveSeen, *, back: bool, led: bool = False) -> MoveDecision:
+    """Return the next step of a move, or with `back` of undoing it.
+
+    With `led` the source's cluster ends as soon as the target's is led, whether it trains or not.
+    """
+    return _backward(seen) if back else _forward(seen, led=led)
 
 
 def is_closed(seen: MoveSeen) -> bool:
@@ -114,11 +128,11 @@ def is_closed(seen: MoveSeen) -> bool:
     return isinstance(seen.source.latest, ForwardPointer)
 
 
-def _forward(seen: MoveSeen) -> MoveDecision:
+def _forward(seen: MoveSeen, *, led: bool) -> MoveDecision:
     source, target = seen.source, seen.target
     here, there = source.latest, target.latest
     if isinstance(here, ForwardPointer):
-        return _after_the_close(seen, here)
+        return _after_the_close(seen, here, led=led)
     if there is not None and not isinstance(there, ForwardPointer):
         return MoveDecision(
             None,
@@ -137,7 +151,7 @@ def _forward(seen: MoveSeen) -> MoveDecision:
     return MoveDecision(MoveStep.CLOSE if seen.copied else MoveStep.COPY)
 
 
-def _after_the_close(seen: MoveSeen, pointer: ForwardPointer) -> MoveDecision:
+def _after_the_close(seen: MoveSeen, pointer: ForwardPointer, *, led: bool) -> MoveDecision:
     source, target = seen.source, seen.target
     there = target.latest
     if pointer.region != target.region:
@@ -148,10 +162,14 @@ def _after_the_close(seen: MoveSeen, pointer: ForwardPointer) -> MoveDecision:
                 None, f"this move is being undone: run `spotelastic move {seen.name} --back` again"
             )
         return MoveDecision(MoveStep.OPEN if seen.copied else MoveStep.COPY)
-    if target.cluster != "up" or not target.state:
+    if target.cluster == "asleep":
+        return MoveDecision(MoveStep.WAKE)
+    if target.cluster != "up" or not (target.state or target.sleeps):
         return MoveDecision(MoveStep.MAKE)
-    if not target.trains and target.state not in ENDED:
+    if not (target.state if led else target.trains or target.state in ENDED):
         return MoveDecision(MoveStep.AWAIT)
+    if source.sleeps:
+        return MoveDecision(MoveStep.SLEEP if source.cluster == "up" else None)
     return MoveDecision(MoveStep.END_SOURCE if source.cluster != "none" else None)
 
 
@@ -176,10 +194,14 @@ def _backward(seen: MoveSeen) -> MoveDecision:
         return MoveDecision(None, f"there is no move of {seen.name} to undo")
     if there is not None and not isinstance(there, ForwardPointer):
         return MoveDecision(None, f"{target.region} has a run that did not come from here")
-    if target.cluster != "none":
+    if target.sleeps and target.cluster == "up":
+        return MoveDecision(MoveStep.TARGET_SLEEPS)
+    if target.cluster != "none" and not target.sleeps:
         return MoveDecision(MoveStep.END_TARGET)
     if seen.copied and here is not None and here.commit is not None:
         return MoveDecision(MoveStep.DROP)
+    if source.cluster == "asleep":
+        return MoveDecision(MoveStep.SOURCE_WAKES)
     if source.cluster != "up" or source.stopping or not source.state:
         return MoveDecision(MoveStep.REMAKE)
     return MoveDecision(MoveStep.RESUME if source.state == "stopped" else None)

@@ -11,7 +11,7 @@ from spotelastic.aws.planning.survey import survey
 from spotelastic.client.confirmation import Confirm, ConfirmationRequest, ensure
 from spotelastic.client.moving import regions
 from spotelastic.client.moving.carry_out import TRANSFER, MovePolicy, Mover
-from spotelastic.client.moving.decide import decide, is_closed
+from spotelastic.client.moving.decide import MoveSeen, decide, is_closed
 from spotelastic.client.moving.regions import MoveRegions
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.cloud_target import CloudTarget
@@ -59,28 +59,36 @@ def move(
     if first.refusal:
         raise UsageError(first.refusal)
     mover = Mover(its, say, policy)
-    if first.step is not None and not back:
-        if not is_closed(seen):
-            _check(its)
-            price = _price(its)
-            say(price.what)
-            ensure(price, confirm)
+    if first.step is not None and not back and not is_closed(seen):
+        _check(its)
+        price = _price(its)
+        say(price.what)
+        ensure(price, confirm)
+    if first.step is not None:
         mover.note()
-    step = first.step
-    while step is not None:
-        mover.carry_out(step, seen)
-        seen = its.look()
-        decision = decide(seen, back=back)
-        if decision.refusal:
-            raise UsageError(decision.refusal)
-        step = decision.step
+    seen = carry_on(its, mover, back=back)
     if back:
-        mover.note(undone=True)
+        mover.forget()
     at = seen.source if back else seen.target
     commit = seen.source.commit
     moved = 0 if commit is None else commit.step
     text = f"{'is back in' if back else 'has moved to'} {at.region}, from step {moved}"
     return MoveResult(its.name, at.region, moved, text)
+
+
+def carry_on(its: MoveRegions, mover: Mover, *, back: bool = False, led: bool = False) -> MoveSeen:
+    """Take one step after the other until there is none, and return what is seen then.
+
+    Raises `UsageError` where the move cannot go on.
+    """
+    while True:
+        seen = its.look()
+        decision = decide(seen, back=back, led=led)
+        if decision.refusal:
+            raise UsageError(decision.refusal)
+        if decision.step is None:
+            return seen
+        mover.carry_out(decision.step, seen)
 
 
 def _check(its: MoveRegions) -> None:
@@ -104,7 +112,7 @@ def _price(its: MoveRegions) -> ConfirmationRequest:
     The target is surveyed for that: what it cannot offer is told before anything is changed.
     """
     there = survey(its.target.aws, replace(its.spec, subnets=()))
-    nbytes = _nbytes(its)
+    nbytes = nbytes_of(its)
     takes = 60 * math.ceil((BOOTS_IN + nbytes / BYTES_PER_SECOND) / 60)
     label = its.target.price_label
     return ConfirmationRequest(
@@ -120,7 +128,7 @@ def _price(its: MoveRegions) -> ConfirmationRequest:
     )
 
 
-def _nbytes(its: MoveRegions) -> int:
+def nbytes_of(its: MoveRegions) -> int:
     """Return the size of the newest commit; that of the next one is alike."""
     try:
         commits = Commits(its.storage_here(), its.spec.run)

@@ -8,7 +8,7 @@ import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, Latest, decoded
 from spotelastic_checkpoints.storage.port import Storage
 
-from spotelastic.aws.clusters import copying
+from spotelastic.aws.clusters import asleep, copying
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client.moving.decide import MoveSeen, RegionSide
@@ -80,10 +80,16 @@ class MoveRegions:
         """URL of the source's storage."""
         return _url(self.run_here)
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the job has a cluster in both regions, of which one is asleep."""
+        its = () if self.spec.regions is None else self.spec.regions.names
+        return {self.source.aws.region, self.target.aws.region} <= {*its}
+
     def look(self) -> MoveSeen:
         """Return what both regions show now."""
-        source = _side(self.source, self.here, self.run_here)
-        target = _side(self.target, self.there, self.run_there)
+        source = _side(self.source, self.here, self.run_here, sleeps=self.sleeps)
+        target = _side(self.target, self.there, self.run_there, sleeps=self.sleeps)
         commit = source.commit
         copied = commit is None or copying.is_copied(self.run_there, commit)
         moving = self.here.moving()
@@ -149,13 +155,18 @@ def _of(target: CloudTarget, name: str) -> MoveRegions | None:
     return MoveRegions(known.spec, target, target, known.bucket)
 
 
-def _side(target: CloudTarget, objects: BucketObjects, run: BucketObjects) -> RegionSide:
+def _side(
+    target: CloudTarget, objects: BucketObjects, run: BucketObjects, *, sleeps: bool
+) -> RegionSide:
     up = name_is_up(target, objects.cluster)
+    if up == "up" and sleeps and not asleep.is_awake(target.aws, objects.cluster):
+        return RegionSide(target.aws.region, latest_of(run), "asleep", sleeps=True)
     status = objects.status() if up == "up" else None
     return RegionSide(
         target.aws.region,
         latest_of(run),
         up,
+        sleeps,
         objects.has(STOPPING),
         "" if status is None else status.state,
         status is not None and training(status),

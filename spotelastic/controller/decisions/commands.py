@@ -82,8 +82,9 @@ def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Ac
         return f"has {seen.job.state} already", []
     if seen.ending is not None:
         return "is being ended already", []
-    event = Event(now, "stop", "the job is to stop once its last step is committed")
-    ends = AskToEnd(Ending("stopped", now, "stopped by command"), command.id)
+    why = f": {command.reason}" if command.reason else ""
+    event = Event(now, "stop", f"the job is to stop once its last step is committed{why}")
+    ends = AskToEnd(Ending("stopped", now, command.reason or "stopped by command"), command.id)
     return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
 
 

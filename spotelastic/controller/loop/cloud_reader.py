@@ -5,6 +5,7 @@ Nothing is remembered here but pauses after questions that were not answered.
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from spotelastic_checkpoints.decoders import from_json
@@ -119,6 +120,9 @@ class CloudReader:
     def _read_job(self, types: tuple[str, ...]) -> JobRead:
         objects = self._cloud.objects
         stopping, spec = objects.has(bucket.STOPPING), objects.job()
+        if spec is not None and spec.regions is not None and objects.has(bucket.MOVING):
+            # It has ended in this region alone, and its cluster sleeps when it is elsewhere.
+            spec = replace(spec, linger=None)
         quotas = self._cloud.provider.quotas(spec.instance_types if spec else types)
         return JobRead(stopping, spec, quotas)
 

@@ -26,6 +26,8 @@ class Command:
     """The protocol of the sender."""
     node: str = ""
     """The node whose state is to be dumped, for "dump"; empty: all nodes."""
+    reason: str = ""
+    """Why the job is stopped, for "stop"; empty: somebody wants it."""
 
     def sizes(self, settings: Settings) -> tuple[int, int]:
         """Returns min and max nodes of a job with these settings after the command."""

@@ -24,6 +24,8 @@ BACKWARD = {
     MoveStep.DROP,
     MoveStep.RESUME,
     MoveStep.REMAKE,
+    MoveStep.TARGET_SLEEPS,
+    MoveStep.SOURCE_WAKES,
 }
 
 
@@ -40,9 +42,10 @@ class Cluster:
 class World:
     """Two regions, whose storages are real ones in memory."""
 
-    def __init__(self, *, soon: bool = True) -> None:
-        """`soon`: whether a cluster that is marked to end has ended at the next look."""
-        self.soon = soon
+    def __init__(self, *, soon: bool = True, sleeps: bool = False) -> None:
+        """`soon`: whether a cluster that is marked to end has ended at the next look. `sleeps`:
+        whether there is a cluster in both regions, of which one is asleep."""
+        self.soon, self.sleeps = soon, sleeps
         self.stores = {EAST: MemoryStorage(), WEST: MemoryStorage()}
         self.clusters = {EAST: Cluster(True, "running", trains=True), WEST: Cluster()}
         self.copied: set[Commit] = set()
@@ -85,8 +88,10 @@ class World:
     def _side(self, region: str) -> RegionSide:
         its, latest = self.clusters[region], LatestObject(self.stores[region]).read()[0]
         step = self.acknowledged.step if its.trains else 0
-        up = "up" if its.there else "none"
-        return RegionSide(region, latest, up, its.stopping, its.state, its.trains, step)
+        up = "up" if its.there else "asleep" if self.sleeps else "none"
+        return RegionSide(
+            region, latest, up, self.sleeps, its.stopping, its.state, its.trains, step
+        )
 
     def act(self, step: MoveStep, seen: MoveSeen) -> None:
         """What the mover does."""
@@ -103,16 +108,18 @@ class World:
                 assert seen.source.commit is not None
                 self.copied.add(seen.source.commit)
             case MoveStep.CLOSE:
-                east.stopping = True
+                east.stopping = not self.sleeps
                 assert seen.source.latest is not None
                 moving.close(here, seen.source.latest, seen.source.latest, "w", region=WEST, now=0)
             case MoveStep.OPEN:
                 moving.open_here(self.stores[WEST], _pointer(seen.source))
-            case MoveStep.MAKE:
+            case MoveStep.MAKE | MoveStep.WAKE:
+                assert (step == MoveStep.WAKE) == self.sleeps
                 self.clusters[WEST] = Cluster(True, "running")
             case MoveStep.AWAIT:
                 self.train()
-            case MoveStep.END_SOURCE:
+            case MoveStep.END_SOURCE | MoveStep.SLEEP:
+                assert (step == MoveStep.SLEEP) == self.sleeps
                 self.clusters[EAST] = Cluster()
 
     def _act_backward(self, step: MoveStep, seen: MoveSeen) -> None:
@@ -122,7 +129,8 @@ class World:
                 moving.close(there, seen.target.latest, pointer, "e", region=EAST, now=0)
             case MoveStep.REOPEN:
                 moving.open_here(self.stores[EAST], _pointer(seen.target))
-            case MoveStep.END_TARGET:
+            case MoveStep.END_TARGET | MoveStep.TARGET_SLEEPS:
+                assert (step == MoveStep.TARGET_SLEEPS) == self.sleeps
                 self.clusters[WEST] = Cluster()
             case MoveStep.DROP:
                 assert seen.source.commit is not None
@@ -131,7 +139,8 @@ class World:
                 east = self.clusters[EAST]
                 assert east.there and not east.stopping
                 self.clusters[EAST] = replace(east, state="running")
-            case MoveStep.REMAKE:
+            case MoveStep.REMAKE | MoveStep.SOURCE_WAKES:
+                assert (step == MoveStep.SOURCE_WAKES) == self.sleeps
                 self.clusters[EAST] = Cluster(True, "running")
 
     def run(self, *, back: bool, steps: int) -> MoveDecision:
@@ -158,12 +167,12 @@ def _pointer(side: RegionSide) -> ForwardPointer:
 Runs = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=6)
 
 
-@given(Runs, st.booleans())
+@given(Runs, st.booleans(), st.booleans())
 def test_a_move_that_is_killed_anywhere_and_run_again_ends_in_the_other_region(
-    runs: list[tuple[bool, int]], soon: bool
+    runs: list[tuple[bool, int]], soon: bool, sleeps: bool
 ) -> None:
     """Also if it was undone in between, as often as anybody likes."""
-    world = World(soon=soon)
+    world = World(soon=soon, sleeps=sleeps)
     for back, steps in runs:
         world.run(back=back, steps=steps)
     last = world.run(back=False, steps=LONGEST)
@@ -176,11 +185,11 @@ def test_a_move_that_is_killed_anywhere_and_run_again_ends_in_the_other_region(
     assert isinstance(world.seen().source.latest, ForwardPointer)
 
 
-@given(Runs, st.booleans())
+@given(Runs, st.booleans(), st.booleans())
 def test_what_was_begun_and_has_not_trained_there_can_be_undone(
-    runs: list[tuple[bool, int]], soon: bool
+    runs: list[tuple[bool, int]], soon: bool, sleeps: bool
 ) -> None:
-    world = World(soon=soon)
+    world = World(soon=soon, sleeps=sleeps)
     for back, steps in runs:
         world.run(back=back, steps=steps)
     trained = world.clusters[WEST].trains

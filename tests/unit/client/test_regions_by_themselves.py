@@ -1,0 +1,62 @@
+"""What a job that moves between regions by itself goes by, and what it takes along."""
+
+from dataclasses import replace
+
+import pytest
+
+from spotelastic.client.moving.offers import given, promised
+from spotelastic.client.moving.sleeping import carried
+from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.progress import NodeStatus, Status
+
+EAST = JobSpec(
+    cluster="demo",
+    run="demo",
+    script="train.py",
+    args=("--fast",),
+    code="c0de",
+    settings=Settings(2, 4),
+    storage="s3://east/demo/checkpoints",
+    etcd=("10.64.0.4:2379",),
+    setup="make data",
+    secrets={"TOKEN": 3},
+)
+
+
+def test_a_region_takes_over_the_job_and_keeps_what_is_its_own() -> None:
+    west = replace(
+        EAST,
+        args=(),
+        code="01d",
+        settings=Settings(1, 2),
+        storage="s3://west/demo/checkpoints",
+        etcd=("10.65.0.4:2379",),
+        setup="",
+        secrets={"TOKEN": 1},
+    )
+    there = carried(west, EAST)
+    assert (there.storage, there.etcd, there.secrets) == (west.storage, west.etcd, west.secrets)
+    assert (there.args, there.code, there.setup) == (EAST.args, EAST.code, EAST.setup)
+    assert there.settings == replace(EAST.settings, code=there.release)
+
+
+@pytest.mark.parametrize(
+    ("score", "nodes"), [(None, None), (1, 0), (3, 0), (4, 2), (6, 2), (7, 8), (10, 8)]
+)
+def test_a_placement_score_promises_nodes(score: int | None, nodes: int | None) -> None:
+    assert promised(score, 2, 8) == nodes
+
+
+def test_nodes_count_that_are_here_to_stay() -> None:
+    def node(state: str, role: str = "worker", leaves_at: float | None = None) -> NodeStatus:
+        return NodeStatus("i", role, state, "us-east-1a", "10.64.0.9", leaves_at=leaves_at)
+
+    nodes = (
+        node("training"),
+        node("pending"),
+        node("training", leaves_at=100.0),
+        node("draining"),
+        node("gone"),
+        node("leading", role="control"),
+    )
+    assert given(Status("demo", "running", 0.0, nodes=nodes)) == 2
