@@ -14,21 +14,16 @@ from spotelastic_checkpoints.commit.latest import LATEST
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.client.bringing_up.plan import RegionPlan
+from spotelastic.client.config.moving_policy import named
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.progress import Say
-from spotelastic.client.targets import find, local_data
+from spotelastic.client.targets import local_data
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.cloud.model import ZoneOffer, ranked
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
-AREAS = {
-    "us": ("us-east-1", "us-east-2", "us-west-2"),
-    "eu": ("eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2", "eu-west-3"),
-    "ap": ("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2"),
-}
-"""Words for several regions: those that every account has, and that have three zones."""
 Entered = tuple[CloudTarget, tuple[RegionPlan, ...]]
 """A region as a target, and what was compared to choose it."""
 
@@ -48,10 +43,10 @@ def enter(job: ValidatedJob, say: Say) -> Entered:
     it can be in none.
     """
     config = job.config
+    home = chosen(config).enter(config, say)
     if not config.regions:
-        return chosen(config).enter(config, say), ()
-    targets = {name: find.in_region(name) for name in named(config.regions)}
-    return choose(job, targets, say)
+        return home, ()
+    return choose(job, {name: home.in_region(name) for name in named(config.regions)}, say)
 
 
 def choose(job: ValidatedJob, targets: Mapping[str, CloudTarget], say: Say) -> Entered:
@@ -69,11 +64,6 @@ def choose(job: ValidatedJob, targets: Mapping[str, CloudTarget], say: Say) -> E
         raise EnvironmentFailure(f"the job can be in none of the regions: {reasons}")
     say(f"begins in {best.region}: {best.chosen}")
     return targets[best.region], plans
-
-
-def named(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the regions that `--regions` names, each once."""
-    return tuple(dict.fromkeys(region for word in words for region in AREAS.get(word, (word,))))
 
 
 def compared(offered: Sequence[Offered]) -> tuple[RegionPlan, ...]:

@@ -14,8 +14,8 @@ ON_DEMAND_PATTERN = r"(never)|(fallback)|base=(\d+)"
 ZONES = "pack or spread"
 
 
-def seconds_left(text: str | None) -> float | None:
-    """Parse `--deadline` into seconds; None: no deadline. Raises `UsageError`."""
+def seconds_left(text: str | None, flag: str = "--deadline") -> float | None:
+    """Parse a flag's time into seconds; None: it is not given. Raises `UsageError`."""
     if text is None:
         return None
     try:
@@ -23,7 +23,7 @@ def seconds_left(text: str | None) -> float | None:
     except ValueError:
         wanted = None
     if wanted is None:
-        raise UsageError(f"--deadline {text}: expected a time, such as 90m or 8h")
+        raise UsageError(f"{flag} {text}: expected a time, such as 90m or 8h")
     return wanted
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from spotelastic.client.config.option import CLUSTER, COMMAND, UP, option, read_fields
 from spotelastic.client.config.options.environment import EnvironmentOptions
 from spotelastic.client.config.options.money import MoneyOptions
+from spotelastic.client.config.options.moving import MovingOptions
 from spotelastic.client.config.options.network import NetworkOptions
 from spotelastic.client.config.options.nodes import NodeOptions
 from spotelastic.client.config.options.safety import SafetyOptions
@@ -33,6 +34,7 @@ class JobConfig(  # whose signature begins with the last of these
     WatchingOptions,
     SafetyOptions,
     MoneyOptions,
+    MovingOptions,
     NodeOptions,
 ):
     """A job: the script, the nodes that train it, their price limits, and what is kept.

@@ -23,6 +23,7 @@ from spotelastic.client.config.capacity_policy import (
 )
 from spotelastic.client.config.config_file import FILE
 from spotelastic.client.config.job_config import SCRIPT, JobConfig
+from spotelastic.client.config.moving_policy import regions
 from spotelastic.client.targets.choice import chosen
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
@@ -157,6 +158,7 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         folder=str(folder.resolve()),
         metrics_port=config.metrics_port or 0,
         notify=dict.fromkeys(notify, 0),
+        regions=regions(config),
     )
     wanted = _requirement(config)
     return ValidatedJob(config, spec, archive, wanted, secrets, build_secrets, notify)

@@ -11,12 +11,14 @@ from typing import Protocol
 from spotelastic import systems, validation
 from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT
 from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.moving_policy import moves_by_itself, named
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import find
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.errors import UsageError
+from spotelastic.local import cloud
 from spotelastic.model.job import Settings
 
 SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
@@ -121,6 +123,10 @@ class LocalChoice:
                 "--keep-failed: a local cluster ends with the command that made it: add --detach "
                 "or --keep"
             )
+        if unknown := [name for name in named(config.regions) if name not in cloud.REGIONS]:
+            raise UsageError(
+                f"--regions {','.join(unknown)}: the local cloud has {', '.join(cloud.REGIONS)}"
+            )
 
     def check_machine(self, config: JobConfig) -> None:
         validation.local_parts()
@@ -133,7 +139,8 @@ class LocalChoice:
         return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
 
     def applicable(self, config: JobConfig) -> JobConfig:
-        return replace(config, permissions_boundary=None, kms_key=None, regions=())
+        regions = config.regions if moves_by_itself(config) else ()
+        return replace(config, permissions_boundary=None, kms_key=None, regions=regions)
 
     def has_account(self) -> bool:
         return True
@@ -154,6 +161,8 @@ REFUSED = {
     "placement": "the scheduler places pods: remove --placement",
     "build_secret": "the image has the packages: remove --build-secret",
     "environment": "the image has the packages: remove --environment",
+    "region_patience": "a Kubernetes cluster is in one region: remove --region-patience",
+    "prefer_capacity": "a Kubernetes cluster is in one region: remove --prefer-capacity",
 }
 """Fields that would promise what a cluster on Kubernetes does not do."""
 

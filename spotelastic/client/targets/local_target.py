@@ -89,7 +89,7 @@ class LocalTarget(AccountClusters):
     def in_region(self, region: str) -> "LocalTarget":
         if region not in (known := cloud.regions(self._info.region)):
             raise UsageError(f"--region {region}: the local cloud has {', '.join(known)}")
-        return LocalTarget(self._info, region=region)
+        return LocalTarget(self._info, self._use, region)
 
     @property
     def where_to_look(self) -> str:

@@ -169,6 +169,10 @@ OTHER: dict[str, Any] = {
     "replace_slow": True,
     "metrics_port": 9464,
     "notify": ["json://127.0.0.1"],
+    "regions": "us",
+    "region_patience": "10m",
+    "prefer_capacity": True,
+    "moves_per_day": 3,
 }
 """Another value for each field that an `up` changes."""
 NAMED_AS = {"env_file": "env"}
@@ -182,7 +186,15 @@ def test_an_up_names_each_field_that_it_changes_and_no_other(
         (tmp_path / name).touch()
     (tmp_path / ".env").write_text("A=1\n")
     monkeypatch.setenv("KEY", "hunter2222")
-    usual = JobConfig("train.py", min=2, max=8, instance_types="g5.xlarge", environment="none")
+    usual = JobConfig(
+        "train.py",
+        min=2,
+        max=8,
+        instance_types="g5.xlarge",
+        environment="none",
+        regions="us-east-1,us-west-2",
+        region_patience="20m",
+    )
     before = check(usual, tmp_path).spec
     assert list(differences(before, check(usual, tmp_path).spec)) == []
     for name, value in OTHER.items():
@@ -253,6 +265,7 @@ WORDS_OF = {
     "checkpoint_every": TEXTS,
     "replicate": ("auto", "off", "100MB", "1.5GB/s", "10KB", "100", "100 MB", "on", ""),
     "deadline": TEXTS,
+    "region_patience": TEXTS,
     "linger": TEXTS,
     "on_demand": (
         "never",
@@ -283,9 +296,13 @@ def test_an_editor_marks_the_texts_that_up_refuses(tmp_path: Path) -> None:
         assert verdicts == {True, False}
 
 
+WITH: dict[str, dict[str, Any]] = {"region_patience": {"regions": "us"}}
+"""What some fields need beside them."""
+
+
 def up_accepts(folder: Path, values: dict[str, Any]) -> bool:
     try:
-        check(JobConfig(**values), folder)
+        check(JobConfig(**WITH.get(min(values), {}) | values), folder)
     except UsageError:
         return False
     return True

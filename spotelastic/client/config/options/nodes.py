@@ -26,15 +26,6 @@ class NodeOptions:
         metavar="NAME",
         shown_default="from AWS's configuration",
     )
-    regions: Sequence[str] = option(
-        (),
-        "In place of one region: several, of which the best is chosen; us, eu and ap name some.",
-        CLUSTER,
-        NODES,
-        metavar="R[,R...]",
-        commas=True,
-        shown_default="--region",
-    )
     min: int = option(
         1,
         "Fewest nodes to train with.",
