@@ -26,7 +26,7 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK, Names
-from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters import asleep, teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.images import RootDisk
@@ -186,7 +186,8 @@ def _bring_up(
     log_group.ensure(aws, its, demands)
     boot_artifacts.ship(objects, request.etcd, say)
     say(f"code, certificates and software: shipped after {steady() - began:.0f} s")
-    say(f"stack {its.stack}: queue, roles, {len(MEMBERS)} control nodes")
+    control = "no" if request.asleep else len(MEMBERS)
+    say(f"stack {its.stack}: queue, roles, {control} control nodes")
     former = {} if known is None else own_of(cloudformation.tags(known))
     if known is not None and former != demands.tags:
         say("tags: nodes that run, with their disks, and secrets that are stored keep theirs")
@@ -206,7 +207,15 @@ def _bring_up(
         log_group.ensure(aws, its, demands)  # in stacks of 0.1 the group was a part, which goes now
     if not early.made:
         make(StackParts.of(outputs))
+    if not new and plan.spec.regions is not None and not request.asleep:
+        _ensure_awake(aws, request.name)
     return cluster
+
+
+def _ensure_awake(aws: Aws, name: str) -> None:
+    """Wake the cluster in which its job is to be, if a move was cut off while all were asleep."""
+    if not asleep.is_awake(aws, name):
+        asleep.wake(aws, name)
 
 
 def _in_its_network(
@@ -237,7 +246,7 @@ def _make_workers(
     parts: StackParts,
 ) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
-    size = plan.spec.settings.max_nodes
+    size = 0 if request.asleep else plan.spec.settings.max_nodes
     instances = "instance" if size == 1 else "instances"
     say(
         f"workers {plan.spec.worker_group}: {size} spot {instances} of "
@@ -301,10 +310,11 @@ def rehearsals(request: ClusterSpec, plan: LaunchPlan) -> Iterator[LaunchRehears
 def _start(request: ClusterSpec) -> int:
     """Return how many nodes are launched before a controller leads.
 
-    None if prices must be judged first; never those that are to be bought on demand.
+    None if the cluster is asleep, or if prices must be judged first; never those that are to be
+    bought on demand.
     """
     capacity = request.job.capacity
-    if capacity.max_price is not None:
+    if request.asleep or capacity.max_price is not None:
         return 0
     return request.job.settings.max_nodes - min(capacity.base, request.job.settings.max_nodes)
 

@@ -14,6 +14,9 @@ lines in the log group.
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decoded
+
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import MEMBERS, Names
@@ -25,8 +28,8 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
 from spotelastic.clock import steady
-from spotelastic.cloud.bucket import STOPPING
-from spotelastic.errors import UsageError
+from spotelastic.cloud.bucket import CHECKPOINTS, STOPPING
+from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.counting import counted
 
 TERMINATE_TIMEOUT = 1800.0
@@ -79,16 +82,60 @@ def delete(
         stored_data.delete(stored_data.of(aws, objects.bucket, name), say)
 
 
-def delete_from_within(aws: Aws, name: str, bucket: str, service_role: str) -> None:
-    """Delete the cluster from one of its control nodes, which itself ends with the stack."""
+def delete_from_within(
+    aws: Aws, name: str, bucket: str, service_role: str, *, leave_others: bool = False
+) -> None:
+    """Delete the cluster from one of its control nodes, which itself ends with the stack.
+
+    A job that moves between regions by itself has a cluster in each, and all of them end with it:
+    the others first, as nobody is left afterwards who would. One whose region the job has left ends
+    alone. Raises an error, with its own stack still there, if another region does not answer,
+    unless `leave_others`.
+    """
+    left: list[SpotelasticError] = []
+    for region in () if leave_others else _others(aws, name, bucket):
+        there = Aws(region, account=aws.account)
+        try:
+            _delete_from_within(there, name, account.default_bucket(there), service_role)
+        except SpotelasticError as error:
+            left.append(error)
+    if left:
+        _end_work(aws, Names(name), bucket)
+        raise left[0]
+    _delete_from_within(aws, name, bucket, service_role)
+
+
+def _others(aws: Aws, name: str, bucket: str) -> tuple[str, ...]:
+    """Return the other regions that end with this one."""
+    job = BucketObjects(aws, bucket, name).job()
+    if job is None or job.regions is None or _was_moved(BucketObjects(aws, bucket, job.run)):
+        return ()
+    return tuple(region for region in job.regions.names if region != aws.region)
+
+
+def _was_moved(run: BucketObjects) -> bool:
+    """Whether the run trains in another region now: ending the job is for the cluster there."""
+    latest = run.get(f"{CHECKPOINTS}{LATEST}")
+    try:
+        return latest is not None and isinstance(decoded(latest), ForwardPointer)
+    except msgspec.DecodeError:
+        return True  # only a newer version can tell: the job may train there
+
+
+def _delete_from_within(aws: Aws, name: str, bucket: str, service_role: str) -> None:
     its = Names(name)
-    _note(BucketObjects(aws, bucket, name))
-    worker_groups.delete(aws, its)
-    _end_instances(aws, name, "worker")
+    _end_work(aws, its, bucket)
     worker_groups.delete_template(aws, its)
     _delete_secrets(aws, its)
     etcd_identity.give_up_disks(aws, name)
     cloudformation.begin_deletion(aws, its.stack, service_role)
+
+
+def _end_work(aws: Aws, its: Names, bucket: str) -> None:
+    """End the workers, and wait until they are gone."""
+    _note(BucketObjects(aws, bucket, its.cluster))
+    worker_groups.delete(aws, its)
+    _end_instances(aws, its.cluster, "worker")
 
 
 def end_workers(aws: Aws, its: Names) -> None:

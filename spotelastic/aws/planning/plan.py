@@ -31,6 +31,8 @@ from spotelastic.notifications.urls import topics
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: remove one of them"
 )
+AWAKE, ASLEEP = "1", "0"
+"""Values of the stack's parameter `ControlNodes`."""
 _NETWORK = {
     "GivenVpc": "",
     "GivenSubnets": "",
@@ -77,6 +79,8 @@ class ClusterSpec:
     """Whether that undoes a move, whose record in the bucket stays until that is over."""
     etcd: BootRelease | None = None
     """The etcd that control nodes install; by default they have one."""
+    asleep: bool = False
+    """Whether the cluster is to have no instances: its job is in another region."""
 
     @property
     def name(self) -> str:
@@ -148,7 +152,9 @@ def plan_of(
         "Run": spec.run,
         "Bucket": bucket,
         **_data(aws, bucket, request),
+        **_moving(aws, spec),
         **network,
+        "ControlNodes": _control_nodes(request, known),
         "PlacedIn": placed,
         "PrivateWorkers": "yes" if private else "no",
         "ControlImage": first_image(aws, AMAZON_LINUX),
@@ -370,6 +376,36 @@ def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
         "DataPrefixes": ",".join(sorted(prefixes)) or zones.NONE,
         "Topics": ",".join((own_topic, *topics(request.notify.values()))),
     }
+
+
+def _moving(aws: Aws, spec: JobSpec) -> dict[str, str]:
+    """Return the buckets of the regions between which the job moves by itself, and its objects
+    there, as the stack's parameters.
+    """
+    if spec.regions is None:
+        return {"MovingBuckets": zones.NONE, "MovingObjects": zones.NONE}
+    its = [
+        f"arn:{aws.partition}:s3:::{names.bucket(aws.account, region)}"
+        for region in sorted(spec.regions.names)
+    ]
+    folders = dict.fromkeys((f"{spec.cluster}/*", f"{spec.run}/checkpoints/*"))
+    return {
+        "MovingBuckets": ",".join(its),
+        "MovingObjects": ",".join(f"{bucket}/{folder}" for bucket in its for folder in folders),
+    }
+
+
+def _control_nodes(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
+    """Return the least size of the control nodes' groups, as the stack has it.
+
+    Must never happen: a change of the stack wakes a cluster that is asleep, or ends the control
+    nodes of one that was woken. CloudFormation may set a group's least size again, and Auto Scaling
+    launches what a group lacks to have that. So 1 becomes 0 where the cluster is asleep, which ends
+    nothing in one that wakes just then, and 0 never becomes 1.
+    """
+    if known is None or known["StackStatus"] in cloudformation.UNUSABLE:
+        return ASLEEP if request.asleep else AWAKE
+    return ASLEEP if request.asleep else cloudformation.parameters(known).get("ControlNodes", AWAKE)
 
 
 def _prefixes(folder: str) -> tuple[str, ...]:

@@ -100,7 +100,9 @@ def survey(
         price=price,
         estimate=_estimate(job, kinds[0].name, price, listed, nat_gateways, addresses, size),
         resources=(
-            *cloudformation.summary(len(its_zones), private=private, placed=placed),
+            *cloudformation.summary(
+                len(its_zones), private=private, placed=placed, moving=job.regions is not None
+            ),
             *(() if private or network or shared else (SHARED_NETWORK_MADE,)),
         ),
         warnings=(

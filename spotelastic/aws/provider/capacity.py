@@ -10,6 +10,8 @@ from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.clock import Clock, steady
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 
+OTHERS_END_WITHIN = 3600.0
+"""Seconds for which a cluster that ends waits for those of its job in other regions to go."""
 LIMITS = {
     "VolumeLimitExceeded": ("storage of gp3 volumes", "ebs", "L-7A658B76"),
     "NetworkInterfaceLimitExceeded": ("network interfaces", "vpc", "L-DF5E4CA3"),
@@ -30,6 +32,9 @@ class AwsCapacity:
         self._bucket = bucket
         self._service_role = service_role
         self._zones = Zones(aws, clock)
+        self._clock = clock
+        self._ends_since: float | None = None
+        """When the end of the cluster was first tried."""
         its = Names(cluster)
         control = frozenset(its.control(member) for member in MEMBERS)
         self._names = GroupNames(its.workers, its.on_demand, control)
@@ -91,8 +96,15 @@ class AwsCapacity:
             worker_groups.postpone(self._aws, group, until)
 
     def tear_down(self) -> None:
-        """Delete the cluster; the stack's deletion ends the control node that calls this."""
-        teardown.delete_from_within(self._aws, self._cluster, self._bucket, self._service_role)
+        """Delete the cluster; the stack's deletion ends the control node that calls this.
+
+        Clusters of the same job in other regions go first. For one that does not answer this is
+        called again, but not for ever, as the control nodes cost more than what is left there.
+        """
+        self._ends_since = self._clock() if self._ends_since is None else self._ends_since
+        leave_others = self._clock() > self._ends_since + OTHERS_END_WITHIN
+        its = self._cluster, self._bucket, self._service_role
+        teardown.delete_from_within(self._aws, *its, leave_others=leave_others)
 
     # -- where to launch -------------------------------------------------------------------------
 

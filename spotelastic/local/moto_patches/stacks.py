@@ -69,6 +69,7 @@ def _install_groups(patches: Patches, scaling: RegionalScaling) -> None:
     ) -> Any:
         group = original(name, definition, *args, **kwargs)
         properties = definition["Properties"]
+        group.stack_sizes = _sizes(properties)
         group.capacity_rebalance = str(properties.get("CapacityRebalance")).lower() == "true"
         for hook in properties.get("LifecycleHookSpecificationList", []):
             put_hook(group.autoscaling_backend, group.name, hook)
@@ -88,10 +89,10 @@ def _install_groups(patches: Patches, scaling: RegionalScaling) -> None:
         region_name: str,
     ) -> Any:
         properties = cloudformation_json["Properties"]
-        sizes = {
-            key: None if (value := properties.get(name)) is None else int(value)
-            for key, name in _SIZES.items()
-        }
+        sizes, before = _sizes(properties), original_resource.stack_sizes
+        original_resource.stack_sizes = sizes
+        if _keeps_sizes(cloudformation_json):
+            sizes = {key: None if size == before[key] else size for key, size in sizes.items()}
         original_resource.update(
             availability_zones=[],
             launch_config_name=properties.get("LaunchConfigurationName"),
@@ -111,6 +112,20 @@ def _install_groups(patches: Patches, scaling: RegionalScaling) -> None:
     def delete(original: Callable[..., Any], group: Any, account: str, region: str) -> None:
         if group.name in group.autoscaling_backend.autoscaling_groups:
             scaling.of(region).delete_now(group.name)
+
+
+def _sizes(properties: Any) -> dict[str, int | None]:
+    """Return the sizes of a group that a template names."""
+    return {
+        key: None if (value := properties.get(name)) is None else int(value)
+        for key, name in _SIZES.items()
+    }
+
+
+def _keeps_sizes(definition: Any) -> bool:
+    """Whether a group keeps the sizes that its template has not changed."""
+    policy = definition.get("UpdatePolicy", {}).get("AutoScalingScheduledAction", {})
+    return str(policy.get("IgnoreUnmodifiedGroupSizeProperties")).lower() == "true"
 
 
 _SIZES = {"min_size": "MinSize", "max_size": "MaxSize", "desired_capacity": "DesiredCapacity"}
