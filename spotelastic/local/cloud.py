@@ -149,8 +149,8 @@ def find() -> CloudInfo | None:
     return None
 
 
-def stop(info: CloudInfo, timeout: float = 30.0) -> None:
-    """End all instances and the cloud, and remove everything they have on the machine."""
+def stop(info: CloudInfo, timeout: float = 45.0) -> None:
+    """Shut all instances down, end the cloud, and remove everything they have on the machine."""
     with contextlib.suppress(ProcessLookupError):
         death = os.pidfd_open(info.pid)
         try:

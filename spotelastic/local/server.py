@@ -5,13 +5,14 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.local import cloud, fault_client, throttling
 from spotelastic.local.autoscaling import pricing
 from spotelastic.local.base import eventbridge_messages
@@ -162,8 +163,13 @@ class Server:
             teardown.delete(name, say=say, aws=Aws(region))
 
     def close(self) -> None:
-        """Stop all parts, and remove what the cloud has on the machine."""
+        """Shut all instances down, stop all parts, and remove what the cloud has on the machine.
+
+        Workers go first: nodes agree on their last save through the control nodes.
+        """
         self._agenda.close()
+        workers = self._machines.running(without=(ROLE, "control"))
+        wait([self._power.shut_down(worker) for worker in workers])
         self._power.close()
         self._machines.close()
 

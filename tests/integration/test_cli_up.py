@@ -98,7 +98,8 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     assert ">failed</span>" in page
     assert "ending the local cloud" in told
     assert not (tmp_path / "home/local.json").exists()
-    # What is being sent when the local cloud ends is cut off, so it is not looked for here.
+    (end,) = (each for each in hook.heard if each["title"] == "train has failed")
+    assert "ValueError: the loss is not a number" in end["message"]
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert len(files) > 10
     shown = [file for file in files if TOKEN.encode() in file.read_bytes()]

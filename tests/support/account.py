@@ -51,6 +51,11 @@ class Still:
         done.set_result(None)
         return done
 
+    def shut_down(self, instance: str) -> Future[None]:
+        return self.off(instance)
+
+    def hasten(self, instance: str) -> None: ...
+
 
 class Deaf:
     """No metadata service: there is nobody to ask it (as `MetadataServer`)."""

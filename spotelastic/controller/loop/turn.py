@@ -299,7 +299,12 @@ class Turn:
         return result.done if isinstance(result, Performed) else ()
 
     def _publish(self, records: Records) -> Steps[None]:
-        """Publish what is known, and put new interruptions of the report on record."""
+        """Publish what is known, and put new interruptions of the report on record.
+
+        What people are told of it is on its way before: who sees the job's end may take the cluster
+        down at once.
+        """
+        yield from self._notify(records)
         account_now = self.state.account(records, self._inputs.now, self._inputs.undelivered)
         result = yield from self._ask(Publish(account_now))
         if isinstance(result, Published):
@@ -307,7 +312,6 @@ class Turn:
             entries = (*result.entries, *restores.entry(records, self._inputs.now))
             new = [event for event in entries if account(event) not in known]
             yield from self._perform([Tell(event) for event in new])
-        yield from self._notify(records)
 
     def _notify(self, records: Records) -> Steps[None]:
         """Put on record what is due to be told, and have it sent.

@@ -7,8 +7,15 @@ Commands arrive as JSON lines on standard input, answers go to standard output:
 
     {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm", "is_unit"}
                                        -> {"booted": instance}
-    {"do": "end", "instance", "shm"}   -> {"ended": instance}
+    {"do": "end", "instance", "shm", "within"}     -> {"ended": instance}
+    {"do": "hasten", "instance"}               an end that was ordered is due now; no answer
+    {"do": "end_all", "within"}                the input ends after it; no answer
     {"do": "signal", "instance", "number"}     to the first process; no answer
+
+An end without `within`, or with 0, is a power cut. With it, an instance shuts down as EC2 and
+systemd do it (KillMode=mixed): its first process gets SIGTERM and has so many seconds to end what
+it has started; then all that is left is killed. Any number of instances do so at the same time, and
+one without a first process has nothing to wait for.
 
 An instance whose first process exits with `SHUT_DOWN` has shut itself down, as on EC2 by its
 systemd unit. This is reported without a command: {"shut_down": instance}. The instance is then
@@ -25,9 +32,11 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spotelastic.clock import steady
 from spotelastic.linux import adopt_orphans, die_with_parent, name_process, reaped
 from spotelastic.local.base import processes
 from spotelastic.local.base.remains import Remains
@@ -39,6 +48,15 @@ RESTART_AFTER = 1.0
 """Seconds until a first process that failed is started again, as RestartSec of the unit."""
 
 
+@dataclass(slots=True)
+class _Leaving:
+    """An instance that shuts down."""
+
+    shm: str
+    until: float
+    """When it is cut off, by the steady clock."""
+
+
 class Hypervisor:
     """Runs until its commands end."""
 
@@ -48,6 +66,10 @@ class Hypervisor:
         """The command to boot, by the pid of an instance's first process."""
         self._ending = ""
         """The instance that is being ended."""
+        self._leaving: dict[str, _Leaving] = {}
+        """The instances that shut down, by their ids."""
+        self._all_by = 0.0
+        """When the last instance must have shut down after the input's end; 0: they need not."""
         self._input = b""
 
     def run(self) -> None:
@@ -59,13 +81,14 @@ class Hypervisor:
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
             selector.register(children, selectors.EVENT_READ)
             going = True
-            while going:
-                for key, _ in selector.select():
+            while going or (self._leaders and steady() < self._all_by):
+                for key, _ in selector.select(self._until_next()):
                     if key.fd == children:
                         os.read(children, 4096)
                         self._reap()
-                    else:
-                        going = self._obey()
+                    elif not (going := self._obey()):
+                        selector.unregister(key.fd)
+                self._end_due()
 
     def _obey(self) -> bool:
         """Carry out the commands that have arrived; return False after the last one."""
@@ -78,10 +101,41 @@ class Hypervisor:
                 _answer(booted=order["instance"])
             elif order["do"] == "signal":
                 self._signal(order["instance"], order["number"])
+            elif order["do"] == "end_all":
+                self._shut_down_all(order["within"])
+            elif order["do"] == "hasten":
+                if leaving := self._leaving.get(order["instance"]):
+                    leaving.until = 0.0
             else:
-                self._end(order["instance"], order["shm"])
-                _answer(ended=order["instance"])
+                self._shut_down(order["instance"], order["shm"], order.get("within", 0.0))
         return bool(data)
+
+    def _shut_down(self, instance: str, shm: str, within: float) -> None:
+        """Have an instance end, which is answered once it has ended."""
+        self._leaving[instance] = _Leaving(shm, steady() + within)
+        if within:
+            self._signal(instance, signal.SIGTERM)
+
+    def _shut_down_all(self, within: float) -> None:
+        """Have all instances end; what is left of them then ends with this process."""
+        self._all_by = steady() + within
+        for instance in {order["instance"] for order in self._leaders.values()}:
+            self._signal(instance, signal.SIGTERM)
+
+    def _until_next(self) -> float | None:
+        """Return the seconds until an instance that shuts down has had its time."""
+        moments = [leaving.until for leaving in self._leaving.values()]
+        moments += [self._all_by] if self._all_by else []
+        return max(0.0, min(moments) - steady()) if moments else None
+
+    def _end_due(self) -> None:
+        """End the instances whose first process has ended, or whose time is up."""
+        led = {order["instance"] for order in self._leaders.values()}
+        for instance, leaving in list(self._leaving.items()):
+            if instance not in led or steady() >= leaving.until:
+                self._end(instance, leaving.shm)
+                del self._leaving[instance]
+                _answer(ended=instance)
 
     def _boot(self, order: dict[str, Any], delay: float = 0.0) -> None:
         for folder in (order["cwd"], order["shm"]):
@@ -135,8 +189,11 @@ class Hypervisor:
             with console.open("a") as log:
                 log.write(f"\nThe boot process of {instance} exited with {code}.\n")
         failed = code > 0 and code != SHUT_DOWN
-        if failed and order["is_unit"] and instance != self._ending:
+        if failed and order["is_unit"] and not self._ends(instance):
             self._boot(order, RESTART_AFTER)
+
+    def _ends(self, instance: str) -> bool:
+        return instance == self._ending or instance in self._leaving or self._all_by > 0.0
 
 
 def _become_instance(order: dict[str, Any], hypervisor: int, delay: float) -> None:

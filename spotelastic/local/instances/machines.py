@@ -125,6 +125,15 @@ class LocalInstances:
         """Return the instance of that id, or None."""
         return self._machines.get(instance)
 
+    def running(self, without: tuple[str, str]) -> list[str]:
+        """Return the ids of running instances, but of those with this tag (key and value)."""
+        key, value = without
+        return [
+            machine.id
+            for machine in self._machines.values()
+            if machine.state in (PENDING, RUNNING) and _tags(machine.it).get(key) != value
+        ]
+
     def free(self, type: str, zone: str) -> float:
         """Return how many more instances of the type fit into the zone."""
         used = sum(
@@ -174,7 +183,11 @@ class LocalInstances:
             self._switch_off(machine, STOPPING)
 
     def terminate(self, instance: Any, code: str = "Client.UserInitiatedShutdown") -> None:
-        """Terminate an instance; `code` is the state reason that EC2 shows."""
+        """Terminate an instance; `code` is the state reason that EC2 shows.
+
+        It shuts down in order if somebody asked for that, and else has a power cut: on EC2 that may
+        happen to one whose notice is over, and is what must do no harm.
+        """
         machine = self._machines[instance.id]
         if machine.state in (SHUTTING_DOWN, TERMINATED):
             return
@@ -183,7 +196,7 @@ class LocalInstances:
         moment = datetime.fromtimestamp(wall(), UTC)
         initiator = "User" if code.startswith("Client") else "Service"
         instance._reason = f"{initiator} initiated ({moment:%Y-%m-%d %H:%M:%S UTC})"
-        self._switch_off(machine, SHUTTING_DOWN)
+        self._switch_off(machine, SHUTTING_DOWN, cut=not code.startswith("Client"))
 
     def shut_down(self, instance: str) -> None:
         """Handle a shutdown from within, as the instance's launch options say."""
@@ -196,10 +209,13 @@ class LocalInstances:
             self.stop(machine.it)
 
     def settle(self, instances: Iterable[Any]) -> None:
-        """Wait until terminated instances are gone, as deleting a stack does."""
+        """Cut off instances that are shutting down, and wait until they are gone, as deleting a
+        stack does.
+        """
         for instance in instances:
             machine = self._machines[instance.id]
             if machine.off is not None:
+                self._power.hasten(machine.id)  # it may wait for what the lock keeps from it
                 machine.off.result(_SETTLE)
                 self._is_off(machine)
                 self._release(machine)
@@ -309,7 +325,7 @@ class LocalInstances:
 
     def _reboot(self, machine: LocalInstance) -> None:
         """Switch the instance off and on again, which EC2 calls running all the time."""
-        off = self._power.off(machine.id)
+        off = self._power.shut_down(machine.id)
         off.add_done_callback(lambda _: self._agenda.soon(partial(self._back_on, machine)))
 
     def _back_on(self, machine: LocalInstance) -> None:
@@ -344,12 +360,12 @@ class LocalInstances:
         if machine.starts == start and machine.state == PENDING:
             self._set_state(machine, RUNNING)
 
-    def _switch_off(self, machine: LocalInstance, state: str) -> None:
+    def _switch_off(self, machine: LocalInstance, state: str, *, cut: bool = False) -> None:
         machine.gone_at = wall()
         self._set_state(machine, state)
         ended = partial(self._is_off, machine)
         lasts = self.conditions.end(str(machine.it.instance_type))
-        machine.off = self._power.off(machine.id)
+        machine.off = (self._power.off if cut else self._power.shut_down)(machine.id)
         machine.off.add_done_callback(lambda _: self._agenda.at(wall() + lasts, ended))
 
     def _is_off(self, machine: LocalInstance) -> None:

@@ -16,6 +16,8 @@ from spotelastic.local.base.remains import Remains
 
 UNIT = ["-m", "spotelastic", "boot"]
 """What `infra/boot/spotelastic.service` runs, after the interpreter."""
+SHUTS_DOWN_WITHIN = 10.0
+"""Seconds from SIGTERM until an instance is cut off. EC2 and systemd wait longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,21 @@ class Power:
 
     def off(self, instance: str) -> Future[None]:
         """End the instance at once, like a power cut."""
-        return self._order("ended", do="end", instance=instance, shm=str(self.layout(instance).shm))
+        return self._end(instance, 0.0)
+
+    def shut_down(self, instance: str) -> Future[None]:
+        """Have the instance end in order: its first process gets SIGTERM, and some seconds."""
+        return self._end(instance, SHUTS_DOWN_WITHIN)
+
+    def hasten(self, instance: str) -> None:
+        """Cut off an instance that is shutting down."""
+        self._tell(do="hasten", instance=instance)
 
     def close(self, timeout: float = 30.0) -> None:
-        """End all instances and remove what the cloud has on the machine."""
+        """Shut all instances down, in order, and remove what the cloud has on the machine."""
         self.on_lost = lambda: None
         try:
+            self._tell(do="end_all", within=SHUTS_DOWN_WITHIN)
             if self._process.stdin:
                 self._process.stdin.close()
             self._process.wait(timeout)
@@ -115,14 +126,25 @@ class Power:
             self._process.wait(timeout)
         self._remains.remove()
 
+    def _end(self, instance: str, within: float) -> Future[None]:
+        shm = str(self.layout(instance).shm)
+        return self._order("ended", do="end", instance=instance, shm=shm, within=within)
+
     def _order(self, answer: str, *, instance: str, **order: Any) -> Future[None]:
         with self._lock:
             if (future := self._waiting.get((answer, instance))) is None:
                 future = self._waiting[answer, instance] = Future()
-                assert self._process.stdin
-                self._process.stdin.write(json.dumps({"instance": instance, **order}) + "\n")
-                self._process.stdin.flush()
+                self._write({"instance": instance, **order})
         return future
+
+    def _tell(self, **order: Any) -> None:
+        with self._lock:
+            self._write(order)
+
+    def _write(self, order: dict[str, Any]) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
 
     def _listen(self) -> None:
         try:
