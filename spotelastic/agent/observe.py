@@ -34,6 +34,7 @@ from spotelastic.agent.state.worker_changes import (
     GONE_WITHIN,
     PRESENT_WITHIN,
     WorkersEvent,
+    asked_to_rest,
     changed,
     locals_of,
 )
@@ -299,6 +300,13 @@ def _(event: events.Exited, local: NodeState, now: float) -> NodeState:
     if local.workers is None:
         return local
     return replace(local, workers=changed(event, local.workers, now))
+
+
+@after.register
+def _(event: events.RestRequested, local: NodeState, now: float) -> NodeState:
+    if local.workers is None:
+        return local
+    return replace(local, workers=asked_to_rest(local.workers, local.reports.step_time, now))
 
 
 @after.register

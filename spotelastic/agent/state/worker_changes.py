@@ -11,15 +11,15 @@ from spotelastic.agent.state import events
 from spotelastic.agent.state.silence import listened
 from spotelastic.agent.state.values import WorkerExit, Workers, local_rank_of, look
 
-REST_WITHIN = 2.0
-"""Seconds in which workers that were asked to rest do so, before they are killed. It is far less
-than the others wait for this node.
+REST_WITHIN = 5.0
+"""Seconds in which workers that were asked to rest do so, before they are killed; a step comes on
+top. It is far less than the others wait for this node, and long for one whose machine is busy.
 """
 SAVED_WITHIN = 20.0
-"""The same for workers that save what they have before. It is less than the half minute within
-which a node has to be ready.
+"""The most seconds for that, and those for workers that save what they have before. It is less than
+the half minute within which a node has to be ready.
 """
-PRESENT_WITHIN = 2.0
+PRESENT_WITHIN = 5.0
 """Seconds in which a worker that rests answers when it is told of a round."""
 ANSWER_WITHIN = 10.0
 """Seconds in which a worker that is entering a round answers. It may be busy meanwhile."""
@@ -45,7 +45,6 @@ WorkersEvent = (
     | events.WorkerListens
     | events.WorkerDeaf
     | events.WorkerRests
-    | events.RestRequested
     | events.WorkerPresent
     | events.WorkersAsked
 )
@@ -129,9 +128,11 @@ def _(event: events.WorkerRests, workers: Workers, now: float) -> Workers:
     return replace(workers, rested=rested, broken=broken)
 
 
-@changed.register
-def _(event: events.RestRequested, workers: Workers, now: float) -> Workers:
-    within = SAVED_WITHIN if workers.save_first else REST_WITHIN
+def asked_to_rest(workers: Workers, step_time: float, now: float) -> Workers:
+    """Returns the workers once they were asked to rest. One that is within a step that takes so
+    many seconds is woken by nothing before its next collective.
+    """
+    within = SAVED_WITHIN if workers.save_first else min(SAVED_WITHIN, REST_WITHIN + step_time)
     return replace(workers, rest_by=now + within)
 
 

@@ -87,6 +87,13 @@ def test_workers_are_asked_to_rest_and_killed_if_they_do_not_in_time() -> None:
     assert do.EndRound(rests=True) in decided(local(workers=RESTED), NEXT).actions
 
 
+@pytest.mark.parametrize(("step_time", "within"), [(4.0, REST_WITHIN + 4.0), (60.0, SAVED_WITHIN)])
+def test_workers_have_the_time_of_a_step_more_to_rest(step_time: float, within: float) -> None:
+    asked = observe(local(workers=WORKERS, step_time=step_time), events.RestRequested(), NOW)
+    assert decided(asked, NEXT, NOW + within - 0.1).wake_at == NOW + within
+    assert do.KillWorkers in kinds(decided(asked, NEXT, NOW + within))
+
+
 @pytest.mark.parametrize(
     ("workers", "round_"),
     [
