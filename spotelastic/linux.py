@@ -1,7 +1,7 @@
 """Wraps Linux process facilities: prctl, signals, /proc, waiting for processes to end.
 
-Needs Linux; imports nothing but the standard library and signals.py. What also runs on macOS does
-not import it.
+Needs Linux; imports nothing but the standard library, process_environment.py and signals.py. What
+also runs on macOS does not import it.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+from spotelastic.process_environment import environment_of
 from spotelastic.signals import send
 
 _PR_SET_PDEATHSIG = 1
@@ -189,7 +190,7 @@ def marked(variable: Mapping[str, str]) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if wanted in environment_of(int(entry.name)).split(b"\0"):
                     yield int(entry.name)
 
 

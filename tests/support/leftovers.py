@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic.process_environment import environment_of
+
 MARK = "SPOTELASTIC_TEST_SESSION"
 SHARED_MEMORY = Path("/dev/shm")
 GRACE = 30.0
@@ -106,7 +108,7 @@ def _processes() -> Iterator[str]:
         try:
             name, _, rest = (entry / "stat").read_text().rpartition(")")
             state, parent = rest.split()[:2]
-            environment = (entry / "environ").read_bytes()
+            environment = environment_of(int(entry.name))
         except OSError:
             continue  # it ended meanwhile, or is somebody else's
         if state == "Z":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic.process_environment import environment_of
 from spotelastic.signals import send
 
 INSTANCE = "SPOTELASTIC_INSTANCE"
@@ -100,7 +101,7 @@ def _entries() -> Iterator[_Entry]:
             continue
         try:
             head, _, rest = Path(folder.path, "stat").read_text().rpartition(")")
-            environment = Path(folder.path, "environ").read_bytes()
+            environment = environment_of(int(folder.name))
         except OSError:  # it is gone, or another user's
             continue
         state, parent = rest.split()[:2]

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.leftovers import look
 
+from spotelastic.process_environment import environment_of
+
 DETACH = """
 import subprocess, sys
 sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -91,3 +93,14 @@ def test_shared_memory_is_found() -> None:
     found = look().since(before)
     file.unlink()
     assert f"shared memory {file}" in found
+
+
+def test_a_process_whose_program_has_just_begun_is_known_by_its_environment() -> None:
+    """The kernel tells its starter first, and has its environment a moment later."""
+    environ = os.environ | {"SPOTELASTIC_BEGUN": "yes"}
+    for _ in range(20):
+        begun = subprocess.Popen(["sleep", "60"], env=environ, start_new_session=True)
+        found = environment_of(begun.pid)
+        begun.kill()
+        begun.wait()
+        assert b"SPOTELASTIC_BEGUN=yes" in found.split(b"\0")
