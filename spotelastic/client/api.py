@@ -105,9 +105,10 @@ def find(
     report are still stored. Raises `UsageError` if there is none.
     """
     target = targets.holding(_target(local, region), name, _say_nothing)
-    if gone:
-        return Cluster(target, target.cluster_or_gone(name, _say_nothing))
-    return Cluster(target, target.cluster(name))
+    its = target.cluster_or_gone(name, _say_nothing) if gone else target.cluster(name)
+    if (elsewhere := targets.following(target, its, _say_nothing)) is target:
+        return Cluster(target, its)
+    return Cluster(elsewhere, elsewhere.cluster(its.name))
 
 
 def list(*, local: bool | None = None, region: str | None = None) -> tuple[ClusterSummary, ...]:

@@ -30,6 +30,8 @@ from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.power import Layout
 
 REGION = "us-east-1"
+REGIONS = (REGION, "us-west-2")
+"""Regions in which groups have instances."""
 NETWORK = "127.96.0.0/16"
 
 
@@ -137,15 +139,18 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             emit=lambda event: events.put(bus, event, wall()),
             conditions=in_force,
         )
-        its = AutoScaling(
-            backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][REGION],
-            machines=all_machines,
-            market=market,
-            agenda=agenda,
-            emit=lambda event: events.put(bus, event, wall()),
-            launch=Launcher(all_machines),
-        )
-        scaling = RegionalScaling({REGION: its})
+        its = {
+            region: AutoScaling(
+                backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][region],
+                machines=all_machines,
+                market=market,
+                agenda=agenda,
+                emit=lambda event: events.put(bus, event, wall()),
+                launch=Launcher(all_machines),
+            )
+            for region in REGIONS
+        }
+        scaling = RegionalScaling(its)
         all_machines.changed = scaling.machine_changed
         patches = moto_patches.install(
             lock=UpToDate(lock, agenda),  # type: ignore[arg-type]
@@ -157,7 +162,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             power=power,  # type: ignore[arg-type]
             volumes=folder / "volumes",
             account=DEFAULT_ACCOUNT_ID,
-            regions=(REGION,),
+            regions=REGIONS,
             buckets_folder=folder / "buckets",
             logs_folder=folder / "output",
             stack_deleted=lambda: None,

@@ -26,7 +26,7 @@ from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.demands import own_of
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS, SHARED_NETWORK, Names
-from spotelastic.aws.clusters import asleep, teardown
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.early_workers import EarlyWorkers, StackParts
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.images import RootDisk
@@ -207,15 +207,7 @@ def _bring_up(
         log_group.ensure(aws, its, demands)  # in stacks of 0.1 the group was a part, which goes now
     if not early.made:
         make(StackParts.of(outputs))
-    if not new and plan.spec.regions is not None and not request.asleep:
-        _ensure_awake(aws, request.name)
     return cluster
-
-
-def _ensure_awake(aws: Aws, name: str) -> None:
-    """Wake the cluster in which its job is to be, if a move was cut off while all were asleep."""
-    if not asleep.is_awake(aws, name):
-        asleep.wake(aws, name)
 
 
 def _in_its_network(

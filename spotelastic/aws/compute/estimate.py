@@ -24,6 +24,8 @@ MIB_S_MONTH = 0.04
 """US dollars a month for each further MiB/s of gp3."""
 CONTROL_DISKS_GIB = 8 + 8
 """Sizes of a control node's root volume and its etcd member's."""
+ASLEEP_MONTH = 3 * 8 * DISK_GIB_MONTH
+"""US dollars a month for a cluster that is asleep: the disks of its etcd members."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,19 @@ def found_cluster(
     `gone`: also one that was taken down and has left its last report. `left` says what that is.
     """
     from spotelastic.client.cluster import Cluster
-    from spotelastic.client.targets.find import find, holding
+    from spotelastic.client.targets.find import find, following, holding
 
     target = find(where, region, note)
     if not gone:
         try:
-            return Cluster(target, target.cluster(name))
+            its = target.cluster(name)
         except UsageError:
             if (elsewhere := holding(target, name, note)) is target:
                 raise
             return Cluster(elsewhere, elsewhere.cluster(name))
-    target = holding(target, name, note)
-    return Cluster(target, target.cluster_or_gone(name, note, left))
+    else:
+        target = holding(target, name, note)
+        its = target.cluster_or_gone(name, note, left)
+    if (elsewhere := following(target, its, note)) is target:
+        return Cluster(target, its)
+    return Cluster(elsewhere, elsewhere.cluster(its.name))

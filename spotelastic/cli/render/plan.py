@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from spotelastic.aws.artifacts.left_out import LeftOut
-from spotelastic.aws.compute.estimate import Estimate
+from spotelastic.aws.compute.estimate import ASLEEP_MONTH, Estimate
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -89,8 +89,27 @@ def plan(job: ValidatedJob, found: Survey, planned: Planned, about_prices: str) 
             f"the job of {job.name} is already as requested: nothing would change, except that "
             "a stack made by another version of spotelastic is updated"
         )
+    yield from _moves(planned)
     yield from _replicas(job.spec)
     yield lingers(job.spec.linger)
+
+
+def _moves(planned: Planned) -> Iterator[str]:
+    """Yield when the job moves by itself, and what waits for it in the other regions."""
+    its = planned.moves
+    if its is None:
+        return
+    after = () if its.patience is None else (f"after {duration(its.patience)} below --min",)
+    worth = ("when another one is worth more for long",) if its.prefer_capacity else ()
+    yield (
+        f"moves between {', '.join(its.names)} by itself: {', and '.join((*after, *worth))}; at "
+        f"most {its.moves_per_day} times a day"
+    )
+    yield (
+        f"asleep in {', '.join(planned.asleep)} meanwhile: a cluster without instances, whose "
+        f"disks cost about {usd(ASLEEP_MONTH)} a month"
+        + (" in each" if len(planned.asleep) > 1 else "")
+    )
 
 
 def _replicas(spec: JobSpec) -> Iterator[str]:

@@ -7,17 +7,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import Survey, survey
 from spotelastic.aws.security import secrets
-from spotelastic.client.bringing_up import earlier_run, plan, preflight
+from spotelastic.client.bringing_up import earlier_run, other_regions, plan, preflight
 from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.confirmation import Confirm, ConfirmationRequest, ensure
+from spotelastic.client.moving import sleeping
 from spotelastic.client.progress import FirstStepTimer, OnUpdate, Say, saying
+from spotelastic.client.targets.asleep import sleeps
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.clock import steady
+from spotelastic.errors import SpotelasticError
 from spotelastic.model.counting import counted, usd
 from spotelastic.model.progress import Event
 
@@ -37,7 +41,9 @@ class PreparedUp:
     def plan(self) -> Planned:
         """Return what would be created or changed, and its price."""
         known = None if self.known is None else self.known.spec
-        return plan.planned(self.job, self.found, known, self.changed_secrets(), self.regions)
+        here = self.target.aws.region
+        secret = self.changed_secrets()
+        return plan.planned(self.job, self.found, known, secret, self.regions, here)
 
     def changed_secrets(self) -> Collection[str]:
         """Return the secrets, and the receivers of notifications, that the known cluster lacks, or
@@ -100,12 +106,33 @@ def carry_out(prepared: PreparedUp, confirm: Confirm, on_update: OnUpdate) -> Cl
         began = steady()
         earlier_run.begin(target, job, say)
         wanted = target.fitted(job.cluster(prepared.found))
-        return Cluster(target, target.create(wanted, say, new=True), first=FirstStepTimer(began))
+        made = target.create(wanted, say, new=True)
+        _everywhere(prepared, wanted, made, say)
+        return Cluster(target, made, first=FirstStepTimer(began))
     told = _earlier(known, say)
     wanted = target.fitted(job.cluster(prepared.found))
     changes = "; ".join(differences(known.spec, wanted.job, prepared.changed_secrets()))
     say(f"{job.name} is up already; changes: {changes or 'none'}")
-    return Cluster(target, target.create(wanted, say, new=False), told=told)
+    made = target.create(wanted, say, new=False)
+    if sleeps(made):  # a move was cut off when the job was in no region
+        sleeping.wake(made.spec, made.objects, made.objects)
+    other_regions.ensure(target, job, wanted, made, say)
+    other_regions.end_former(target, known.spec, made.spec, say)
+    return Cluster(target, made, told=told)
+
+
+def _everywhere(prepared: PreparedUp, wanted: ClusterSpec, made: ClusterRecord, say: Say) -> None:
+    """Make the clusters in other regions of the job; if that is interrupted, all of them go."""
+    target, job = prepared.target, prepared.job
+    try:
+        other_regions.ensure(target, job, wanted, made, say)
+    except BaseException:
+        say(f"creating {job.name} was interrupted: deleting what was created, in all regions")
+        try:
+            target.down(job.name, say)
+        except SpotelasticError as error:
+            say(f"not all of {job.name} could be deleted: {error}")
+        raise
 
 
 def _price(name: str, found: Survey) -> ConfirmationRequest:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spotelastic.aws.compute.estimate import Line
+from spotelastic.aws.compute.estimate import ASLEEP_MONTH, Line
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -12,7 +12,7 @@ from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, duration, usd
-from spotelastic.model.job import JobSpec
+from spotelastic.model.job import JobSpec, Regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,12 @@ class Planned:
     warnings: tuple[str, ...]
     regions: tuple[RegionPlan, ...] = ()
     """What was compared, if several regions were named, best first."""
+    moves: Regions | None = None
+    """When the job moves between regions by itself."""
+    asleep: tuple[str, ...] = ()
+    """The regions in which a cluster without instances waits for it."""
+    usd_per_month_asleep: float = 0.0
+    """US dollars a month for the disks of all these."""
 
 
 def planned(
@@ -66,8 +72,9 @@ def planned(
     known: JobSpec | None,
     secrets: Collection[str],
     regions: tuple[RegionPlan, ...] = (),
+    here: str = "",
 ) -> Planned:
-    """Return the plan. `secrets` are the new and changed ones."""
+    """Return the plan. `secrets` are the new and changed ones, `here` is the region."""
     wanted = job.cluster(found).job
     return Planned(
         name=job.name,
@@ -82,7 +89,15 @@ def planned(
         prices_of=found.prices_of,
         warnings=tuple(found.warnings),
         regions=regions,
+        moves=wanted.regions,
+        asleep=(others := _others(wanted, here)),
+        usd_per_month_asleep=len(others) * ASLEEP_MONTH,
     )
+
+
+def _others(wanted: JobSpec, here: str) -> tuple[str, ...]:
+    names = () if wanted.regions is None else wanted.regions.names
+    return tuple(region for region in names if region != here)
 
 
 def check_limits(job: ValidatedJob, found: Survey) -> None:

@@ -18,6 +18,7 @@ from spotelastic.client.confirmation import Confirm
 from spotelastic.client.published import cost_of
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import pointer_of
+from spotelastic.client.targets.asleep import awake, sleeps
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
@@ -38,7 +39,8 @@ def find(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRec
     if config.bucket or known is None:
         account.check_bucket(target.aws, config.bucket or target.bucket)
     if known is not None:
-        status = known.objects.status()
+        _check_awake(target, known)
+        status = None if sleeps(known) else known.objects.status()
         if status is not None and status.state in ENDED:
             raise UsageError(
                 f"the job of {known.name} has {status.state}: continue it with "
@@ -74,6 +76,17 @@ def versions(known: ClusterRecord | None) -> Iterator[str]:
             f"{known.name} runs spotelastic {other} (protocol {known.spec.protocol}), and this "
             f"command is {__version__} (protocol {PROTOCOL}): nodes that start from now on have "
             "this one; those that run keep theirs until they are replaced, and work with them"
+        )
+
+
+def _check_awake(target: CloudTarget, known: ClusterRecord) -> None:
+    """Raise `UsageError` for a cluster that is asleep while its job is in another region."""
+    there = awake(target, known) if sleeps(known) else None
+    if there is not None:
+        raise UsageError(
+            f"{known.name} is asleep in {target.aws.region}: its job is in {there.aws.region}, and "
+            f"moves by itself: run `spotelastic up` with its --regions and --region-patience, or "
+            f"with `--region {there.aws.region}`"
         )
 
 

@@ -9,7 +9,7 @@ Must never happen: a job begins at step 0 in one region while its checkpoints li
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spotelastic_checkpoints.commit.latest import LATEST
+from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer
 
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.survey import Survey, survey
@@ -18,6 +18,8 @@ from spotelastic.client.config.moving_policy import named
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
+from spotelastic.client.targets.account import pointer_of
+from spotelastic.client.targets.asleep import sleeps
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS
@@ -92,7 +94,7 @@ def _there_already(
     job: ValidatedJob, targets: Mapping[str, CloudTarget], say: Say
 ) -> RegionPlan | None:
     """Return the region that has the job's cluster, or else its checkpoints; None for no region."""
-    up = [region for region, target in targets.items() if target.known(job.name) is not None]
+    up = _where_it_is(job, targets)
     if len(up) > 1:
         raise UsageError(
             f"--regions: {job.name} is up in {' and in '.join(up)}: end one of them with "
@@ -102,7 +104,7 @@ def _there_already(
         say(f"{job.name} is up in {up[0]}")
         return RegionPlan(up[0], chosen=f"{job.name} is up there")
     if job.config.fresh:
-        return None
+        return _where_it_was_moved(job, targets, say)
     steps = {region: _committed(job, target) for region, target in targets.items()}
     found = {region: step for region, step in steps.items() if step is not None}
     if not found:
@@ -113,11 +115,48 @@ def _there_already(
     return RegionPlan(region, chosen=why)
 
 
+def _where_it_is(job: ValidatedJob, targets: Mapping[str, CloudTarget]) -> list[str]:
+    """Return the regions that have the job's cluster, without those where it is asleep.
+
+    While the job is moved it may be asleep in all of them, or awake in two, of which one is closed.
+    """
+    known = {region: target.known(job.name) for region, target in targets.items()}
+    found = {region: record for region, record in known.items() if record is not None}
+    if len(found) < 2:
+        return list(found)
+    closed = [region for region in found if _pointer(job, targets[region]) is not None]
+    awake = [region for region, record in found.items() if not sleeps(record)]
+    likely = [region for region in awake if region not in closed] or awake
+    if likely:
+        return likely
+    trained = [region for region in found if _committed(job, targets[region]) is not None]
+    return (trained or [region for region in found if region not in closed] or list(found))[:1]
+
+
+def _where_it_was_moved(
+    job: ValidatedJob, targets: Mapping[str, CloudTarget], say: Say
+) -> RegionPlan | None:
+    """Return the region to which forward pointers lead: a run begins afresh there alone."""
+    pointers = [_pointer(job, target) for target in targets.values()]
+    moved = [region for region in targets if _committed(job, targets[region]) is not None]
+    if not any(pointers) or len(moved) != 1:
+        return None
+    say(f"begins in {moved[0]}: its run was moved there")
+    return RegionPlan(moved[0], chosen="its run was moved there")
+
+
+def _pointer(job: ValidatedJob, target: CloudTarget) -> ForwardPointer | None:
+    return pointer_of(_run(job, target))
+
+
+def _run(job: ValidatedJob, target: CloudTarget) -> BucketObjects:
+    bucket = job.config.bucket or target.bucket
+    return BucketObjects(target.aws, bucket, job.config.resume or job.name)
+
+
 def _committed(job: ValidatedJob, target: CloudTarget) -> int | None:
     """Return the step of the run's newest commit in this region; None if there is none."""
-    bucket = job.config.bucket or target.bucket
-    objects = BucketObjects(target.aws, bucket, job.config.resume or job.name)
-    latest = objects.get(f"{CHECKPOINTS}{LATEST}")
+    latest = _run(job, target).get(f"{CHECKPOINTS}{LATEST}")
     return None if latest is None else local_data.committed(latest)
 
 

@@ -23,6 +23,7 @@ from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
 from spotelastic.client.published import status_of
+from spotelastic.client.targets.asleep import sleeps
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, UsageError
@@ -267,6 +268,8 @@ def _gigabytes(size: float) -> str:
 def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
     if cluster is None:
         return ClusterSummary(name, "incomplete")
+    if sleeps(cluster):
+        return ClusterSummary(name, "asleep")
     status = status_of(cluster)
     workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
     return ClusterSummary(name, status.state, workers, status.step)

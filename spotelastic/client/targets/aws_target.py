@@ -14,6 +14,7 @@ from spotelastic.aws.compute.estimate import AS_OF
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
 from spotelastic.client.progress import Say
+from spotelastic.client.targets import everywhere
 from spotelastic.client.targets.account import AccountClusters
 from spotelastic.errors import UsageError
 from spotelastic.local.drill import FaultInjector
@@ -87,7 +88,7 @@ class AwsTarget(AccountClusters):
     def down(
         self, name: str | None, say: Say, *, keep_data: bool = True, bucket: str | None = None
     ) -> None:
-        self.delete(name, say, keep_data=keep_data, bucket=bucket)
+        everywhere.delete(self, name, say, keep_data=keep_data, bucket=bucket)
 
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         seconds = what.seconds

@@ -4,14 +4,17 @@ import os
 
 from spotelastic import systems
 from spotelastic.aws.base.clients import Aws, has_credentials
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import configured, forward_pointer
+from spotelastic.client.targets.asleep import awake, sleeps
 from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT, AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.local_target import LocalTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base.kept_logs import KeptOutput
@@ -84,6 +87,20 @@ def holding(home: ClusterTarget, name: str | None, note: Say) -> ClusterTarget:
     if at is not home:
         note(f"note: {name} was moved to {at.aws.region}")
     return at
+
+
+def following(at: ClusterTarget, cluster: ShownCluster, note: Say) -> ClusterTarget:
+    """Return the region in which the job of this cluster is: the cluster may be asleep.
+
+    `note` is called where that is not `at`, in which the cluster was found.
+    """
+    if not isinstance(at, AwsTarget | LocalTarget) or not isinstance(cluster, ClusterRecord):
+        return at
+    there = awake(at, cluster) if sleeps(cluster) else None
+    if there is None:
+        return at
+    note(f"note: {cluster.name} is asleep in {at.aws.region}, and is in {there.aws.region} now")
+    return there
 
 
 def left_here(name: str, where: Place) -> KeptCluster | None:

@@ -25,7 +25,7 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
 from spotelastic.client.progress import Say
-from spotelastic.client.targets import local_data
+from spotelastic.client.targets import everywhere, local_data
 from spotelastic.client.targets.account import AccountClusters
 from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT
 from spotelastic.client.targets.cloud_target import CloudEnded
@@ -174,7 +174,7 @@ class LocalTarget(AccountClusters):
             if keep_data:
                 self._down(name, use, say)
             else:
-                self.delete(name, say, keep_data=False, bucket=bucket)
+                everywhere.delete(self, name, say, keep_data=False, bucket=bucket)
                 use.leave(say, down=True)
 
     def _down(self, name: str | None, use: CloudUse, say: Say) -> None:

@@ -134,15 +134,25 @@ _SIZES = {"min_size": "MinSize", "max_size": "MaxSize", "desired_capacity": "Des
 def _install_updates(patches: Patches) -> None:
     known = parsing.parse_and_update_resource
 
-    def update(logical_id: str, *args: Any, **kwargs: Any) -> Any:
-        resources = args[1]
-        return known(logical_id, *args, **kwargs) or resources[logical_id]
+    def update(logical_id: str, definition: Any, resources: Any, *args: Any, **kwargs: Any) -> Any:
+        condition = definition.get("Condition")
+        if condition and not resources.lazy_condition_map[condition]:
+            _remove(logical_id, definition, resources)
+            return None
+        found = known(logical_id, definition, resources, *args, **kwargs)
+        return found or resources[logical_id]
 
     patches.addition(
         parsing,
         "parse_and_update_resource",
-        "moto forgets resources that it cannot update",
+        "moto forgets resources that it cannot update, and keeps those whose condition has ended",
     )(update)
+
+
+def _remove(logical_id: str, definition: Any, resources: Any) -> None:
+    made = resources._parsed_resources.get(logical_id)
+    if made is not None:
+        resources._delete_resource(made, definition)
 
 
 def _install_tags(patches: Patches) -> None:

@@ -103,14 +103,6 @@ def changed_template(aws: Aws) -> None:
     cloudformation.settled(aws, ITS.stack, lambda _: None)
 
 
-def test_an_up_wakes_the_cluster_in_which_its_job_is_to_be(aws: Aws) -> None:
-    """As after a move that was cut off when all were asleep."""
-    up(aws)
-    asleep.put_to_sleep(aws, NAME)
-    up(aws)
-    assert alive(aws, "control") == len(MEMBERS)
-
-
 def test_a_first_up_that_fails_leaves_nothing_asleep(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:

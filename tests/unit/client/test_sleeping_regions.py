@@ -1,0 +1,159 @@
+"""`up`, `down` and other commands, where a job has a cluster in each of two regions."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer
+from support.account import NETWORK, REGION, account
+from support.remains import remains
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.cli.render.plan import plan as shown
+from spotelastic.client.bringing_up import bring_up, regions
+from spotelastic.client.bringing_up.bring_up import PreparedUp
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import ValidatedJob, check
+from spotelastic.client.confirmation import agreed
+from spotelastic.client.progress import ignored
+from spotelastic.client.targets.asleep import sleeps
+from spotelastic.client.targets.aws_target import AwsTarget
+from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.find import following
+from spotelastic.cloud.bucket import CHECKPOINTS, STOPPING
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+EAST, WEST = REGION, "us-west-2"
+NAME = "quokka"
+MOVES: dict[str, Any] = {"regions": f"{EAST},{WEST}", "region_patience": "20m"}
+
+
+class Region(AwsTarget):
+    """One whose clusters need no download."""
+
+    def in_region(self, region: str) -> "Region":
+        return Region(Aws(region), region)
+
+    def fitted(self, spec: ClusterSpec) -> ClusterSpec:
+        return replace(spec, network=NETWORK)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "train.py").write_text("print(1)")
+    with account(tmp_path / "account"):
+        yield tmp_path
+
+
+def job(folder: Path, **given: Any) -> ValidatedJob:
+    usual = {"name": NAME, "instance_types": "c5.large", "linger": "forever"}
+    return check(JobConfig("train.py", **usual | MOVES | given), folder)
+
+
+def east() -> Region:
+    return Region(Aws(EAST), EAST)
+
+
+def west() -> Region:
+    return Region(Aws(WEST), WEST)
+
+
+def prepared(folder: Path, at: CloudTarget, **given: Any) -> PreparedUp:
+    wanted = job(folder, **given)
+    return bring_up.prepare(at, wanted, bring_up.look(at, wanted, agreed))
+
+
+def up(folder: Path, at: CloudTarget | None = None, **given: Any) -> None:
+    bring_up.carry_out(prepared(folder, at or east(), **given), agreed, ignored)
+
+
+def test_a_job_has_a_cluster_in_each_of_its_regions_and_is_in_one(folder: Path) -> None:
+    it = prepared(folder, east())
+    told = "\n".join(shown(it.job, it.found, it.plan(), ""))
+    assert f"asleep in {WEST} meanwhile" in told
+    assert "about 1.92 USD a month" in told
+    bring_up.carry_out(it, agreed, ignored)
+    there, here = west().cluster(NAME), east().cluster(NAME)
+    assert (sleeps(here), sleeps(there)) == (False, True)
+    assert (there.spec.regions, there.spec.code) == (here.spec.regions, here.spec.code)
+    assert [each.state for each in west().listing()] == ["asleep"]
+    notes: list[str] = []
+    assert following(west(), there, notes.append).account("").aws.region == EAST
+    assert notes == [f"note: {NAME} is asleep in {WEST}, and is in {EAST} now"]
+    chosen, _ = regions.choose(job(folder), {WEST: west(), EAST: east()}, ignored)
+    assert chosen.aws.region == EAST
+    with pytest.raises(UsageError, match=f"{NAME} is asleep in {WEST}: its job is in {EAST}"):
+        up(folder, west(), regions=(), region_patience=None)
+
+    (folder / "train.py").write_text("print(2)")
+    up(folder)
+    changed = west().cluster(NAME)
+    assert changed.spec.code == east().cluster(NAME).spec.code != there.spec.code
+    assert sleeps(changed)
+
+    up(folder, regions=(), region_patience=None)  # a job that stays needs it no longer
+    assert west().names() == ()
+    assert not sleeps(east().cluster(NAME))
+
+
+def test_down_ends_it_in_all_regions_and_says_what_it_could_not_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up(folder)
+    told: list[str] = []
+    delete = AwsTarget.delete
+
+    def refused(at: AwsTarget, *given: Any, **more: Any) -> None:
+        if at.aws.region == WEST:
+            raise EnvironmentFailure("the stack could not be deleted")
+        delete(at, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AwsTarget, "delete", refused)
+        with pytest.raises(EnvironmentFailure, match=f"{NAME} is left in {WEST}, where it costs"):
+            east().down(NAME, told.append)
+    assert f"{WEST}: the stack could not be deleted" in told
+    assert (east().names(), west().names()) == ((), (NAME,))
+    assert west().cluster(NAME).objects.has(STOPPING)
+    east().down(NAME, told.append)
+    assert remains(NAME) == []
+    with pytest.raises(UsageError, match=f"there is no cluster named {NAME}"):
+        east().down(NAME, told.append)
+
+
+def test_a_region_that_cannot_have_the_job_is_told_and_the_job_goes_on(folder: Path) -> None:
+    name = f"spotelastic-{NAME}"
+    of_others = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
+    west().aws.cloudformation.create_stack(StackName=name, TemplateBody=json.dumps(of_others))
+    told: list[str] = []
+    it = prepared(folder, east())
+    bring_up.carry_out(it, agreed, lambda update: told.append(str(update)))
+    (warning,) = [line for line in told if "cannot move" in line]
+    assert f"{NAME} cannot move to {WEST} for now" in warning
+    assert f"the stack {name} was not made by spotelastic" in warning
+    assert not sleeps(east().cluster(NAME))
+    west().aws.cloudformation.delete_stack(StackName=name)
+    up(folder)
+    assert sleeps(west().cluster(NAME))
+
+
+def test_a_job_that_ends_by_itself_ends_in_all_regions_but_one_that_was_left_ends_alone(
+    folder: Path,
+) -> None:
+    up(folder)
+    here, there = east().cluster(NAME), west().cluster(NAME)
+    pointer = ForwardPointer(NAME, 2, None, "nonce", to=there.spec.storage, region=WEST)
+    here.objects.put(f"{CHECKPOINTS}{LATEST}", msgspec.json.encode(pointer))
+    teardown.delete_from_within(here.aws, NAME, here.bucket, here.spec.service_role)
+    assert (east().names(), west().names()) == ((), (NAME,))
+    up(folder, west())
+    assert sleeps(east().cluster(NAME))
+    teardown.delete_from_within(there.aws, NAME, there.bucket, there.spec.service_role)
+    assert (east().names(), west().names()) == ((), ())
+    assert remains(NAME) == []
