@@ -49,7 +49,7 @@ def agent() -> int:
     try:
         spec = _job()
         log_as("boot", node, spec.env)
-        workdir = _code(spec)
+        workdir = code_folder(spec, pod_files.FOLDER / pod_files.CODE_VOLUME)
         hidden = [os.environ[name] for name in _secrets() if name in os.environ]
         blot = redactor(hidden)
         address = os.environ[ADDRESS]
@@ -104,16 +104,42 @@ def _job() -> JobSpec:
         ) from None
 
 
-def _code(spec: JobSpec) -> Path:
-    """Returns the folder with the job's code, prepared by its --setup command."""
+def code_folder(spec: JobSpec, shipped: Path) -> Path:
+    """Returns the folder with the job's code, prepared by its --setup command.
+
+    `shipped` has what was shipped of it. Code that is in the image is where the container begins.
+    Raises `EnvironmentFailure` for code that is not there, or is not what the job names.
+    """
     from spotelastic.bootstrap.job_environment import set_up
 
-    folder = home() / "code" / spec.code[:16]
+    folder = home() / "code" / spec.code[:16] if spec.code else Path.cwd()
     if not folder.exists():
-        unpack(pod_files.code(pod_files.FOLDER / pod_files.CODE_VOLUME), spec.code, folder)
+        archive = pod_files.code(shipped)
+        if url := pod_files.url_of(archive):
+            archive = _fetched(url)
+        unpack(archive, spec.code, folder)
     if spec.setup:
         set_up(spec.setup, folder, spec.env, home(), logger.info)
     return folder
+
+
+def _fetched(url: str) -> bytes:
+    """Returns the archive at a URL, which the pod reads as it reads the storage."""
+    from spotelastic_checkpoints.errors import CheckpointsError
+    from spotelastic_checkpoints.storage.open import open_storage
+
+    folder, _, name = url.rpartition("/")
+    try:
+        storage = open_storage(folder)
+        try:
+            found = storage.get(name)
+        finally:
+            storage.close()
+    except CheckpointsError as error:
+        raise EnvironmentFailure(f"cannot read the code at {url}: {error}") from error
+    if found is None:
+        raise EnvironmentFailure(f"there is no code at {url}")
+    return found.data
 
 
 def _print(rank: int, text: str) -> None:

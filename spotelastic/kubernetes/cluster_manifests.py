@@ -45,9 +45,12 @@ def endpoint(its: KubeNames) -> str:
     return f"{its.control}:{CLIENT_PORT}"
 
 
-def root(its: KubeNames) -> Manifest:
-    """Return the object that owns all others."""
-    return _named(its, its.root, "root", "v1", "ConfigMap", None)
+def root(its: KubeNames, belongs_to: Manifest | None = None) -> Manifest:
+    """Return the object that owns all others. `belongs_to` refers to what it belongs to itself."""
+    made = _named(its, its.root, "root", "v1", "ConfigMap", None)
+    if belongs_to is not None:
+        made["metadata"]["ownerReferences"] = [belongs_to]
+    return made
 
 
 def control_plane(its: KubeNames, job: PodJob, root: Manifest) -> list[Manifest]:
@@ -93,6 +96,8 @@ def worker_template(its: KubeNames, job: PodJob, spec: JobSpec) -> Manifest:
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [SHARED_MEMORY_MOUNT, *_mounts()],
     }
+    if job.workdir:
+        container["workingDir"] = job.workdir
     if job.metrics_port:
         container["ports"] = [{"name": "metrics", "containerPort": job.metrics_port}]
     placed = scheduling(job, labels)
@@ -224,8 +229,13 @@ def _account(its: KubeNames, root: Manifest) -> Manifest:
 
 def _role(its: KubeNames, root: Manifest) -> Manifest:
     made = _named(its, its.control, "control", "rbac.authorization.k8s.io/v1", "Role", root)
+    return {**made, "rules": control_rules()}
+
+
+def control_rules() -> list[Manifest]:
+    """Return the rights of the control pod."""
     write = ["get", "list", "create", "update", "patch"]
-    made["rules"] = [
+    return [
         _rule("", "configmaps", [*write, "delete"]),
         _rule("", "pods", ["get", "list", "patch", "delete"]),
         _rule("", "pods/log", ["get"]),
@@ -233,7 +243,6 @@ def _role(its: KubeNames, root: Manifest) -> Manifest:
         _rule("batch", "jobs", write),
         _rule("coordination.k8s.io", "leases", write),
     ]
-    return made
 
 
 def _binding(its: KubeNames, root: Manifest) -> Manifest:

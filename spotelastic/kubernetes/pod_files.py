@@ -1,11 +1,14 @@
 """The files that a worker's pod finds: the job's description, and its code in several parts (pure).
 
+In place of the code there may be its URL, from which the pod reads it.
+
 They are ConfigMaps of fixed names, which the pod mounts: so a worker needs no access to the API. A
 pod may start while they are changed, and verifies the code by the hash in the description.
 """
 
 import base64
 import gzip
+import json
 from pathlib import Path
 
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -17,6 +20,8 @@ PART_BYTES = 700_000
 MOST_PARTS = 8
 MOST_CODE = 5 * 2**20
 """Most bytes of an archive of code."""
+_GZIP = b"\x1f\x8b"
+"""What each archive begins with."""
 
 
 def parts(archive: bytes) -> list[bytes]:
@@ -51,6 +56,17 @@ def code(folder: Path) -> bytes:
     if not found:
         raise EnvironmentFailure(f"there is no code in {folder}")
     return b"".join(found)
+
+
+def code_at(url: str) -> bytes:
+    """Return what is shipped in place of code that is at a URL."""
+    return json.dumps({"url": url}).encode()
+
+
+def url_of(archive: bytes) -> str:
+    """Return the URL that stands in place of code; empty for the code itself."""
+    is_code = archive.startswith(_GZIP)
+    return "" if is_code else str(json.loads(archive)["url"])
 
 
 def job(folder: Path) -> bytes:

@@ -35,9 +35,13 @@ _WORDS = re.compile(r"y|n|yes|no|on|off|true|false|null|nan|inf", re.IGNORECASE)
 """Texts that some version of YAML reads as something else."""
 
 
-def yaml_text(manifests: Sequence[Mapping[str, Any]], heading: Sequence[str] = ()) -> str:
+def yaml_text(
+    manifests: Sequence[Mapping[str, Any]],
+    heading: Sequence[str] = (),
+    notes: Mapping[str, str] = NOTES,
+) -> str:
     """Return the manifests as one file of several documents, below comments."""
-    left = dict(NOTES)
+    left = dict(notes)
     documents = ["\n".join(_block(manifest, 0, left)) for manifest in manifests]
     above = "".join(f"# {line}".rstrip() + "\n" for line in heading)
     return above + "\n---\n".join(documents) + "\n"

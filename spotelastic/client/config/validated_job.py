@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spotelastic import validation
-from spotelastic.aws.artifacts import code_archive, requirements
+from spotelastic.aws.artifacts import code_archive
 from spotelastic.aws.base.demands import boundary, read_tags
 from spotelastic.aws.base.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.aws.planning.plan import PLACED_AND_SPREAD, ClusterSpec
@@ -21,8 +21,8 @@ from spotelastic.client.config.capacity_policy import (
     seconds_left,
     with_deadline,
 )
-from spotelastic.client.config.config_file import FILE
-from spotelastic.client.config.job_config import SCRIPT, JobConfig
+from spotelastic.client.config.job_code import CodeSource, FolderCode
+from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.moving_policy import regions
 from spotelastic.client.targets.choice import chosen
 from spotelastic.clock import wall
@@ -106,16 +106,18 @@ class ValidatedJob:
         )
 
 
-def check(config: JobConfig, folder: Path) -> ValidatedJob:
-    """Return the job of the script in `folder`. Raises `UsageError` and `EnvironmentFailure`."""
+def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
+    """Return the job of the script in `folder`, or wherever else the code comes from.
+
+    Raises `UsageError` and `EnvironmentFailure`.
+    """
+    source = FolderCode(folder) if isinstance(folder, Path) else folder
     chosen(config).check_system()
     config = chosen(config).applicable(config)
-    path = _script(config, folder)
-    validation.script(path, folder)
-    script = validation.within(path, folder)
+    script = source.script(config)
     validation.sizes(minimum=config.min, maximum=config.most, per_node=config.nproc_per_node)
     _check_numbers(config)
-    name = Names(config.name or config.resume or validation.default_name(path)).cluster
+    name = Names(config.name or config.resume or validation.default_name(Path(script))).cluster
     _check_combination(config)
     _check_machine(config)
     settings, bought = _settings(config), _capacity(config)
@@ -127,17 +129,13 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
     env = {name: value for name, value in env.items() if name not in config.notify}
     if config.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
-    archive = code_archive.pack(folder)
-    archive.require(script)
-    environment = requirements.find(folder, config.environment, archive.sha256)
-    if environment is not None:
-        archive.require(validation.within(Path(environment.file), folder))
+    code = source.code(config, script)
     spec = JobSpec(
         cluster=name,
         run=config.resume or "",
         script=script,
         args=tuple(config.args),
-        code=archive.sha256,
+        code=code.archive.sha256,
         settings=settings,
         storage="",
         etcd=(),
@@ -147,7 +145,7 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         linger=validation.linger(str(config.linger)),
         vpc=config.vpc or "",
         subnets=tuple(config.subnets),
-        environment=environment,
+        environment=code.environment,
         setup=config.setup or "",
         env=env,
         secrets=dict.fromkeys(secrets, 0),
@@ -155,13 +153,13 @@ def check(config: JobConfig, folder: Path) -> ValidatedJob:
         demands=AccountDemands(read_tags(config.tag), boundary(config.permissions_boundary)),
         read=variables.folders("read", config.read),
         write=variables.folders("write", config.write),
-        folder=str(folder.resolve()),
+        folder=code.folder,
         metrics_port=config.metrics_port or 0,
         notify=dict.fromkeys(notify, 0),
         regions=regions(config),
     )
     wanted = _requirement(config)
-    return ValidatedJob(config, spec, archive, wanted, secrets, build_secrets, notify)
+    return ValidatedJob(config, spec, code.archive, wanted, secrets, build_secrets, notify)
 
 
 def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
@@ -173,15 +171,6 @@ def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
             "--notify sns:…: the local cloud has no topics: give a URL, such as json://127.0.0.1"
         )
     return found
-
-
-def _script(config: JobConfig, folder: Path) -> Path:
-    if config.script is None and not (folder / SCRIPT).is_file():
-        raise UsageError(
-            f"no script was given and there is no {SCRIPT} here: name one, or run `spotelastic "
-            f"init` to write {FILE}"
-        )
-    return Path(config.script or SCRIPT)
 
 
 def _settings(config: JobConfig) -> Settings:

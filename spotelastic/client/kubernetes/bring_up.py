@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from spotelastic.client import confirmation
+from spotelastic.client.config.capacity_policy import keep_deadline
 from spotelastic.client.config.differences import differences
 from spotelastic.client.confirmation import Confirm
 from spotelastic.client.kubernetes import kube_cluster
@@ -22,6 +23,7 @@ from spotelastic.client.targets.kube_target import KubeTarget
 from spotelastic.cloud.bucket import JOB, STOPPING
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.kubernetes import cluster_manifests, pod_files
+from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api import Conflicting, KubeApi
 from spotelastic.kubernetes.provider.groups import WORKERS
@@ -48,7 +50,7 @@ def look(target: KubeTarget, job: KubeJob, confirm: Confirm) -> KubeCluster | No
         )
     if known.objects.has(STOPPING):
         raise UsageError(f"the cluster {known.name} is being taken down")
-    _check_kept(known.spec, job.spec)
+    check_kept(known.spec, job)
     other = confirmation.difference(known.spec, job.spec.script, job.spec.folder)
     if other is not None:
         confirmation.ensure_other(
@@ -67,9 +69,9 @@ def carry_out(target: KubeTarget, job: KubeJob, known: KubeCluster | None, say: 
     If a new cluster fails, also by `KeyboardInterrupt`, what was created is deleted.
     """
     if known is not None:
-        return _change(target.api, job, known, say)
+        return change(target.api, job, known, say)
     try:
-        return _create(target.api, job, say)
+        return create(target.api, job, say)
     except BaseException:
         try:
             say(f"creating {job.name} failed: deleting what was created")
@@ -87,12 +89,16 @@ def objects(job: KubeJob) -> list[Manifest]:
     return [root, *cluster_manifests.control_plane(its, job.pods, root)]
 
 
-def _create(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
+def create(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
+    """Create the cluster. It may be interrupted, and repeated at any point."""
     its, stored = KubeNames(job.name), ConfigMapObjects(api, job.name)
-    root = api.ensure(cluster_manifests.root(its))
-    say(f"{its.root}: shipping {max(1, len(job.archive) // 1024)} KiB of code")
+    root = api.ensure(cluster_manifests.root(its, job.owner))
+    if job.archive:
+        say(f"{its.root}: shipping {max(1, len(job.archive) // 1024)} KiB of code")
     for name in stored.names(""):
         stored.delete(name)  # what an earlier cluster of the name has left
+    if job.mark:
+        stored.put(MARK, job.mark)
     if job.secrets:
         put(api, cluster_manifests.secret(its, job.secrets, root))
     ship(api, job.name, job.archive, root)
@@ -104,7 +110,8 @@ def _create(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
     return KubeCluster(api, job.spec)
 
 
-def _change(api: KubeApi, job: KubeJob, known: KubeCluster, say: Say) -> KubeCluster:
+def change(api: KubeApi, job: KubeJob, known: KubeCluster, say: Say) -> KubeCluster:
+    """Give the cluster that is there the job. It may be interrupted, and repeated at any point."""
     its, stored = KubeNames(job.name), ConfigMapObjects(api, job.name)
     root = kube_cluster.root(api, job.name)
     if root is None:
@@ -138,17 +145,24 @@ def _store_template(stored: ConfigMapObjects, its: KubeNames, job: KubeJob) -> N
 def _beside(known: JobSpec, wanted: JobSpec) -> JobSpec:
     """Return the wanted job with what is fixed for a cluster."""
     settings = replace(wanted.settings, lease=known.settings.lease)
-    return released(replace(wanted, born_at=known.born_at, run=known.run, settings=settings))
+    capacity = keep_deadline(wanted.capacity, known.capacity)
+    kept = replace(wanted, born_at=known.born_at, run=known.run, capacity=capacity)
+    return released(replace(kept, settings=settings))
 
 
-def _check_kept(known: JobSpec, wanted: JobSpec) -> None:
-    """Refuse what cannot be changed while nodes train."""
-    fixed = (("--storage", known.storage, wanted.storage), ("--resume", known.run, wanted.run))
+def check_kept(known: JobSpec, job: KubeJob) -> None:
+    """Raise `UsageError` for what cannot be changed while nodes train."""
+    wanted, lease = job.spec, known.settings.lease
+    fixed: tuple[tuple[str, object, object], ...] = (
+        ("--storage", known.storage, wanted.storage),
+        ("--resume", known.run, wanted.run),
+        ("--lease", lease, lease if job.config.lease is None else job.config.lease),
+    )
     for flag, before, now in fixed:
         if before != now:
             raise UsageError(
                 f"{flag}: the cluster {known.cluster} has {before}: take it down first, or choose "
-                "another --name"
+                "another name"
             )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotelastic import validation
+from spotelastic.client.config.job_code import CodeSource
 from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.kubernetes.kube_cluster import released
 from spotelastic.client.kubernetes.pod_config import PodConfig
@@ -12,6 +13,7 @@ from spotelastic.client.kubernetes.pod_job import pod_job
 from spotelastic.clock import wall
 from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.job import PodJob
+from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.names import KubeNames
 from spotelastic.kubernetes.provider.pod_reading import POD
 from spotelastic.model.job import JobSpec
@@ -27,6 +29,10 @@ class KubeJob:
     spec: JobSpec
     pods: PodJob
     validated: ValidatedJob
+    owner: Manifest | None = None
+    """Reference to the object that the cluster belongs to; None: to nobody."""
+    mark: bytes = b""
+    """What says which ElasticJob the cluster is made for (`elastic_job.MARK`); empty: nothing."""
 
     @property
     def name(self) -> str:
@@ -44,8 +50,11 @@ class KubeJob:
         return {} if self.config.secrets_from else dict(self.validated.secrets)
 
 
-def kube_job(config: PodConfig, folder: Path) -> KubeJob:
-    """Return the job of the script in `folder`. Raises `UsageError`."""
+def kube_job(config: PodConfig, folder: Path | CodeSource) -> KubeJob:
+    """Return the job of the script in `folder`, or wherever else the code comes from.
+
+    Raises `UsageError`.
+    """
     own = replace(config, secret=()) if config.secrets_from else config
     found = check(own, folder)
     name = found.name
@@ -54,7 +63,8 @@ def kube_job(config: PodConfig, folder: Path) -> KubeJob:
         replace(
             config,
             name=name,
-            workdir=None,
+            # Code that is shipped is unpacked elsewhere.
+            workdir=None if found.spec.code else config.workdir,
             secrets_from=config.secrets_from or its.secrets,
             storage=config.storage or _storage_of(config),
         ),

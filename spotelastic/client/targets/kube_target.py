@@ -8,6 +8,7 @@ from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
+from spotelastic.client.kubernetes import take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, root
 from spotelastic.client.progress import Say
 from spotelastic.client.published import status_of
@@ -17,9 +18,8 @@ from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable, Us
 from spotelastic.kubernetes.job import MOST_NODES
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import api as kube_api
-from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KINDS, KubeApi
-from spotelastic.kubernetes.provider.names import CLUSTER, PART, KubeNames
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.names import CLUSTER, PART
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands, JobSpec
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 GONE_WITHIN = 600.0
 """Seconds within which all of a cluster is gone; pods have their grace."""
 LOOK = 0.5
-RUNNING = ("Pod", "ReplicaSet", "Deployment", "Job")
-"""Kinds of objects that run, or keep something running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +183,11 @@ class KubeTarget:
         runs and is not found any more. So what it is found by goes last.
         """
         name = self._only_one() if name is None else name
-        its = KubeNames(name)
-        if not any(self.api.found(kind, its.labels()) for kind in KINDS):
+        if not take_down.left(self.api, name):
             raise UsageError(f"there is no cluster {name} in {self._where}")
         left = self._left_of(name)
         say(f"{name}: ending its pods, which have their grace to save")
-        self.api.delete("ConfigMap", its.root)
-        for kind in RUNNING[1:]:
-            for each in self.api.found(kind, its.labels()):
-                self.api.delete(kind, each["metadata"]["name"])
         self._await_end(name, say)
-        for kind in [kind for kind in KINDS if kind not in (*RUNNING, "ConfigMap")]:
-            self._delete_all(kind, its)
-        self._delete_all("ConfigMap", its)
         say(f"{name} is gone")
         if left:
             say(f"its checkpoints stay in {left}; `spotelastic ckpt` shows and deletes them")
@@ -210,25 +200,15 @@ class KubeTarget:
         return "" if spec is None else spec.storage
 
     def _await_end(self, name: str, say: Say) -> None:
-        labels, deadline, told = KubeNames(name).labels(), steady() + GONE_WITHIN, 0
-        while True:
-            found = [each for kind in RUNNING for each in self.api.found(kind, labels)]
-            if not found:
-                return
-            for pod in self.api.found("Pod", labels):
-                if not pod_reading.is_ending(pod):  # of a group that has just gone
-                    self.api.delete("Pod", pod["metadata"]["name"])
+        deadline, told = steady() + GONE_WITHIN, 0
+        while found := take_down.step(self.api, name):
             if len(found) != told:
                 say(f"{name}: {len(found)} objects are ending")
             told = len(found)
             if steady() > deadline:
-                names = ", ".join(each["metadata"]["name"] for each in found[:5])
+                names = ", ".join(found[:5])
                 raise Unavailable(f"{name} is not gone after {GONE_WITHIN:.0f} s: {names} are left")
             threading.Event().wait(LOOK)
-
-    def _delete_all(self, kind: str, its: KubeNames) -> None:
-        for each in self.api.found(kind, its.labels()):
-            self.api.delete(kind, each["metadata"]["name"])
 
     def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
         """Raise `UsageError`: the storage may be anywhere."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.kubernetes import elastic_job
 from spotelastic.kubernetes.pods import Manifest
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'spotelastic[kubernetes]'"
 TOO_MANY = 429
+WATCH_FOR = 240
+"""Seconds after which a watch is asked for again; who is in between may end one that is quiet."""
 
 KINDS = {
     "ConfigMap": "core_v1",
@@ -33,7 +36,7 @@ KINDS = {
     "Role": "rbac_authorization_v1",
     "RoleBinding": "rbac_authorization_v1",
 }
-"""The kinds of objects that are used, and lightkube's modules that have them."""
+"""The kinds of objects that a cluster is made of, and lightkube's modules that have them."""
 
 
 class Missing(EnvironmentFailure):
@@ -94,6 +97,23 @@ class KubeApi:
             if found is None:
                 raise Unavailable(f"{_called(manifest)} is just being deleted: try again") from None
             return found
+
+    def patch_status(self, kind: str, name: str, status: Manifest) -> None:
+        """Change some fields of an object's status (a JSON merge patch). Raises `Missing`."""
+        from lightkube.types import PatchType
+
+        with self._calling(f"change the status of the {kind} {name}"):
+            patch = {"status": status}
+            self._client.patch(_class(kind).Status, name, patch, patch_type=PatchType.MERGE)
+
+    def watch(self, kind: str) -> Iterator[Manifest]:
+        """Yield each object of a kind that is there, is made, changes or goes; it ends by an error.
+
+        The next watch begins with all objects that are there, so that nothing is missed.
+        """
+        with self._calling(f"watch objects of the kind {kind}"):
+            for _, found in self._client.watch(_class(kind), server_timeout=WATCH_FOR):
+                yield dict(found.to_dict())
 
     def patch(self, kind: str, name: str, patch: Manifest) -> Manifest:
         """Change some fields of an object (a JSON merge patch). Raises `Missing`, `Conflicting`."""
@@ -186,12 +206,24 @@ def connect(context: str | None = None, namespace: str | None = None) -> KubeApi
 def _class(kind: str) -> Any:
     from importlib import import_module
 
+    if kind == elastic_job.KIND:
+        return _elastic_job()
+    if kind == "Event":
+        return import_module("lightkube.resources.core_v1").Event
     return getattr(import_module(f"lightkube.resources.{KINDS[kind]}"), kind)
+
+
+def _elastic_job() -> Any:
+    from lightkube.generic_resource import create_namespaced_resource
+
+    its = elastic_job
+    return create_namespaced_resource(its.GROUP, its.VERSION, its.KIND, its.PLURAL)
 
 
 def _object(manifest: Manifest) -> Any:
     from lightkube.codecs import from_dict
 
+    _class(manifest["kind"])  # which has to be known before
     return from_dict(manifest)
 
 

@@ -51,11 +51,16 @@ def decide(seen: LeaseSeen | None, me: str, now: float) -> Step:
 
 
 class LeaseLock:
-    """Takes and keeps the Lease of a cluster, for the pod `me`."""
+    """Takes and keeps a Lease, for the pod `me`: that of a cluster, or one of another name."""
 
-    def __init__(self, api: KubeApi, cluster: str, me: str, clock: Clock = steady) -> None:
+    def __init__(
+        self, api: KubeApi, cluster: str, me: str, clock: Clock = steady, name: str = ""
+    ) -> None:
+        """`name`: that of a Lease which belongs to no cluster."""
         self._api = api
         self._its = KubeNames(cluster)
+        self._name = name or self._its.control
+        self._is_own = bool(name)
         self._me = me
         self._clock = clock
         self._seen: LeaseSeen | None = None
@@ -72,7 +77,7 @@ class LeaseLock:
         Raises `Unavailable` and `EnvironmentFailure` if the cluster does not answer, or refuses.
         """
         asked_at = self._clock()
-        found = self._api.get("Lease", self._its.control)
+        found = self._api.get("Lease", self._name)
         step = decide(self._look(found, asked_at), self._me, asked_at)
         if step == "wait":
             self._held_until = 0.0
@@ -95,7 +100,7 @@ class LeaseLock:
             try:
                 if self.try_to_hold():
                     return True
-                why = f"another pod holds the Lease {self._its.control}"
+                why = f"another pod holds the Lease {self._name}"
             except (Unavailable, EnvironmentFailure) as error:
                 why = str(error)
             if why != told:
@@ -123,7 +128,7 @@ class LeaseLock:
 
     def release(self) -> None:
         """Let the next pod take the Lease at once."""
-        found = self._api.get("Lease", self._its.control)
+        found = self._api.get("Lease", self._name)
         if found is not None and found["spec"].get("holderIdentity") == self._me:
             made = self._lease(found)
             made["spec"]["holderIdentity"] = ""
@@ -144,6 +149,8 @@ class LeaseLock:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if found is not None:
             metadata = found["metadata"]
+        elif self._is_own:
+            metadata = {"name": self._name}
         else:
             root = self._api.get("ConfigMap", self._its.root)
             owners = [] if root is None else [owner(root)]

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from spotelastic_checkpoints import isolated
 
@@ -59,14 +60,23 @@ class RunningCluster:
         """Cause a fault: `lose-node` (node), `reclaim-node` (node, seconds), `kill-pod` (namespace,
         pod), `missing-image` and `image-found` (image). Raises `UsageError` if it cannot be.
         """
+        self._ask(f"faults/{fault}", json.dumps(what).encode())
+
+    def used(self) -> dict[str, set[tuple[str, str, str]]]:
+        """Return what service accounts, NAMESPACE:NAME, have done: verb, group and resource."""
+        told = self._ask("used", None)
+        return {account: {tuple(each) for each in used} for account, used in told.items()}
+
+    def _ask(self, path: str, body: bytes | None) -> Any:
         request = urllib.request.Request(
-            f"{self.url}/faults/{fault}",
-            json.dumps(what).encode(),
+            f"{self.url}/{path}",
+            body,
             {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
         )
         trust = ssl.create_default_context(cafile=str(self.authority))
         try:
-            urllib.request.urlopen(request, context=trust, timeout=ANSWER_WITHIN).close()
+            with urllib.request.urlopen(request, context=trust, timeout=ANSWER_WITHIN) as answer:
+                return json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
                 raise UsageError(json.load(error)["message"]) from error

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import ssl
 import sys
@@ -69,6 +70,8 @@ class EmulatedCluster:
         self.over = asyncio.Event()
         self._line_times: dict[str, list[bytes]] = {}
         """When each line of a pod's log was seen, by the pod's uid."""
+        self._accounts: dict[str, str] = {}
+        """The service accounts, NAMESPACE:NAME, by their tokens."""
         self._dirty = asyncio.Event()
         self.store = ObjectStore()
         self._plane = ControlPlane(self.store)
@@ -83,7 +86,7 @@ class EmulatedCluster:
         )
         self._room = MachineRoom(self.store, self._kubelet, loop.call_later)
         parts = {"log": self._log, "eviction": self._room.evict}
-        self.api = ApiServer(self.store, settings.token, parts)
+        self.api = ApiServer(self.store, settings.token, self._accounts, parts)
         self.store.on_change.append(lambda _: self._dirty.set())
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -130,9 +133,11 @@ class EmulatedCluster:
         fault(told)
         self._dirty.set()
 
-    def _account(self, _name: str) -> dict[str, bytes]:
-        its = self._settings
-        return {"token": its.token.encode(), "ca.crt": its.authority.encode()}
+    def _account(self, name: str) -> dict[str, bytes]:
+        tokens = {account: token for token, account in self._accounts.items()}
+        token = tokens.get(name) or secrets.token_urlsafe(24)
+        self._accounts[token] = name
+        return {"token": token.encode(), "ca.crt": self._settings.authority.encode()}
 
     def _stamped(self, uid: str, text: bytes) -> bytes:
         """Return a pod's lines, each with the time at which it was seen first."""

@@ -3,6 +3,7 @@
 import typer
 
 from spotelastic.cli.commands.kube.crd import CRD_EXAMPLES, crd
+from spotelastic.cli.commands.kube.operator import OPERATOR_EXAMPLES, operator
 from spotelastic.cli.commands.kube.render import EXAMPLES, render
 from spotelastic.cli.options import up as options
 
@@ -24,3 +25,4 @@ app.command(
     context_settings={"allow_interspersed_args": False, **options.SINGULAR},
 )(render)
 app.command("crd", epilog=CRD_EXAMPLES)(crd)
+app.command("operator", epilog=OPERATOR_EXAMPLES)(operator)

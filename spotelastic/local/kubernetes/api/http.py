@@ -10,9 +10,16 @@ from typing import Any
 
 from aiohttp import web
 
-from spotelastic.local.kubernetes.api import patches, selectors, tables
+from spotelastic.local.kubernetes.api import access, patches, selectors, tables
 from spotelastic.local.kubernetes.api.errors import ApiError, bad_request, not_found
-from spotelastic.local.kubernetes.api.kinds import KINDS, NAMESPACES, PODS, ObjectKind
+from spotelastic.local.kubernetes.api.kinds import (
+    BINDINGS,
+    KINDS,
+    NAMESPACES,
+    PODS,
+    ROLES,
+    ObjectKind,
+)
 from spotelastic.local.kubernetes.api.objects import Object, ObjectChange, ObjectStore
 from spotelastic.local.kubernetes.api.validate import completed
 
@@ -62,13 +69,24 @@ def addressed(path: str, kinds: Sequence[ObjectKind] = KINDS) -> Addressed:
 class ApiServer:
     """Answers requests from the store.
 
-    `parts` are the paths below an object that are more than its status: `log`, `eviction`.
+    `token` is that of who may do everything, `accounts` has the service accounts by their tokens:
+    they may do what their Roles say. `parts` are the paths below an object that are more than its
+    status: `log`, `eviction`.
     """
 
-    def __init__(self, store: ObjectStore, token: str, parts: Mapping[str, Subresource]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        token: str,
+        accounts: Mapping[str, str],
+        parts: Mapping[str, Subresource],
+    ) -> None:
         self._store = store
         self._token = token
+        self._accounts = accounts
         self._parts = parts
+        self._used: dict[str, set[access.Access]] = {}
+        """What each service account has done."""
         self._watches: set[asyncio.Queue[ObjectChange | None]] = set()
         store.on_change.append(self._hand_on)
 
@@ -78,6 +96,7 @@ class ApiServer:
         app.router.add_get("/version", partial(_say, VERSION))
         app.router.add_get("/api", partial(_say, {"kind": "APIVersions", "versions": ["v1"]}))
         app.router.add_get("/apis", self._groups)
+        app.router.add_get("/used", self._tell_used)
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             app.router.add_route(method, "/{path:apis?/.+}", getattr(self, f"_{method.lower()}"))
         return app
@@ -95,14 +114,59 @@ class ApiServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse who has not the token, and turn refusals into answers."""
+        """Refuse who has no token, or not the rights, and turn refusals into answers."""
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         try:
             if not secrets.compare_digest(given.encode(), self._token.encode()):
-                raise ApiError(401, "Unauthorized", "Unauthorized")
+                if (account := self._accounts.get(given)) is None:
+                    raise ApiError(401, "Unauthorized", "Unauthorized")
+                await self._check_access(request, account)
             return await handler(request)
         except ApiError as error:
             return answer(error.status(), error.code)
+
+    async def _check_access(self, request: web.Request, account: str) -> None:
+        """Raise `ApiError` unless the account's Roles allow a request; take note of it."""
+        if request.path in ("/version", "/api", "/apis"):
+            return
+        at = self._at(request)
+        watches = request.query.get("watch") in ("true", "1")
+        wanted = access.asked(
+            request.method, at.kind.group, at.kind.plural, at.name, at.part, watches=watches
+        )
+        rules = self._rules(account, at.place)
+        if not access.allows(rules, wanted):
+            what = f'cannot {wanted.verb} resource "{wanted.resource}" in API group'
+            told = f'User "{account}" {what} "{wanted.group}" in the namespace "{at.place}"'
+            raise ApiError(403, "Forbidden", f"{at.kind.called(at.name)} is forbidden: {told}")
+        if wanted.verb in ("create", "update", "patch") and at.kind in (ROLES, BINDINGS):
+            self._check_escalation(at, rules, await _body(request))
+        self._used.setdefault(account, set()).add(wanted)
+
+    def _check_escalation(
+        self, at: Addressed, mine: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+    ) -> None:
+        """Refuse to hand on rights that one has not oneself."""
+        handed = given.get("rules") or []
+        if at.kind is BINDINGS and "roleRef" in given:
+            found = self._store.find(ROLES, at.place, given["roleRef"]["name"])
+            handed = [] if found is None else found.get("rules") or []
+        lacking = [each for each in access.single(handed) if not access.allows(mine, each)]
+        if lacking:
+            told = f"attempting to grant RBAC permissions not currently held: {lacking[0]}"
+            raise ApiError(403, "Forbidden", f"{at.kind.called(at.name)} is forbidden: {told}")
+
+    def _rules(self, account: str, namespace: str) -> list[Mapping[str, Any]]:
+        roles, bindings = self._store.items(ROLES), self._store.items(BINDINGS)
+        return access.rules_of(account, namespace, roles, bindings)
+
+    async def _tell_used(self, _request: web.Request) -> web.StreamResponse:
+        return answer(
+            {
+                account: [[each.verb, each.group, each.resource] for each in used]
+                for account, used in self._used.items()
+            }
+        )
 
     # -- methods ---------------------------------------------------------------------------------
 

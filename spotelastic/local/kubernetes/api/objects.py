@@ -153,7 +153,9 @@ class ObjectStore:
             raise exists_already(kind.called(name))
         for each in _SET_BY_SERVER:
             metadata.pop(each, None)
-        if kind.namespaced and metadata.setdefault("namespace", namespace) != namespace:
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
+        elif metadata.setdefault("namespace", namespace) != namespace:
             raise bad_request("the namespace of the object does not match the request's")
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = timestamp(self.clock())

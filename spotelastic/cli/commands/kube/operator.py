@@ -1,0 +1,93 @@
+"""Defines `spotelastic kube operator`, which carries out the ElasticJobs of a namespace."""
+
+import os
+import socket
+import threading
+from typing import Annotated
+
+import typer
+
+OPERATOR_EXAMPLES = """[bold]Examples[/]
+
+spotelastic kube operator --render --image REGISTRY/tools:1 --namespace ml | kubectl apply -f -
+
+spotelastic kube operator --namespace ml
+"""
+POD = "SPOTELASTIC_POD"
+
+
+def operator(
+    context: Annotated[
+        str | None,
+        typer.Option(help="Context of the kubeconfig.", show_default="the current one"),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPOTELASTIC_NAMESPACE",
+            help="Namespace of the ElasticJobs.",
+            show_default="that of the context, or of this pod",
+        ),
+    ] = None,
+    render: Annotated[
+        bool, typer.Option("--render", help="Print the manifests that run it in the cluster.")
+    ] = False,
+    image: Annotated[
+        str | None,
+        typer.Option(help="With --render: an image with spotelastic and its extra kubernetes."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --render: print JSON in place of YAML.")
+    ] = False,
+) -> None:
+    """Carry out the ElasticJobs of a namespace, until Ctrl-C.
+
+    With --render nothing is asked of a cluster: it prints the manifests of a
+    Deployment that does so, with the definition of ElasticJob and the rights
+    that it needs in that namespace. It needs none in the cluster.
+    """
+    from spotelastic.errors import UsageError
+
+    if render:
+        if not image:
+            raise UsageError("--render: name the operator's image: --image REGISTRY/spotelastic:1")
+        _print(image, namespace or "", as_json=json)
+        return
+    if image or json:
+        raise UsageError("--image and --json are for the manifests: add --render")
+    raise typer.Exit(_run(context, namespace))
+
+
+def _print(image: str, namespace: str, *, as_json: bool) -> None:
+    from spotelastic.cli.render import tables
+    from spotelastic.client.operator.definition import definition
+    from spotelastic.kubernetes.job import checked_name
+    from spotelastic.kubernetes.operator_manifests import operator_manifests
+    from spotelastic.kubernetes.yaml_text import yaml_text
+
+    if namespace:
+        checked_name("--namespace", namespace)
+    made = [definition(), *operator_manifests(image, namespace)]
+    if as_json:
+        print(tables.to_json({"apiVersion": "v1", "kind": "List", "items": made}))
+    else:
+        print(yaml_text(made, notes={}), end="")
+
+
+def _run(context: str | None, namespace: str | None) -> int:
+    from spotelastic.client.operator.operator import serve
+    from spotelastic.kubernetes.provider import api as kube_api
+    from spotelastic.signals import Signals
+
+    api, over = kube_api.connect(context, namespace), threading.Event()
+    me = os.environ.get(POD) or f"{socket.gethostname()}-{os.getpid()}"
+    with Signals() as signals:
+        try:
+            serve(api, me, over, _say)
+        except KeyboardInterrupt:
+            return signals.exit_code
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,47 @@
+"""Takes a cluster on Kubernetes down, in steps that do not wait.
+
+Must never happen: something of the cluster runs, and is not found any more. So what it is found by
+goes last. Each step may be interrupted, and repeated at any point.
+"""
+
+from collections.abc import Collection
+
+from spotelastic.kubernetes.elastic_job import MARK
+from spotelastic.kubernetes.provider import pod_reading
+from spotelastic.kubernetes.provider.api import KINDS, KubeApi
+from spotelastic.kubernetes.provider.names import KubeNames
+
+RUNNING = ("ReplicaSet", "Deployment", "Job", "Pod")
+"""Kinds of objects that run, or keep something running. Pods come last: what has just gone may have
+made another one."""
+
+
+def left(api: KubeApi, name: str, kinds: Collection[str] = tuple(KINDS)) -> bool:
+    """Whether anything of the cluster is there."""
+    labels = KubeNames(name).labels()
+    return any(api.found(kind, labels) for kind in kinds)
+
+
+def step(api: KubeApi, name: str, kinds: Collection[str] = tuple(KINDS)) -> list[str]:
+    """Do what can be done now. Returns the names of what still ends; none: all is gone.
+
+    `kinds` are those that the cluster may have objects of.
+    """
+    its = KubeNames(name)
+    api.delete("ConfigMap", its.root)
+    ending = []
+    for kind in RUNNING:
+        for each in api.found(kind, its.labels()):
+            ending.append(str(each["metadata"]["name"]))
+            # A pod that was told to end has its grace.
+            if kind != "Pod" or not pod_reading.is_ending(each):
+                api.delete(kind, each["metadata"]["name"])
+    if ending:
+        return ending
+    others = [kind for kind in kinds if kind not in (*RUNNING, "ConfigMap")]
+    mark = its.object(MARK)
+    for kind in (*others, "ConfigMap"):
+        names = [str(each["metadata"]["name"]) for each in api.found(kind, its.labels())]
+        for found in sorted(names, key=lambda name: name == mark):
+            api.delete(kind, found)
+    return []

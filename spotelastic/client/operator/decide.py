@@ -1,0 +1,166 @@
+"""Decides what the operator does for one `ElasticJob`, and what it says of it (pure).
+
+Must never happen: a cluster that belongs to somebody else is changed or taken down; a job that has
+ended is begun again; something is made for a resource that would go without it; a resource goes
+while something of its cluster is left.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spotelastic.client.operator.resource import ClusterMark, JobResource
+from spotelastic.client.operator.told import JobEvent, changes, from_cluster, status
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Event, Status
+
+OperatorStep = Literal["none", "hold", "create", "change", "take down", "let go"]
+RootState = Literal["none", "ours", "other", "ending"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPolicy:
+    """How often the operator looks. Seconds."""
+
+    busy_every: float = 1.0
+    """While a cluster is being made or taken down."""
+    look_every: float = 5.0
+    rest_every: float = 30.0
+    """Once a job has ended: it may be restarted."""
+    most_events: int = 20
+    """Events that are told in one look."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRefusal:
+    """Why a specification is not carried out."""
+
+    reason: str
+    """One word."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSeen:
+    """An ElasticJob with what there is of its cluster."""
+
+    resource: JobResource
+    refusal: SpecRefusal | None = None
+    """Why what it asks for cannot be; None: it can."""
+    digest: str = ""
+    """Of the job that it asks for."""
+    drift: tuple[str, ...] = ()
+    """In what the cluster's job differs from that, whoever has changed it."""
+    root: RootState = "none"
+    """The object that all of the cluster belongs to, and whose it is."""
+    mark: ClusterMark | None = None
+    has_job: bool = False
+    """Whether the cluster has the description of a job."""
+    anything_left: bool = False
+    """Whether anything of the cluster is there; looked for once the resource is deleted."""
+    published: Status | None = None
+    events: Sequence[Event] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether what is there of the cluster was made for this resource."""
+        return self.root != "other" and (
+            self.root == "ours" or (self.mark is not None and self.mark.uid == self.resource.uid)
+        )
+
+    @property
+    def state(self) -> Status | None:
+        """What the cluster publishes; that of another one of its name does not count."""
+        marked = self.mark is not None and self.mark.uid == self.resource.uid
+        return self.published if self.is_ours and marked else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has ended. A job that was restarted has not."""
+        if self.state is not None:
+            return self.state.state in ENDED
+        said = {each["type"]: each["status"] for each in self.resource.status.get("conditions", ())}
+        return "True" in (said.get("Succeeded"), said.get("Failed"))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDecision:
+    """What is done now. First the events are told and the status is written, then comes the step.
+
+    Each of them may be repeated.
+    """
+
+    step: OperatorStep
+    status: Mapping[str, Any]
+    events: tuple[JobEvent, ...]
+    look_again: float
+    """Seconds until the resource is looked at again, if it is not changed before."""
+
+
+def decide(seen: ResourceSeen, now: float, policy: OperatorPolicy) -> OperatorDecision:
+    """Return what is to be done. `now` is in seconds since the epoch."""
+    resource = seen.resource
+    refusal = _refusal(seen)
+    step = _step(seen, refusal)
+    told = from_cluster(resource, seen.events if seen.state else (), policy.most_events)
+    after = status(resource, seen.state, refusal, now, is_over=seen.has_ended)
+    after |= {"events": int(resource.status.get("events") or 0) + len(told)}
+    if seen.state is None:
+        after["events"] = 0
+    said = changes(resource, after) + _announced(seen, step)
+    look = policy.rest_every if seen.has_ended else policy.look_every
+    more = len(told) == policy.most_events
+    if step != "none" or more or resource.is_deleted or seen.root == "ending":
+        look = policy.busy_every
+    return OperatorDecision(step, after, (*told, *said), look)
+
+
+def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
+    resource = seen.resource
+    if resource.is_deleted:
+        if not resource.is_held:
+            return "none"
+        return "take down" if seen.is_ours and seen.anything_left else "let go"
+    if not resource.is_held:
+        return "hold"
+    if refusal is not None or seen.has_ended or seen.root == "ending":
+        return "none"
+    if seen.root == "none" or not seen.has_job:
+        return "create"
+    given = seen.mark.digest if seen.mark is not None else ""
+    return "change" if given != seen.digest or seen.drift else "none"
+
+
+def _refusal(seen: ResourceSeen) -> SpecRefusal | None:
+    name = seen.resource.name
+    if seen.root == "other":
+        return SpecRefusal(
+            "NameTaken",
+            f"there is another cluster {name}: take it down with `spotelastic down {name} --kube`, "
+            "or give this resource another name",
+        )
+    mark = seen.mark
+    changed = mark is not None and mark.digest and not mark.has(seen.resource, seen.digest)
+    if seen.has_ended and changed and not seen.refusal:
+        return SpecRefusal(
+            "JobEnded",
+            "the job has ended, and its specification was changed: delete the resource and apply "
+            "it again; it goes on from its checkpoints",
+        )
+    return seen.refusal
+
+
+def _announced(seen: ResourceSeen, step: OperatorStep) -> tuple[JobEvent, ...]:
+    """Return what is said of a step. Its key is the same if the step is repeated."""
+    resource = seen.resource
+    given = seen.mark.digest if seen.mark is not None else ""
+    texts = {
+        "create": ("Creating", "makes the control pod and the workers"),
+        "change": ("Changing", "; ".join(seen.drift) or "pods that start from now on"),
+        "take down": ("Ending", "ends the pods, which have their grace to save"),
+    }
+    if step not in texts:
+        return ()
+    reason, message = texts[step]
+    key = (step, given, seen.digest, *seen.drift)
+    return (JobEvent.of(resource, reason, message, key),)

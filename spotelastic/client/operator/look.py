@@ -1,0 +1,155 @@
+"""Looks at an `ElasticJob` and its cluster, and carries out what was decided."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from spotelastic_checkpoints.decoders import from_json
+
+from spotelastic.client.config.differences import differences
+from spotelastic.client.kubernetes import bring_up, take_down
+from spotelastic.client.kubernetes.kube_cluster import KubeCluster
+from spotelastic.client.kubernetes.kube_job import KubeJob
+from spotelastic.client.operator.decide import (
+    OperatorDecision,
+    ResourceSeen,
+    RootState,
+    SpecRefusal,
+)
+from spotelastic.client.operator.fields import in_resource_terms
+from spotelastic.client.operator.resource import ClusterMark, JobResource, digest, wanted
+from spotelastic.client.progress import Say
+from spotelastic.errors import UsageError
+from spotelastic.kubernetes.elastic_job import FINALIZER, KIND, MARK
+from spotelastic.kubernetes.pods import Manifest
+from spotelastic.kubernetes.provider import pod_reading
+from spotelastic.kubernetes.provider.api import KINDS, Conflicting, KubeApi, Missing
+from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+
+MADE = tuple(kind for kind in KINDS if kind != "Secret")
+"""Kinds of which a cluster has objects that an ElasticJob makes: its secrets are the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """What was found, with what is needed to carry a decision out."""
+
+    seen: ResourceSeen
+    job: KubeJob | None = None
+    known: KubeCluster | None = None
+
+
+def look(api: KubeApi, found: Manifest) -> LookedAt:
+    """Look at a resource and its cluster."""
+    its = JobResource.read(found)
+    stored = ConfigMapObjects(api, its.name)
+    root, mark = _root(api, its), _mark(stored)
+    if its.is_deleted:
+        left = take_down.left(api, its.name, MADE)
+        return LookedAt(ResourceSeen(its, root=root, mark=mark, anything_left=left))
+    spec = stored.job()
+    known = None if spec is None else KubeCluster(api, spec)
+    seen = ResourceSeen(
+        its,
+        root=root,
+        mark=mark,
+        has_job=spec is not None,
+        published=stored.status(),
+        events=stored.events(),
+    )
+    try:
+        job = wanted(its, _files(api, its.code_map))
+        if spec is not None and seen.is_ours:
+            bring_up.check_kept(spec, job)
+    except Missing as error:
+        return LookedAt(_refused(seen, "CodeMissing", error))
+    except UsageError as error:
+        return LookedAt(_refused(seen, "Invalid", error))
+    drift = () if spec is None or not seen.is_ours else tuple(differences(spec, job.spec))
+    return LookedAt(replace(seen, digest=digest(job), drift=drift), job, known)
+
+
+def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float, say: Say) -> None:
+    """Tell the events, write the status, and take the step."""
+    its = at.seen.resource
+    for event in decision.events:
+        say(f"{its.name}: {event.reason}: {event.message}")
+        try:
+            api.create(event.manifest(its, api.namespace, now))
+        except Conflicting:
+            pass  # it was told before
+    if decision.status != its.status:
+        api.patch_status(KIND, its.name, dict(decision.status))
+    _take(api, at, decision, say)
+
+
+def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> None:
+    its, job = at.seen.resource, at.job
+
+    def tell(text: str) -> None:
+        say(f"{its.name}: {text}")
+
+    match decision.step:
+        case "hold":
+            _hold(api, its.name, held=True)
+        case "let go":
+            _hold(api, its.name, held=False)
+        case "take down":
+            take_down.step(api, its.name, MADE)
+        case "create" if job is not None:
+            bring_up.create(api, job, tell)
+            _give(api, its, job)
+        case "change" if job is not None and at.known is not None:
+            bring_up.change(api, job, at.known, tell)
+            _give(api, its, job)
+
+
+def _give(api: KubeApi, its: JobResource, job: KubeJob) -> None:
+    """Note that the cluster has the job."""
+    ConfigMapObjects(api, its.name).put(MARK, its.mark(digest(job)))
+
+
+def _hold(api: KubeApi, name: str, *, held: bool) -> None:
+    """Let a deleted resource stay until it is let go, or let it go."""
+    found = api.get(KIND, name)
+    if found is None:
+        return
+    metadata = found["metadata"]
+    others = [each for each in metadata.get("finalizers", ()) if each != FINALIZER]
+    # With the version: others may add or remove theirs at the same time.
+    patch = {
+        "resourceVersion": metadata["resourceVersion"],
+        "finalizers": [*others, FINALIZER] if held else others,
+    }
+    api.patch(KIND, name, {"metadata": patch})
+
+
+def _root(api: KubeApi, its: JobResource) -> RootState:
+    found = api.get("ConfigMap", KubeNames(its.name).root)
+    if found is None:
+        return "none"
+    owners = {each["uid"] for each in found["metadata"].get("ownerReferences", ())}
+    if its.uid not in owners:
+        return "other"
+    return "ending" if pod_reading.is_ending(found) else "ours"
+
+
+def _mark(stored: ConfigMapObjects) -> ClusterMark | None:
+    data = stored.get(MARK)
+    return None if data is None else from_json(data, ClusterMark)
+
+
+def _files(api: KubeApi, name: str) -> Mapping[str, bytes]:
+    """Return the files that a ConfigMap has. Raises `Missing`."""
+    if not name:
+        return {}
+    found = api.get("ConfigMap", name)
+    if found is None:
+        raise Missing(f"spec.codeFrom.configMap: there is no ConfigMap {name} in {api.namespace}")
+    binary = {key: base64.b64decode(text) for key, text in found.get("binaryData", {}).items()}
+    return {**binary, **{key: text.encode() for key, text in found.get("data", {}).items()}}
+
+
+def _refused(seen: ResourceSeen, reason: str, error: Exception) -> ResourceSeen:
+    return replace(seen, refusal=SpecRefusal(reason, in_resource_terms(str(error))))

@@ -1,0 +1,178 @@
+"""Makes what is said of an `ElasticJob`: its status, its conditions, and Events (pure)."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self
+
+from spotelastic.client.operator.resource import JobResource
+from spotelastic.kubernetes import elastic_job
+from spotelastic.kubernetes.pods import Manifest
+from spotelastic.model.progress import Event, Status
+
+MOST_TEXT = 1024
+"""Most characters of an Event's message, and of a reason."""
+WARNINGS = frozenset({"notice", "loss", "failure", "Refused", "Failed"})
+COMPONENT = "spotelastic-operator"
+
+
+class RefusalTold(Protocol):
+    """Why a specification is not carried out."""
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An Event about a resource. Told twice, it has the same name, and is there once."""
+
+    name: str
+    reason: str
+    message: str
+    at: float | None = None
+    """When it happened; None: now."""
+
+    @classmethod
+    def of(
+        cls,
+        its: JobResource,
+        reason: str,
+        message: str,
+        key: Sequence[object],
+        at: float | None = None,
+    ) -> Self:
+        """Return the event that `key` tells from all others of the resource."""
+        mark = hashlib.sha256("\0".join(map(str, (its.uid, reason, *key))).encode()).hexdigest()
+        return cls(f"{its.name}.{mark[:16]}", reason, message[:MOST_TEXT], at)
+
+    def manifest(self, its: JobResource, namespace: str, now: float) -> Manifest:
+        """Return the Kubernetes object."""
+        at = time_text(now if self.at is None else self.at)
+        is_warning = self.reason in WARNINGS or self.reason.lower() in WARNINGS
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": self.name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": elastic_job.API_VERSION,
+                "kind": elastic_job.KIND,
+                "name": its.name,
+                "namespace": namespace,
+                "uid": its.uid,
+            },
+            "type": "Warning" if is_warning else "Normal",
+            "reason": self.reason,
+            "message": self.message,
+            "source": {"component": COMPONENT},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+
+
+def time_text(seconds: float) -> str:
+    """Return a time as Kubernetes writes it, in whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def status(
+    its: JobResource,
+    published: Status | None,
+    refusal: RefusalTold | None,
+    now: float,
+    *,
+    is_over: bool,
+) -> dict[str, Any]:
+    """Return the status. `is_over`: the job has ended, even if nothing is published any more."""
+    known = its.status
+    if its.is_deleted:
+        state, reason = "ending", "the resource was deleted: its pods save and end"
+    elif published is not None:
+        state, reason = published.state, published.reason
+    elif is_over:
+        state, reason = known.get("state", ""), known.get("reason", "")
+    elif refusal is not None:
+        state, reason = "refused", refusal.message
+    else:
+        state, reason = "pending", "the cluster is being made"
+    training = () if published is None else published.nodes
+    return {
+        "state": state,
+        "reason": reason[:MOST_TEXT],
+        "step": published.step if published is not None else int(known.get("step") or 0),
+        "nodes": sum(node.state == "training" for node in training),
+        "observedGeneration": its.generation,
+        "conditions": _conditions(its, state, reason, refusal, now),
+    }
+
+
+def changes(its: JobResource, after: Mapping[str, Any]) -> tuple[JobEvent, ...]:
+    """Return what is to be told of conditions that change."""
+    before = {each["type"]: each for each in its.status.get("conditions", ())}
+    found = []
+    for each in after["conditions"]:
+        was = before.get(each["type"], {})
+        same = all(was.get(key) == each[key] for key in ("status", "reason"))
+        holds = each["status"] == "True"
+        if same or not (holds or each["type"] == "Accepted"):
+            continue
+        word = each["type"] if holds else "Refused"
+        key = (each["reason"], its.generation, was.get("lastTransitionTime", ""))
+        found.append(JobEvent.of(its, word, each["message"] or word, key))
+    return tuple(found)
+
+
+def from_cluster(its: JobResource, events: Sequence[Event], most: int) -> tuple[JobEvent, ...]:
+    """Return the cluster's events that were not told yet, the oldest first."""
+    told = int(its.status.get("events") or 0)
+    return tuple(
+        JobEvent.of(
+            its,
+            event.kind.title().replace(" ", ""),
+            f"{event.node}: {event.message}" if event.node else event.message,
+            (event.at, number),
+            event.at,
+        )
+        for number, event in enumerate(events[told : told + most], told)
+    )
+
+
+def _conditions(
+    its: JobResource, state: str, reason: str, refusal: RefusalTold | None, now: float
+) -> list[dict[str, Any]]:
+    word = state.title().replace(" ", "") or "Unknown"
+    accepted = (True, "Valid", "the specification is carried out")
+    values = {
+        "Accepted": accepted if refusal is None else (False, refusal.reason, refusal.message),
+        "Running": (state == "running", word, reason),
+        "Succeeded": (state == "succeeded", word, reason),
+        "Failed": (state in ("failed", "timed out"), word, reason),
+    }
+    if its.is_deleted:  # how it has ended stays
+        before = {each["type"]: each for each in its.status.get("conditions", ())}
+        for type_ in ("Succeeded", "Failed"):
+            if before.get(type_, {}).get("status") == "True":
+                values[type_] = (True, before[type_]["reason"], before[type_]["message"])
+    return [_condition(its, type_, *values[type_], now) for type_ in elastic_job.CONDITIONS]
+
+
+def _condition(
+    its: JobResource, type_: str, holds: bool, reason: str, message: str, now: float
+) -> dict[str, Any]:
+    """Return a condition; its time changes only with its value."""
+    text = "True" if holds else "False"
+    before = {each["type"]: each for each in its.status.get("conditions", ())}.get(type_, {})
+    since = before.get("lastTransitionTime") if before.get("status") == text else None
+    return {
+        "type": type_,
+        "status": text,
+        "reason": reason,
+        "message": message[:MOST_TEXT],
+        "lastTransitionTime": since or time_text(now),
+        "observedGeneration": its.generation,
+    }

@@ -1,0 +1,143 @@
+"""Makes the objects that run the operator of one namespace (pure).
+
+Must never happen: the operator may do more than it needs. It has a Role in one namespace, and none
+in the cluster; its container is not root, writes nothing outside of one volume, and is not reached
+by anybody. Kubernetes lets it make a cluster's Role only if it has all rights of that itself.
+"""
+
+from typing import Any
+
+from spotelastic.kubernetes import elastic_job
+from spotelastic.kubernetes.cluster_manifests import control_rules
+from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest, pod_security
+
+NAME = "spotelastic-operator"
+LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "spotelastic"}
+FILES = "/var/spotelastic"
+"""The only folder that the operator writes to."""
+USER = 65532
+"""Of the container: it is nobody's on the machine."""
+LEAVES_WITHIN = 30
+
+_MAKES = ["create", "delete", "list", "patch"]
+OWN: tuple[tuple[str, str, list[str]], ...] = (
+    (elastic_job.GROUP, elastic_job.PLURAL, ["get", "patch", "watch"]),
+    (elastic_job.GROUP, f"{elastic_job.PLURAL}/status", ["patch"]),
+    ("", "events", ["create"]),
+    ("", "configmaps", ["get", "update", *_MAKES]),
+    ("", "pods", ["delete", "list"]),
+    ("", "services", _MAKES),
+    ("", "serviceaccounts", _MAKES),
+    ("apps", "deployments", _MAKES),
+    ("apps", "replicasets", ["delete", "get", "list", "update"]),
+    ("batch", "jobs", ["delete", "list"]),
+    ("coordination.k8s.io", "leases", ["create", "delete", "get", "list", "update"]),
+    ("networking.k8s.io", "networkpolicies", _MAKES),
+    ("rbac.authorization.k8s.io", "roles", _MAKES),
+    ("rbac.authorization.k8s.io", "rolebindings", _MAKES),
+)
+"""What the operator itself does: group, resource, verbs. Nothing else may be in its Role."""
+
+
+def operator_manifests(image: str, namespace: str = "") -> list[Manifest]:
+    """Return the objects, in the order in which they are to be created.
+
+    `namespace`: the one whose ElasticJobs are looked after; empty: where they are applied.
+    """
+    made = [_account(), _role(), _binding(), _network_policy(), _deployment(image)]
+    if namespace:
+        for each in made:
+            each["metadata"]["namespace"] = namespace
+        made[2]["subjects"][0]["namespace"] = namespace
+    return made
+
+
+def operator_rules() -> list[Manifest]:
+    """Return the operator's rights: its own, and those that it hands on to control pods."""
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for group, resource, own in OWN:
+        verbs.setdefault((group, resource), set()).update(own)
+    for rule in control_rules():
+        (group,), (resource,) = rule["apiGroups"], rule["resources"]
+        verbs.setdefault((group, resource), set()).update(rule["verbs"])
+    return [
+        {"apiGroups": [group], "resources": [resource], "verbs": sorted(each)}
+        for (group, resource), each in verbs.items()
+    ]
+
+
+def _deployment(image: str) -> Manifest:
+    files = {"name": "files", "mountPath": FILES}
+    container = {
+        "name": "operator",
+        "image": image,
+        "command": ["spotelastic", "kube", "operator"],
+        "env": [
+            {"name": "HOME", "value": FILES},
+            {"name": "TMPDIR", "value": FILES},
+            {"name": "SPOTELASTIC_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "securityContext": {**CONTAINER_SECURITY, "readOnlyRootFilesystem": True},
+        "volumeMounts": [files],
+    }
+    security = pod_security()
+    pod = {
+        **security,
+        "automountServiceAccountToken": True,
+        "securityContext": {
+            **security["securityContext"],
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+        },
+        "serviceAccountName": NAME,
+        "terminationGracePeriodSeconds": LEAVES_WITHIN,
+        "containers": [container],
+        "volumes": [{"name": "files", "emptyDir": {"sizeLimit": "256Mi"}}],
+    }
+    made = _named("apps/v1", "Deployment")
+    # Recreate: two pods would only wait for each other.
+    made["spec"] = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": LABELS},
+        "template": {"metadata": {"labels": LABELS}, "spec": pod},
+    }
+    return made
+
+
+def _account() -> Manifest:
+    return {**_named("v1", "ServiceAccount"), "automountServiceAccountToken": False}
+
+
+def _role() -> Manifest:
+    return {**_named("rbac.authorization.k8s.io/v1", "Role"), "rules": operator_rules()}
+
+
+def _binding() -> Manifest:
+    group = "rbac.authorization.k8s.io"
+    made = _named(f"{group}/v1", "RoleBinding")
+    made["roleRef"] = {"apiGroup": group, "kind": "Role", "name": NAME}
+    made["subjects"] = [{"kind": "ServiceAccount", "name": NAME}]
+    return made
+
+
+def _network_policy() -> Manifest:
+    """Return the policy by which nobody reaches the operator. It listens nowhere."""
+    made = _named("networking.k8s.io/v1", "NetworkPolicy")
+    made["spec"] = {
+        "podSelector": {"matchLabels": LABELS},
+        "policyTypes": ["Ingress"],
+        "ingress": [],
+    }
+    return made
+
+
+def _named(version: str, kind: str) -> Manifest:
+    metadata: dict[str, Any] = {"name": NAME, "labels": dict(LABELS)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}

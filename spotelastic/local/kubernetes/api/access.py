@@ -1,0 +1,86 @@
+"""What a service account may do, as Roles and RoleBindings of its namespace say (pure).
+
+Rules that name single objects (`resourceNames`) allow nothing here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Object = Mapping[str, Any]
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One kind of access, as a rule allows it."""
+
+    verb: str
+    group: str
+    resource: str
+    """With a part of an object after a slash: pods/log."""
+
+
+def asked(
+    method: str, group: str, plural: str, name: str, part: str, *, watches: bool = False
+) -> Access:
+    """Return the access that a request asks for."""
+    verb = _VERBS.get(method, "")
+    if method == "GET":
+        verb = "get" if name else "watch" if watches else "list"
+    elif method == "DELETE":
+        verb = "delete" if name else "deletecollection"
+    return Access(verb, group, f"{plural}/{part}" if part else plural)
+
+
+def rules_of(
+    account: str, namespace: str, roles: Iterable[Object], bindings: Iterable[Object]
+) -> list[Object]:
+    """Return the rules that hold for an account, NAMESPACE:NAME, in a namespace."""
+    by_name = {
+        each["metadata"]["name"]: each.get("rules") or []
+        for each in roles
+        if each["metadata"]["namespace"] == namespace
+    }
+    return [
+        rule
+        for each in bindings
+        if each["metadata"]["namespace"] == namespace and _is_for(each, account)
+        for rule in by_name.get(each["roleRef"]["name"], ())
+    ]
+
+
+def allows(rules: Iterable[Object], access: Access) -> bool:
+    """Whether one of the rules allows an access."""
+    return any(
+        _has(rule.get("verbs", ()), access.verb)
+        and _has(rule.get("apiGroups", ()), access.group)
+        and _has(rule.get("resources", ()), access.resource)
+        for rule in rules
+        if not rule.get("resourceNames")
+    )
+
+
+def single(rules: Iterable[Object]) -> list[Access]:
+    """Return each access that rules allow."""
+    return [
+        Access(verb, group, resource)
+        for rule in rules
+        for verb in rule.get("verbs", ())
+        for group in rule.get("apiGroups", ())
+        for resource in rule.get("resources", ())
+    ]
+
+
+def _is_for(binding: Object, account: str) -> bool:
+    namespace = binding["metadata"]["namespace"]
+    return any(
+        each["kind"] == "ServiceAccount"
+        and f"{each.get('namespace', namespace)}:{each['name']}" == account
+        for each in binding.get("subjects") or ()
+    )
+
+
+def _has(values: Sequence[str], value: str) -> bool:
+    return value in values or "*" in values

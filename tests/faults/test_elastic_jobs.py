@@ -1,0 +1,72 @@
+"""Jobs that are applied with kubectl, and the operator that carries them out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.elastic_jobs import Applied, conditions
+from support.kube import emulated
+
+from spotelastic.kubernetes import operator_manifests
+from spotelastic.kubernetes.cluster_manifests import control_rules
+
+pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
+
+ENDLESS = 1_000_000
+
+
+@pytest.fixture
+def applied(tmp_path: Path) -> Iterator[Applied]:
+    with emulated() as kube:
+        yield Applied.on(kube, tmp_path)
+
+
+def test_a_job_is_applied_scaled_by_editing_and_deleted_whoever_dies(applied: Applied) -> None:
+    applied.apply("gpt", ENDLESS, min=2, max=2)
+    before = applied.training("gpt", 2)
+    assert conditions(before) == {"Accepted": "Valid", "Running": "Running"}
+    applied.kill_operator()
+    applied.edit("gpt", max=3)
+    after = applied.training("gpt", 3, before["step"])
+    applied.edit("gpt", storage=applied.storage + "-other", max=2)
+    refused = applied.until(
+        "gpt", lambda it: "Accepted" not in conditions(it), "a refusal of another storage"
+    )
+    (accepted,) = (each for each in refused["conditions"] if each["type"] == "Accepted")
+    assert "spec.storage" in accepted["message"], accepted
+    assert conditions(refused) == {"Running": "Running"}
+    applied.edit("gpt", storage=applied.storage)
+    applied.training("gpt", 2, after["step"])
+    told = applied.events("gpt")
+    assert {"Accepted", "Running", "Refused", "Round"} <= set(told)
+    assert told.count("Creating") == 1
+    applied.delete("gpt")
+    applied.until("gpt", lambda it: it["state"] == "ending", "the beginning of the end")
+    applied.kill_operator()
+    applied.gone("gpt")
+    _check_rights(applied)
+
+
+def _check_rights(applied: Applied) -> None:
+    """No right is granted that is not used: what is used without one was refused before.
+
+    What Kubernetes has collected by itself was not deleted, so that deletions may be missing.
+    """
+    own = {
+        (verb, group, resource)
+        for group, resource, verbs in operator_manifests.OWN
+        for verb in verbs
+    }
+    used = applied.used(operator_manifests.NAME)
+    assert used <= own, used - own
+    assert {each for each in own - used if each[0] != "delete"} == set()
+    granted = {
+        (verb, rule["apiGroups"][0], rule["resources"][0])
+        for rule in control_rules()
+        for verb in rule["verbs"]
+    }
+    assert applied.used("gpt-control") <= granted
+    assert granted - applied.used("gpt-control") == SELDOM
+
+
+SELDOM = set()
