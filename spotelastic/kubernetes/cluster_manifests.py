@@ -234,14 +234,13 @@ def _role(its: KubeNames, root: Manifest) -> Manifest:
 
 def control_rules() -> list[Manifest]:
     """Return the rights of the control pod."""
-    write = ["get", "list", "create", "update", "patch"]
     return [
-        _rule("", "configmaps", [*write, "delete"]),
+        _rule("", "configmaps", ["get", "list", "create", "update", "patch", "delete"]),
         _rule("", "pods", ["get", "list", "patch", "delete"]),
         _rule("", "pods/log", ["get"]),
-        _rule("apps", "replicasets", write),
-        _rule("batch", "jobs", write),
-        _rule("coordination.k8s.io", "leases", write),
+        _rule("apps", "replicasets", ["get", "list", "create", "patch"]),
+        _rule("batch", "jobs", ["get", "create", "patch"]),
+        _rule("coordination.k8s.io", "leases", ["get", "create", "update"]),
     ]
 
 

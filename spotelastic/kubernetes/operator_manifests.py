@@ -28,7 +28,7 @@ OWN: tuple[tuple[str, str, list[str]], ...] = (
     ("", "pods", ["delete", "list"]),
     ("", "services", _MAKES),
     ("", "serviceaccounts", _MAKES),
-    ("apps", "deployments", _MAKES),
+    ("apps", "deployments", ["get", *_MAKES]),
     ("apps", "replicasets", ["delete", "get", "list", "update"]),
     ("batch", "jobs", ["delete", "list"]),
     ("coordination.k8s.io", "leases", ["create", "delete", "get", "list", "update"]),

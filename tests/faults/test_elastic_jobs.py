@@ -13,6 +13,14 @@ from spotelastic.kubernetes.cluster_manifests import control_rules
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
 
 ENDLESS = 1_000_000
+SELDOM = {
+    ("get", "", "pods/log"),  # of a pod that does not begin
+    ("patch", "batch", "jobs"),  # once a group has been there for a while
+    ("delete", "", "pods"),
+    ("delete", "", "configmaps"),
+    ("update", "", "configmaps"),  # at a command such as `scale`
+}
+"""Rights of the control pod that a short life need not use."""
 
 
 @pytest.fixture
@@ -66,7 +74,5 @@ def _check_rights(applied: Applied) -> None:
         for verb in rule["verbs"]
     }
     assert applied.used("gpt-control") <= granted
-    assert granted - applied.used("gpt-control") == SELDOM
-
-
-SELDOM = set()
+    unused = granted - applied.used("gpt-control")
+    assert unused <= SELDOM, unused

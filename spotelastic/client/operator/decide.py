@@ -56,6 +56,9 @@ class ResourceSeen:
     mark: ClusterMark | None = None
     has_job: bool = False
     """Whether the cluster has the description of a job."""
+    has_control: bool = True
+    """Whether its control pod's Deployment is there; it goes with a first object that is deleted.
+    """
     anything_left: bool = False
     """Whether anything of the cluster is there; looked for once the resource is deleted."""
     published: Status | None = None
@@ -128,7 +131,8 @@ def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
     if seen.root == "none" or not seen.has_job:
         return "create"
     given = seen.mark.digest if seen.mark is not None else ""
-    return "change" if given != seen.digest or seen.drift else "none"
+    is_right = given == seen.digest and not seen.drift and seen.has_control
+    return "none" if is_right else "change"
 
 
 def _refusal(seen: ResourceSeen) -> SpecRefusal | None:

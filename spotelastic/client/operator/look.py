@@ -55,6 +55,7 @@ def look(api: KubeApi, found: Manifest) -> LookedAt:
         root=root,
         mark=mark,
         has_job=spec is not None,
+        has_control=api.get("Deployment", KubeNames(its.name).control) is not None,
         published=stored.status(),
         events=stored.events(),
     )

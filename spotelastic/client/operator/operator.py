@@ -7,10 +7,13 @@ repeated, so the operator may be killed anywhere. Only the holder of the Lease t
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spotelastic.client.operator.decide import OperatorPolicy, decide
 from spotelastic.client.operator.look import carry_out, look
+from spotelastic.client.operator.resource import JobResource
+from spotelastic.client.operator.told import JobEvent
 from spotelastic.client.progress import Say
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
@@ -103,6 +106,7 @@ class JobOperator:
 
         Returns the seconds until the next look; None if the resource is gone.
         """
+        found = None
         try:
             found = self._api.get(KIND, name)
             if found is None:
@@ -115,9 +119,17 @@ class JobOperator:
             count = self._failures[name] = self._failures.get(name, 0) + 1
             pause = min(LONGEST_PAUSE, 2.0**count)
             self._say(f"{name}: {error}; tries again in {pause:.0f} s")
+            if found is not None:
+                self._tell_failure(JobResource.read(found), str(error))
             return pause
         self._failures.pop(name, None)
         return decision.look_again
+
+    def _tell_failure(self, its: JobResource, text: str) -> None:
+        """Tell people what keeps the operator from its work, once."""
+        event = JobEvent.of(its, "Failed", text, (its.generation, text))
+        with suppress(SpotelasticError):  # it was told before, or nothing can be told
+            self._api.create(event.manifest(its, self._api.namespace, wall()))
 
     def _watch(self, over: threading.Event) -> None:
         told = ""

@@ -75,6 +75,7 @@ anything = st.builds(
     root=st.sampled_from(["none", "ours", "other", "ending"]),
     mark=marks,
     has_job=st.booleans(),
+    has_control=st.booleans(),
     anything_left=st.booleans(),
     published=st.none() | st.builds(published, st.sampled_from(states)),
     events=st.lists(st.builds(Event, st.floats(0, 9), st.just("round"), st.just("m")), max_size=30),
@@ -161,6 +162,11 @@ def test_a_job_that_has_ended_is_not_begun_again_once_its_cluster_is_gone() -> N
     assert conditions(last)["Succeeded"]["reason"] == "Succeeded"
     changed = replace(ended, resource=resource(generation=2), digest="e")
     assert conditions(decide(changed, 300.0, POLICY))["Accepted"]["reason"] == "JobEnded"
+
+
+def test_a_control_pod_that_went_with_its_first_object_is_made_again() -> None:
+    assert decide(seen(has_control=False), 100.0, POLICY).step == "change"
+    assert decide(seen(root="none", has_control=False), 100.0, POLICY).step == "create"
 
 
 def test_a_job_that_was_restarted_runs_again() -> None:
