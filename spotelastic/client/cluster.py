@@ -1,5 +1,6 @@
 """The handle of a cluster: what can be seen of it, and what can be done with it."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from spotelastic.client.logs import OutputLine, Wanted
 from spotelastic.client.progress import (
     FirstStepTimer,
     OnUpdate,
+    ProgressMessage,
     Say,
     Update,
     ended,
@@ -35,6 +37,7 @@ from spotelastic.client.progress import (
 )
 from spotelastic.client.published import cost_of, drill_of, status_of
 from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.find import moved_to
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, Unavailable, UsageError
@@ -167,15 +170,33 @@ class Cluster:
     def updates(self) -> Iterator[Update]:
         """Yield what is new, until the job has ended: events, and the status at each look.
 
-        What was yielded or told before is not repeated.
+        What was yielded or told before is not repeated. A job that moves to another region by
+        itself is followed there.
         """
         with self._asking():
-            for update in watch.updates(self.target, self.record, self._told):
-                if isinstance(update, Status) and self.first is not None:
-                    first = self.first.feed(update)
-                    if first is not None:
-                        yield first
-                yield update
+            while True:
+                for update in watch.updates(self.target, self.record, self._told):
+                    if isinstance(update, Status) and self.first is not None:
+                        first = self.first.feed(update)
+                        if first is not None:
+                            yield first
+                    yield update
+                region = watch.goes_to(self.record)
+                if not region:
+                    return
+                yield ProgressMessage(f"{self.name} moves to {region}")
+                self._follow()
+
+    def _follow(self) -> None:
+        """Wait until the job is led in the region that it moves to, or does not move any more."""
+        while watch.goes_to(self.record):
+            home = self.target.account("following the job")
+            home.check()
+            there = moved_to(home, self.record)
+            if there is not None:
+                self.target, self.record = there, there.cluster(self.name)
+                return
+            threading.Event().wait(watch.EVERY)
 
     def wait(self, *, timeout: float | None = None, on_update: OnUpdate = ignored) -> Status:
         """Wait until the job has ended, and return its last status, "succeeded" or "stopped".

@@ -60,6 +60,8 @@ class EventsTold:
 def updates(target: ClusterTarget, cluster: ShownCluster, told: EventsTold) -> Iterator[Update]:
     """Yield the status at each look, after the events that are new; end with the end of the job.
 
+    Where the job has stopped only to go on in another region, that status is not yielded.
+
     Raises `CloudEnded` if nothing is left to look at, and
     `Unavailable` if the bucket has not answered for a minute.
     """
@@ -80,10 +82,21 @@ def updates(target: ClusterTarget, cluster: ShownCluster, told: EventsTold) -> I
             yield from silence.lasts()
         else:
             silence.ends()
+            if ended(status) and goes_to(cluster):
+                return
             yield status
             if ended(status):
                 return
         threading.Event().wait(EVERY)
+
+
+def goes_to(cluster: ShownCluster) -> str:
+    """Return the region in which a job that moves by itself goes on; empty if it has really ended.
+
+    One that somebody moves ends here: that command tells the rest.
+    """
+    moving = None if cluster.spec.regions is None else cluster.objects.moving()
+    return moving.region if moving is not None and moving.reason else ""
 
 
 class _Silence:

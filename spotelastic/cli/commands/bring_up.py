@@ -142,7 +142,7 @@ def watch(
 ) -> Status:
     """Show the job until it has ended, or with --detach until it trains; return the last status."""
     until, last = training if config.detach else ended, None
-    costs = CostWatch(cluster.record)
+    costs = CostWatch(lambda: cluster.record)
     if cluster.first is None:  # it was up before
         with suppress(Unavailable):
             shown.earlier(cluster.curve())
@@ -164,7 +164,7 @@ def watch(
 class CostWatch:
     """Looks up what a cluster costs, now and then."""
 
-    def __init__(self, cluster: ShownCluster, clock: Clock = steady) -> None:
+    def __init__(self, cluster: Callable[[], ShownCluster], clock: Clock = steady) -> None:
         self._cluster = cluster
         self._clock = clock
         self._next = 0.0
@@ -175,7 +175,7 @@ class CostWatch:
             return None
         self._next = self._clock() + COST_EVERY
         with suppress(Unavailable):
-            return running_cost_of(self._cluster)
+            return running_cost_of(self._cluster())
         return None
 
 

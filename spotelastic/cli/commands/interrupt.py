@@ -143,6 +143,7 @@ def down(
 
     The checkpoints of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
+    from spotelastic.client.targets.everywhere import and_others, regions_of
     from spotelastic.client.targets.find import find, holding
 
     if network:
@@ -158,8 +159,9 @@ def down(
     if not delete_data:
         target = holding(target, name, note)
     if delete_data and name is not None:
-        data = target.account("--delete-data").data(name, bucket)
-        _confirm(data.run.cluster, data.url)
+        at = target.account("--delete-data")
+        data = at.data(name, bucket)
+        _confirm(data.run.cluster, and_others(data.url, regions_of(at, name)))
     target.down(name, say, keep_data=not delete_data, bucket=bucket)
 
 

@@ -67,12 +67,24 @@ def _ensure(
 
 
 def end_former(home: CloudTarget, known: JobSpec, now: JobSpec, say: Say) -> None:
-    """Take down what is asleep in regions that the job does not move to any more."""
+    """Take down what is asleep in regions that the job does not move to any more.
+
+    It is made a job of that region alone before, so that its end, by whomever, is none of this one.
+    """
     for region in set(_others(known, home.aws.region)) - set(_others(now, home.aws.region)):
         at = home.in_region(region)
-        if known.cluster in at.names():
-            say(f"{region}: ends, as the job does not move there any more")
+        if known.cluster not in at.names():
+            continue
+        say(f"{region}: {known.cluster} ends, as the job does not move there any more")
+        try:
+            if (there := at.known(known.cluster)) is not None:
+                there.change(lambda spec: replace(spec, regions=None))
             at.delete(known.cluster, _of(region, say), keep_data=True, bucket=None)
+        except SpotelasticError as error:
+            say(
+                f"warning: {known.cluster} is left in {region}, where its disks cost money: "
+                f"{error}; run `spotelastic down {known.cluster} --region {region}`"
+            )
 
 
 def _of(region: str, say: Say) -> Say:

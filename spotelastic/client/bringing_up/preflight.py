@@ -20,6 +20,7 @@ from spotelastic.client.targets import local_data
 from spotelastic.client.targets.account import pointer_of
 from spotelastic.client.targets.asleep import awake, sleeps
 from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.watch import goes_to
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.controller.decisions.limits import is_spent
 from spotelastic.controller.model.observation import ControllerPolicy, Money
@@ -41,6 +42,10 @@ def find(target: CloudTarget, job: ValidatedJob, confirm: Confirm) -> ClusterRec
     if known is not None:
         _check_awake(target, known)
         status = None if sleeps(known) else known.objects.status()
+        if status is not None and status.state in ENDED and (region := goes_to(known)):
+            raise UsageError(
+                f"{known.name} is just moving to {region}: run this again when it trains there"
+            )
         if status is not None and status.state in ENDED:
             raise UsageError(
                 f"the job of {known.name} has {status.state}: continue it with "

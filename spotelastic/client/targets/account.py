@@ -23,7 +23,8 @@ from spotelastic.aws.network import cloudformation, shared_network
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client.config import config_file
 from spotelastic.client.published import status_of
-from spotelastic.client.targets.asleep import sleeps
+from spotelastic.client.targets import everywhere
+from spotelastic.client.targets.asleep import others, sleeps
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, UsageError
@@ -171,8 +172,9 @@ class AccountClusters:
 
     def data_of(self, cluster: ShownCluster) -> tuple[str, str]:
         """Return the run whose checkpoints `down` can delete, and their URL."""
-        found = self.data(cluster.name, self.cluster(cluster.name).bucket)
-        return found.run.cluster, found.url
+        its = self.cluster(cluster.name)
+        found = self.data(cluster.name, its.bucket)
+        return found.run.cluster, everywhere.and_others(found.url, others(its))
 
     def known_name(self, name: str | None, *, keep_data: bool = True) -> str:
         """Return the name, or that of the only cluster, if there is something to take down."""

@@ -5,6 +5,7 @@ in one region is told, and the others go on. The same command again finishes it:
 the job, which names the regions, goes last.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from spotelastic.aws.base.names import Names
@@ -53,6 +54,11 @@ def regions_of(home: CloudTarget, name: str) -> tuple[str, ...]:
         its = home.known(name) or home.left(name)
         return () if its is None else others(its)
     return ()
+
+
+def and_others(url: str, regions: Sequence[str]) -> str:
+    """Return the URL of the checkpoints, with the other regions that have some."""
+    return url + (f", and those in {', '.join(regions)}" if regions else "")
 
 
 def _has_parts(at: CloudTarget, name: str) -> bool:

@@ -103,6 +103,16 @@ def following(at: ClusterTarget, cluster: ShownCluster, note: Say) -> ClusterTar
     return there
 
 
+def moved_to(home: CloudTarget, cluster: ShownCluster) -> CloudTarget | None:
+    """Return the region that the job of this cluster was moved to, once it is led there."""
+    pointer = forward_pointer(home.cluster(cluster.name))
+    if pointer is None or not pointer.region:
+        return None
+    at = home.in_region(pointer.region)
+    there = at.known(cluster.name)
+    return at if there is not None and there.objects.status() is not None else None
+
+
 def left_here(name: str, where: Place) -> KeptCluster | None:
     """Return what a local cluster has left on this machine, while no local cloud runs.
 

@@ -222,7 +222,7 @@ def test_a_cost_is_looked_up_now_and_then_and_a_silent_bucket_holds_up_nothing()
         objects=SimpleNamespace(get=get, report=lambda: None),
         spec=SimpleNamespace(capacity=capacity),
     )
-    costs = CostWatch(record, lambda: now[0])
+    costs = CostWatch(lambda: record, lambda: now[0])
     first = costs.due()
     assert first is not None and (first.name, first.max_cost) == ("demo", 5.0)
     assert costs.due() is None and len(answers) == 2, "it is not asked again at once"

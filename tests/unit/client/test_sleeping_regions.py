@@ -14,10 +14,12 @@ from support.remains import remains
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.cli.render.plan import plan as shown
 from spotelastic.client.bringing_up import bring_up, regions
 from spotelastic.client.bringing_up.bring_up import PreparedUp
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.confirmation import agreed
@@ -26,8 +28,9 @@ from spotelastic.client.targets.asleep import sleeps
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import following
-from spotelastic.cloud.bucket import CHECKPOINTS, STOPPING
+from spotelastic.cloud.bucket import CHECKPOINTS, MOVING, STATUS, STOPPING
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.progress import Moving, Status
 
 EAST, WEST = REGION, "us-west-2"
 NAME = "quokka"
@@ -73,6 +76,7 @@ def up(folder: Path, at: CloudTarget | None = None, **given: Any) -> None:
     bring_up.carry_out(prepared(folder, at or east(), **given), agreed, ignored)
 
 
+@pytest.mark.soak  # each `up` makes two clusters
 def test_a_job_has_a_cluster_in_each_of_its_regions_and_is_in_one(folder: Path) -> None:
     it = prepared(folder, east())
     told = "\n".join(shown(it.job, it.found, it.plan(), ""))
@@ -97,11 +101,36 @@ def test_a_job_has_a_cluster_in_each_of_its_regions_and_is_in_one(folder: Path) 
     assert changed.spec.code == east().cluster(NAME).spec.code != there.spec.code
     assert sleeps(changed)
 
+    the_watch_follows_the_job()
     up(folder, regions=(), region_patience=None)  # a job that stays needs it no longer
     assert west().names() == ()
     assert not sleeps(east().cluster(NAME))
 
 
+def the_watch_follows_the_job() -> None:
+    """What a mover writes is in the bucket: the end of a job that is moved is not the job's."""
+    here, there = east().cluster(NAME), west().cluster(NAME)
+    told = [Status(NAME, "running", 1.0, step=7), Status(NAME, "stopped", 2.0, step=8)]
+    here.objects.put(MOVING, msgspec.json.encode(Moving(region=WEST, reason="too few nodes")))
+    here.objects.put(STATUS, msgspec.json.encode(told[0]))
+    updates = Cluster(east(), here).updates()
+    assert next(updates) == told[0]
+    here.objects.put(STATUS, msgspec.json.encode(told[1]))
+    put_pointer(here, there)
+    there.objects.put(STATUS, msgspec.json.encode(Status(NAME, "succeeded", 3.0, step=9)))
+    message, last = updates
+    assert str(message) == f"{NAME} moves to {WEST}"
+    assert isinstance(last, Status) and (last.state, last.step) == ("succeeded", 9)
+    for name in (MOVING, STATUS, f"{CHECKPOINTS}{LATEST}"):
+        here.objects.delete(name)
+
+
+def put_pointer(here: ClusterRecord, there: ClusterRecord) -> None:
+    pointer = ForwardPointer(NAME, 2, None, "nonce", to=there.spec.storage, region=WEST)
+    here.objects.put(f"{CHECKPOINTS}{LATEST}", msgspec.json.encode(pointer))
+
+
+@pytest.mark.soak  # each `up` makes two clusters
 def test_down_ends_it_in_all_regions_and_says_what_it_could_not_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,13 +172,13 @@ def test_a_region_that_cannot_have_the_job_is_told_and_the_job_goes_on(folder: P
     assert sleeps(west().cluster(NAME))
 
 
+@pytest.mark.soak  # each `up` makes two clusters
 def test_a_job_that_ends_by_itself_ends_in_all_regions_but_one_that_was_left_ends_alone(
     folder: Path,
 ) -> None:
     up(folder)
     here, there = east().cluster(NAME), west().cluster(NAME)
-    pointer = ForwardPointer(NAME, 2, None, "nonce", to=there.spec.storage, region=WEST)
-    here.objects.put(f"{CHECKPOINTS}{LATEST}", msgspec.json.encode(pointer))
+    put_pointer(here, there)
     teardown.delete_from_within(here.aws, NAME, here.bucket, here.spec.service_role)
     assert (east().names(), west().names()) == ((), (NAME,))
     up(folder, west())
