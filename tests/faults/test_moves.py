@@ -31,7 +31,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.rotates]
 
 EAST, WEST = "us-east-1", "us-west-2"
 SETTINGS = Settings(1, 2, workers=1, **SAVES)
@@ -49,6 +49,8 @@ print(move(home, "{NAME}", region, back=back, confirm=agreed, say=say).text, flu
 """
 FORWARD = [MoveStep.STOP, MoveStep.CLAIM, MoveStep.COPY, MoveStep.CLOSE, MoveStep.OPEN]
 FORWARD += [MoveStep.MAKE, MoveStep.END_SOURCE]
+SOMETIMES = {MoveStep.END_SOURCE}
+"""A cluster whose region was closed ends by itself, and mostly before that step."""
 BACK = [MoveStep.CLOSE_TARGET, MoveStep.REOPEN, MoveStep.END_TARGET, MoveStep.DROP]
 MOMENTS = ["begun", "done"]
 
@@ -70,13 +72,15 @@ def moved(*, back: bool = False, region: str = WEST) -> MoveResult:
     return move(home(), NAME, its, back=back, confirm=agreed, say=print, policy=POLICY)
 
 
-def killed(at: str, *, back: bool = False) -> None:
+def killed(step: str, moment: str = "done", *, back: bool = False) -> None:
     """The mover in a process of its own, which dies there."""
+    at = f"{step}-{moment}"
     command = [sys.executable, "-c", CHILD, "" if back else WEST, "back" if back else ""]
     child = subprocess.run(
         command, cwd=TESTS, env={**os.environ, "SPOTELASTIC_DIE_AT": at}, check=False
     )
-    assert child.returncode == -signal.SIGKILL, at
+    ends = {-signal.SIGKILL, 0} if step in SOMETIMES else {-signal.SIGKILL}
+    assert child.returncode in ends, at
 
 
 def trains(region: str, beyond: int) -> int:
@@ -132,7 +136,7 @@ def test_a_job_is_moved_and_its_report_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", FORWARD)
 def test_a_mover_that_is_killed_is_run_again(tmp_path: Path, step: str, moment: str) -> None:
     with moving_job(tmp_path):
-        killed(f"{step}-{moment}")
+        killed(step, moment)
         done = moved()
         trains(WEST, done.step)
         nothing_is_left(EAST)
@@ -141,7 +145,7 @@ def test_a_mover_that_is_killed_is_run_again(tmp_path: Path, step: str, moment: 
 @pytest.mark.parametrize("step", FORWARD[:-2])
 def test_a_mover_that_is_killed_is_undone(tmp_path: Path, step: str) -> None:
     with moving_job(tmp_path):
-        killed(f"{step}-done")
+        killed(step)
         done = moved(back=True)
         trains(EAST, done.step)
         nothing_is_left(WEST)
@@ -150,8 +154,8 @@ def test_a_mover_that_is_killed_is_undone(tmp_path: Path, step: str) -> None:
 @pytest.mark.parametrize("step", BACK)
 def test_one_that_undoes_a_move_is_killed_and_run_again(tmp_path: Path, step: str) -> None:
     with moving_job(tmp_path):
-        killed(f"{MoveStep.OPEN}-done")
-        killed(f"{step}-done", back=True) if step != MoveStep.END_TARGET else None
+        killed(MoveStep.OPEN)
+        killed(step, back=True) if step != MoveStep.END_TARGET else None
         done = moved(back=True)
         trains(EAST, done.step)
         nothing_is_left(WEST)
