@@ -35,11 +35,12 @@ from spotelastic.client.progress import (
     ignored,
     saying,
 )
-from spotelastic.client.published import cost_of, drill_of, status_of
+from spotelastic.client.published import cost_of, drill_of, regions_of, status_of
 from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.client.targets.find import moved_to
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady
+from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.errors import JobFailed, Unavailable, UsageError
 from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
 
@@ -148,6 +149,11 @@ class Cluster:
         """Return what a drill will interrupt next; None if there is none under way."""
         with self._asking():
             return drill_of(self.record)
+
+    def regions(self) -> RegionsRecord | None:
+        """Return why a job that moves by itself stays or moved; None for any other job."""
+        with self._asking():
+            return regions_of(self.record)
 
     def curve(self) -> tuple[Point, ...]:
         """Return every step that was executed, with its loss; repeated steps come twice."""

@@ -4,8 +4,9 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
-from spotelastic.cloud.bucket import USAGE
+from spotelastic.cloud.bucket import REGIONS, USAGE
 from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
+from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Cost, RemainingDrill, Status
 
@@ -22,6 +23,12 @@ def drill_of(cluster: ShownCluster) -> RemainingDrill | None:
     """Return how far the drill of a cluster is; None if there is none under way."""
     drill = cluster.objects.drill()
     return drill if drill is not None and drill.is_under_way(wall()) else None
+
+
+def regions_of(cluster: ShownCluster) -> RegionsRecord | None:
+    """Return what a job that moves by itself knows of its regions; None for any other job."""
+    data = None if cluster.spec.regions is None else cluster.objects.get(REGIONS)
+    return None if data is None else from_json(data, RegionsRecord)
 
 
 def published_facts(cluster: ShownCluster) -> PublishedFacts:

@@ -87,11 +87,11 @@ def status(
     from spotelastic.cli.render import tables
 
     cluster = found_cluster(name, where, region, gone=True)
-    told, drill = cluster.status(), cluster.drill()
+    told, drill, regions = cluster.status(), cluster.drill(), cluster.regions()
     if json:
-        print(tables.to_json(tables.with_drill(told, drill)))
+        print(tables.to_json(tables.whole_status(told, drill, regions)))
     else:
-        tables.display(tables.status_table(told, drill))
+        tables.display(tables.status_table(told, drill, regions))
     for line in told.warnings:
         typer.echo(f"warning: {line}", err=True)
     if warning := cluster.record.spec.validity.warning(cluster.name, wall()):

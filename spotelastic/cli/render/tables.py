@@ -14,6 +14,7 @@ from rich.text import Text
 
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
+from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import counted, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
@@ -61,10 +62,14 @@ def json_line(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def with_drill(status: Status, drill: RemainingDrill | None) -> dict[str, object]:
-    """Return the status for programs, with the drill that is under way as `drill`."""
+def whole_status(
+    status: Status, drill: RemainingDrill | None, regions: RegionsRecord | None
+) -> dict[str, object]:
+    """Return the status for programs, with the drill that is under way, and what a job that moves
+    by itself knows of its regions.
+    """
     plain: dict[str, object] = msgspec.to_builtins(status)
-    return plain | {"drill": msgspec.to_builtins(drill)}
+    return plain | {"drill": msgspec.to_builtins(drill), "regions": msgspec.to_builtins(regions)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
@@ -146,9 +151,15 @@ def upload_text(upload: Upload) -> str:
     return f"{share:.0%} of {upload.step} at {size(upload.rate)}/s"
 
 
-def status_table(status: Status, drill: RemainingDrill | None = None) -> RenderableType:
-    """Return the job, why its round began (or how it ended), the drill under way, and its nodes."""
+def status_table(
+    status: Status, drill: RemainingDrill | None = None, regions: RegionsRecord | None = None
+) -> RenderableType:
+    """Return the job, why its round began (or how it ended), its regions, the drill under way, and
+    its nodes.
+    """
     parts = [headline(status), Text(status_line(status)), *notes(status)]
+    if regions is not None:
+        parts.append(Text(f"regions: {regions.reason}"))
     if drill is not None:
         parts.append(Text(drill_line(drill, wall())))
     return Group(*parts, Text(), nodes_table(status))

@@ -41,7 +41,12 @@ from spotelastic.client.targets.find import in_region
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import REGIONS, STOPPING
 from spotelastic.controller.decisions import regions
-from spotelastic.controller.model.regions import RegionHistory, RegionPolicy, RegionsSeen
+from spotelastic.controller.model.regions import (
+    RegionHistory,
+    RegionPolicy,
+    RegionsRecord,
+    RegionsSeen,
+)
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError, told
 from spotelastic.model.job import ENDED, JobSpec, Regions
 from spotelastic.model.progress import Status
@@ -52,17 +57,6 @@ WAKES_WITHIN = 120.0
 """Seconds until a cluster that was asleep trains, roughly."""
 LOOKS_WITHIN_PATIENCE = 4
 NEVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionsRecord:
-    """What the bucket has of a job that moves by itself."""
-
-    history: RegionHistory
-    reason: str = ""
-    """Why the job stays, or moves."""
-    at: float = 0.0
-    """When that was decided."""
 
 
 @dataclass(frozen=True, slots=True)

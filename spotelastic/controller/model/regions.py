@@ -68,6 +68,17 @@ class RegionHistory:
     """Times of the moves of the last 24 hours."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionsRecord:
+    """What the bucket has of a job that moves by itself."""
+
+    history: RegionHistory
+    reason: str = ""
+    """Why the job stays, or moves."""
+    at: float = 0.0
+    """When that was decided."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegionsSeen:
     """All that a decision about regions depends on."""
