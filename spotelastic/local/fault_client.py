@@ -22,6 +22,7 @@ from spotelastic.local.base.conditions import Conditions, ConditionsInForce
 from spotelastic.local.iam.authority import Authority, Call
 from spotelastic.local.instances.imds import Trouble
 from spotelastic.local.instances.metadata import HEALTH_CODES
+from spotelastic.local.isolation import Isolation
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
@@ -81,6 +82,14 @@ class FaultClient:
         """Disturb the next requests to an instance's metadata service."""
         self._ask("set_metadata", instance=instance, trouble=trouble)
 
+    def isolate(self, *regions: str) -> None:
+        """Cut these regions off from instances in others, and no others any more."""
+        self._ask("isolate", regions=regions)
+
+    def unanswered(self) -> int:
+        """Return how many calls did not reach their region because of that."""
+        return int(self._ask("unanswered"))
+
     def kill(self, instance: str) -> None:
         """Take an instance away without notice."""
         self._ask("kill", instance=instance)
@@ -136,6 +145,7 @@ class Desk:
     """The server side: one method per fault, each documented in `FaultClient`."""
 
     lock: RLock
+    isolation: Isolation
     machines: "LocalInstances"
     scaling: "RegionalScaling"
     market: "SpotMarket"
@@ -177,6 +187,12 @@ class Desk:
 
     def set_metadata(self, instance: str, trouble: Trouble) -> None:
         self.machines.set_metadata(self._living(instance), trouble)
+
+    def isolate(self, regions: list[str]) -> None:
+        self.isolation.regions = frozenset(regions)
+
+    def unanswered(self) -> int:
+        return self.isolation.unanswered
 
     def kill(self, instance: str) -> None:
         machine = self._living(instance)

@@ -13,7 +13,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from spotelastic.aws.base.identity import CLUSTER, ROLE
-from spotelastic.local import cloud, fault_client, throttling
+from spotelastic.local import cloud, fault_client, isolation, throttling
 from spotelastic.local.autoscaling import pricing
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
@@ -112,8 +112,10 @@ class Server:
             logs_folder=config.logs,
             stack_deleted=self._look,
         )
+        self._isolation = isolation.Isolation(self._machines.region_of)
         self._desk = fault_client.Desk(
             lock=lock,
+            isolation=self._isolation,
             machines=self._machines,
             scaling=scaling,
             market=market,
@@ -129,7 +131,8 @@ class Server:
         web = self._moto._server
         assert web is not None
         refusing = throttling.middleware(self._conditions, self._priced(web.app))
-        web.app = fault_client.middleware(self._desk, refusing)
+        reachable = isolation.middleware(self._isolation, refusing)
+        web.app = fault_client.middleware(self._desk, reachable)
         self._agenda.start()
         self._power.start()
         self._machines.start()

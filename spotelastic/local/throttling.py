@@ -38,12 +38,12 @@ REFUSALS = {
 """By the name with which a call is signed."""
 
 
-def body(refusal: BusyAnswer) -> bytes:
+def body(refusal: BusyAnswer, message: str = _MESSAGE) -> bytes:
     """Return the answer's body."""
-    error = f"<Code>{refusal.code}</Code><Message>{_MESSAGE}</Message>"
+    error = f"<Code>{refusal.code}</Code><Message>{message}</Message>"
     match refusal.format:
         case "json":
-            text = json.dumps({"__type": refusal.code, "message": _MESSAGE})
+            text = json.dumps({"__type": refusal.code, "message": message})
         case "ec2":
             text = f"<Response><Errors><Error>{error}</Error></Errors></Response>"
         case "query":
@@ -65,7 +65,7 @@ def middleware(
             refused = signed is not None and conditions.refuses()
         if signed is None or not refused:
             return application(environ, start_response)
-        _read(environ)
+        read_all(environ)
         refusal = REFUSALS.get(signed[1], OTHERS)
         payload = b"" if environ.get("REQUEST_METHOD") == "HEAD" else body(refusal)
         kind = "application/x-amz-json-1.1" if refusal.format == "json" else "text/xml"
@@ -77,7 +77,7 @@ def middleware(
     return handle
 
 
-def _read(environ: dict[str, Any]) -> None:
+def read_all(environ: dict[str, Any]) -> None:
     """Read what the caller sends, so that the connection can be used again."""
     left = int(environ.get("CONTENT_LENGTH") or 0)
     while left > 0 and (data := environ["wsgi.input"].read(min(left, 1 << 20))):

@@ -148,6 +148,22 @@ def test_a_keeper_that_is_lost_with_its_node_is_followed_by_another_one(
         finishes(trial, tmp_path, WEST)
 
 
+@pytest.mark.parametrize("reached", [is_noted, is_closed])
+def test_a_move_goes_on_when_the_other_region_is_reached_again(
+    tmp_path: Path, reached: Callable[[Trial], bool]
+) -> None:
+    with moving_job(tmp_path) as trial:
+        before = trial.status(lambda s: s.committed > 0, "a commit").committed
+        gives_nothing(trial, EAST)
+        eventually(lambda: reached(trial) or None, reached.__name__)
+        trial.faults.isolate(WEST)
+        eventually(lambda: trial.faults.unanswered() > 2 or None, "calls in vain")
+        trial.faults.isolate()
+        trains(WEST, before)
+        sleeps(EAST)
+        finishes(trial, tmp_path, WEST)
+
+
 def test_a_region_whose_keepers_are_all_lost_is_put_to_sleep_by_the_next_one(
     tmp_path: Path,
 ) -> None:

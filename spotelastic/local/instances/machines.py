@@ -134,6 +134,13 @@ class LocalInstances:
             if machine.state in (PENDING, RUNNING) and _tags(machine.it).get(key) != value
         ]
 
+    def region_of(self, key: str) -> str | None:
+        """Return the region of the instance that has this access key; None if none has it."""
+        for machine in tuple(self._machines.values()):
+            if machine.credentials is not None and machine.credentials.key == key:
+                return str(machine.it.region_name)
+        return None
+
     def free(self, type: str, zone: str) -> float:
         """Return how many more instances of the type fit into the zone."""
         used = sum(
