@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spotelastic.client.dumps.collect import Dump as Dump
     from spotelastic.client.interruptions.interrupt import CausedInterruption as CausedInterruption
     from spotelastic.client.logs import OutputLine as OutputLine
+    from spotelastic.client.moving.move import MoveResult as MoveResult
     from spotelastic.client.progress import FirstStep as FirstStep
     from spotelastic.client.progress import ProgressMessage as ProgressMessage
     from spotelastic.client.targets.cloud_target import CloudEnded as CloudEnded
@@ -54,6 +55,7 @@ _LAZY = {
     "CloudEnded": "spotelastic.client.targets.cloud_target",
     "Cluster": "spotelastic.client.cluster",
     "CommandResult": "spotelastic.client.commands",
+    "MoveResult": "spotelastic.client.moving.move",
     "ConfirmationRequest": "spotelastic.client.confirmation",
     "Dump": "spotelastic.client.dumps.collect",
     "FirstStep": "spotelastic.client.progress",

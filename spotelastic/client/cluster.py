@@ -25,6 +25,8 @@ from spotelastic.client.interruptions.interrupt import (
     interrupt,
 )
 from spotelastic.client.logs import OutputLine, Wanted
+from spotelastic.client.moving import move as moving
+from spotelastic.client.moving.move import MoveResult
 from spotelastic.client.progress import (
     FirstStepTimer,
     OnUpdate,
@@ -302,6 +304,35 @@ class Cluster:
                 max_cost=max_cost,
                 confirm=agreed if yes else confirm,
             )
+
+    def move(
+        self,
+        region: str | None = None,
+        *,
+        back: bool = False,
+        yes: bool = False,
+        confirm: Confirm = nobody_asked,
+        on_update: OnUpdate = ignored,
+    ) -> MoveResult:
+        """Move the job to another region of the account, from its newest checkpoint; then this
+        handle is of the cluster there.
+
+        With `back`, undo a move in whose region nothing was trained yet. `confirm` is asked about
+        the price; `yes` answers it. A move that was cut off is gone on with by the same call.
+        """
+        with self._asking():
+            home = self.target.account("moving a job")
+            moved = moving.move(
+                home,
+                self.name,
+                region,
+                back=back,
+                confirm=agreed if yes else confirm,
+                say=saying(on_update),
+            )
+            self.target = home.in_region(moved.region)
+            self._refresh()
+        return moved
 
     def keep(self) -> None:
         """Let a local cluster outlive the process that has brought it up; it then ends by `down`,

@@ -20,6 +20,7 @@ from support.running_job import SAVES, TYPE, running_job
 from support.trial import NAME, Trial, eventually
 
 from spotelastic.aws.compute import autoscaling
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.confirmation import agreed
 from spotelastic.client.moving import regions
 from spotelastic.client.moving.carry_out import MovePolicy
@@ -126,8 +127,10 @@ def test_a_job_is_moved_and_its_report_goes_on(tmp_path: Path) -> None:
         assert its.there.events()[: len(early)] == early
         assert moved().text.startswith("has moved to")  # once more: nothing is left to do
 
-        back = moved(region=EAST)  # with what it has trained meanwhile
-        assert back.step > done.step
+        there = holding(home(), NAME, print)
+        cluster = Cluster(there, there.cluster(NAME))
+        back = cluster.move(EAST, yes=True)  # with what it has trained meanwhile
+        assert (back.step > done.step, cluster.target.account("").aws.region) == (True, EAST)
         trains(EAST, back.step)
         nothing_is_left(WEST)
 
