@@ -4,6 +4,7 @@ import pytest
 from support.etcd import etcd_member, etcd_store, prefix
 from support.local_cloud import Laptop, running_cloud
 from support.s3 import bucket, s3_endpoint
+from support.warm_python import warm_torch
 from support.zygote_pool import pool
 
 

@@ -1,7 +1,6 @@
 """The Checkpointer as a script uses it: alone, and across world sizes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from support.ckpt import ckpt
 from support.inside import slots_are_waited_for
 from support.patience import PATIENT
 from support.small_model import make, make_seeded, one_step, weights
+from support.warm_python import WarmPython
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
@@ -30,16 +30,10 @@ def each_save_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     slots_are_waited_for(monkeypatch)
 
 
-def train(folder: Path, *turns: str) -> list[dict[str, Any]]:
+def train(python: WarmPython, folder: Path, *turns: str) -> list[dict[str, Any]]:
     """What each rank of each turn ("world:steps") told, in order."""
     folder.mkdir()
-    subprocess.run(
-        [sys.executable, "-m", "support.train_checkpointed", folder, folder / "store", *turns],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=2 * PATIENT,
-    )
+    python.run("-m", "support.train_checkpointed", folder, folder / "store", *turns, check=True)
     return [
         json.loads((folder / f"{steps}-{rank}.json").read_text())
         for world, steps in (map(int, turn.split(":")) for turn in turns)
@@ -47,12 +41,14 @@ def train(folder: Path, *turns: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_training_across_two_one_and_three_ranks_equals_training_on_one(tmp_path: Path) -> None:
-    results = train(tmp_path / "resized", "2:4", "1:7", "3:10")
+def test_training_across_two_one_and_three_ranks_equals_training_on_one(
+    tmp_path: Path, warm_torch: WarmPython
+) -> None:
+    results = train(warm_torch, tmp_path / "resized", "2:4", "1:7", "3:10")
     assert [result["begun"] for result in results] == [0, 0, 4, 7, 7, 7]
     for ended in results[:2], results[3:]:
         assert len({result["digest"] for result in ended}) == 1
-    [whole] = train(tmp_path / "whole", "1:10")
+    [whole] = train(warm_torch, tmp_path / "whole", "1:10")
     assert results[-1]["norm"] == pytest.approx(whole["norm"], rel=1e-12)
     assert results[-1]["lr"] == whole["lr"]
     assert results[-1]["data"] == whole["data"]

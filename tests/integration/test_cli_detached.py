@@ -14,6 +14,7 @@ from support.local_cloud import environment
 from support.patience import PATIENT
 from support.scraping import scraped
 from support.terminal import PROGRAM, Terminal, within
+from support.warm_python import COMMANDS, warm_python
 
 from spotelastic.client.published import published_facts
 from spotelastic.local import cloud
@@ -53,8 +54,10 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     try:
         assert told.returncode == 0, told.stderr
         assert "demo stays up" in told.stdout
-        yield terminal
+        with warm_python(*COMMANDS) as terminal.warm:
+            yield terminal
     finally:
+        terminal.warm = None
         ended = terminal("down")
     assert ended.returncode == 0, ended.stderr
     assert "demo is gone" in ended.stdout

@@ -1,8 +1,6 @@
 """Saves that go on while training does: each is exactly its step's."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from support import large_model
 from support.checkpoints import cluster, under_agent
 from support.inside import copying_of, slots_are_waited_for
 from support.patience import PATIENT
+from support.warm_python import WarmPython
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
 import spotelastic as se
@@ -194,11 +193,9 @@ def test_a_script_that_fails_leaves_its_last_save_sealed(
             assert large_model.are_equal(large_model.tensors(state), expected)
 
 
-def test_sharded_states_are_copied_beside_training_too(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.train_sharded", tmp_path],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "100"},
-        check=True,
-        timeout=2 * PATIENT,
-    )
+def test_sharded_states_are_copied_beside_training_too(
+    tmp_path: Path, warm_torch: WarmPython
+) -> None:
+    environ = os.environ | {"SPOTELASTIC_KEEP_LAST": "100"}
+    words = ("-W", "ignore", "-m", "support.train_sharded", tmp_path)
+    warm_torch.run(*words, environ=environ, check=True)

@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from support.agreeing import SAVED_AT, SEED, STEPS, WAKES
 from support.checkpoints import Node, Worker, cluster, fetched, is_content_of, plan_of, round_info
 from support.faulty_s3 import FaultyS3
 from support.patience import PATIENT
+from support.warm_python import WarmPython
 from torch.distributed import checkpoint as dcp
 
 import spotelastic as se
@@ -26,21 +26,26 @@ from spotelastic.training.state import randomness
 TESTS = Path(__file__).parent.parent
 
 
-def run(folder: Path, *what: str, script: str = "agreeing") -> None:
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"support.{script}", folder, *what],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "20"},
-        check=True,
-        timeout=2 * PATIENT,
-    )
+Run = Callable[..., object]
+
+
+@pytest.fixture
+def run(warm_torch: WarmPython) -> Run:
+    """Runs one of the scripts in tests/support in a folder, for what is named."""
+    environ = os.environ | {"SPOTELASTIC_KEEP_LAST": "20"}
+
+    def run(folder: Path, *what: str, script: str = "agreeing") -> None:
+        words = ("-W", "ignore", "-m", f"support.{script}", folder, *what)
+        warm_torch.run(*words, environ=environ, check=True)
+
+    return run
 
 
 def told(folder: Path, turn: str, world: int) -> list[Any]:
     return [json.loads((folder / f"{turn}-{rank}.json").read_text()) for rank in range(world)]
 
 
-def test_ranks_agree_on_a_layout_only_where_it_is_new(tmp_path: Path) -> None:
+def test_ranks_agree_on_a_layout_only_where_it_is_new(tmp_path: Path, run: Run) -> None:
     run(tmp_path, "layout")
     agreed = {1, WAKES + 1}
     for collectives in told(tmp_path, "collectives", 2):
@@ -60,7 +65,7 @@ def test_ranks_agree_on_a_layout_only_where_it_is_new(tmp_path: Path) -> None:
 
 
 def test_with_another_number_of_ranks_each_is_seeded_from_seed_step_and_rank(
-    tmp_path: Path,
+    tmp_path: Path, run: Run
 ) -> None:
     run(tmp_path, "randomness")
     more, again = told(tmp_path, "more", 3), told(tmp_path, "again", 3)
@@ -74,12 +79,16 @@ def test_with_another_number_of_ranks_each_is_seeded_from_seed_step_and_rank(
             assert torch.initial_seed() == seed
 
 
-def test_what_ranks_do_not_have_alike_is_refused_or_each_rank_s_own(tmp_path: Path) -> None:
+def test_what_ranks_do_not_have_alike_is_refused_or_each_rank_s_own(
+    tmp_path: Path, run: Run
+) -> None:
     """Values, slices of moments, buffers, pipeline stages, and what is kept per rank."""
     run(tmp_path, script="unlike_ranks")
 
 
-def test_pipeline_stages_that_are_replicated_come_back_on_fewer_copies(tmp_path: Path) -> None:
+def test_pipeline_stages_that_are_replicated_come_back_on_fewer_copies(
+    tmp_path: Path, run: Run
+) -> None:
     """Two stages on two ranks each, and then on one each."""
     run(tmp_path, script="mixed_parallel")
 
@@ -140,16 +149,9 @@ support.forked.run(3, restore)
 """
 
 
-def test_a_worker_of_another_round_is_no_rank_of_this_one() -> None:
+def test_a_worker_of_another_round_is_no_rank_of_this_one(warm_torch: WarmPython) -> None:
     """It may come to a port that rounds share."""
-    done = subprocess.run(
-        [sys.executable, "-c", STRANGER],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=2 * PATIENT,
-    )
+    done = warm_torch.run("-c", STRANGER, check=True)
     why = "its node has lost its connection to the run"
     assert sorted(done.stdout.splitlines()) == [
         f"0: rank 1 belongs to another round than rank 0: {why}",

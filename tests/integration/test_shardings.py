@@ -1,11 +1,8 @@
 """States of every sharding, resumed by other numbers of ranks: from the store and from memory."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,18 +14,22 @@ from support.large_parts import REPLICATED, SHARDED
 from support.patience import PATIENT
 from support.replicating import all_have, resume_from, ring
 from support.s3 import s3_server, use_s3
+from support.warm_python import WarmPython
 
 TESTS = Path(__file__).parent.parent
 
 
-def run(script: str, folder: Path, *arguments: object) -> None:
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", f"support.{script}", folder, *map(str, arguments)],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=2 * PATIENT,
-    )
+Run = Callable[..., object]
+
+
+@pytest.fixture
+def run(warm_torch: WarmPython) -> Run:
+    """Runs one of the scripts in tests/support with these arguments."""
+
+    def run(script: str, *arguments: object) -> None:
+        warm_torch.run("-W", "ignore", "-m", f"support.{script}", *arguments, check=True)
+
+    return run
 
 
 def begin(
@@ -63,13 +64,13 @@ def begin(
 
 
 def test_every_sharding_goes_from_four_ranks_to_two_three_and_one_and_to_and_from_stock_dcp(
-    tmp_path: Path,
+    tmp_path: Path, run: Run
 ) -> None:
     run("shardings", tmp_path, "store", 4, 2, 3, 1)
 
 
 @pytest.mark.soak
-def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path) -> None:
+def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path, run: Run) -> None:
     """Three nodes, then two of them while the third still lives, then three again."""
     with cluster(tmp_path, 3) as nodes:
         lineage: list[Branch] = []
@@ -93,7 +94,7 @@ def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path
 
 @pytest.mark.soak
 def test_every_sharding_is_resumed_without_a_node_of_which_the_others_have_a_replica(
-    tmp_path: Path,
+    tmp_path: Path, run: Run
 ) -> None:
     """Of FSDP, HSDP, tensor and two-dimensional parallelism: what only the lost one held is on its
     partner, what another shard group held as well is there."""
@@ -116,7 +117,9 @@ def test_every_sharding_is_resumed_without_a_node_of_which_the_others_have_a_rep
         run("shardings", tmp_path, "memory", 1, 3)
 
 
-def test_what_is_each_rank_s_own_comes_from_the_memory_of_other_nodes(tmp_path: Path) -> None:
+def test_what_is_each_rank_s_own_comes_from_the_memory_of_other_nodes(
+    tmp_path: Path, run: Run
+) -> None:
     """Two of three nodes merge what all had. Before the next round one of them is lost: what only
     it had is in no memory, but in the store."""
     with cluster(tmp_path, 3) as (a, b, c):
@@ -156,7 +159,7 @@ def memory_of(members: Sequence[Node], incarnation: str, step: int, epoch: int) 
 
 
 def test_a_node_reads_from_s3_what_its_ranks_need_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Its part of what is sharded, all of what is replicated, whatever the sharding was before."""
     with s3_server() as endpoint:

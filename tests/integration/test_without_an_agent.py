@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from support.inside import slots_are_waited_for
 from support.launcher import comm, descendants
 from support.patience import PATIENT, eventually
 from support.small_model import make, one_step
+from support.warm_python import WarmPython
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError
@@ -183,16 +185,13 @@ def test_a_daemon_that_is_killed_is_replaced_and_what_comes_then_is_committed(
     assert "could not be committed" not in told
 
 
-def scripted(code: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENT,
-        check=False,
-    )
+Scripted = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def scripted(warm_torch: WarmPython) -> Scripted:
+    """Runs code with arguments."""
+    return partial(warm_torch.run, "-c")
 
 
 HOSTS = """
@@ -215,12 +214,15 @@ support.forked.run(2, train, *sys.argv[1:])
 """
 
 
-def hosts(*folders: Path) -> "subprocess.CompletedProcess[str]":
-    """Two ranks that are each the only one of its host, whose storage is that folder there."""
-    return scripted(HOSTS, *folders)
+@pytest.fixture
+def hosts(scripted: Scripted) -> Scripted:
+    """Runs two ranks that are each the only one of its host, whose storage is that folder there."""
+    return partial(scripted, HOSTS)
 
 
-def test_hosts_that_have_a_folder_each_are_refused_and_told_what_to_do(tmp_path: Path) -> None:
+def test_hosts_that_have_a_folder_each_are_refused_and_told_what_to_do(
+    tmp_path: Path, hosts: Scripted
+) -> None:
     told = hosts(tmp_path / "a", tmp_path / "b")
     assert told.returncode == 1
     assert re.search(
@@ -230,7 +232,7 @@ def test_hosts_that_have_a_folder_each_are_refused_and_told_what_to_do(tmp_path:
     )
 
 
-def test_hosts_that_share_a_folder_commit_together(tmp_path: Path) -> None:
+def test_hosts_that_share_a_folder_commit_together(tmp_path: Path, hosts: Scripted) -> None:
     told = hosts(tmp_path / "store", tmp_path / "store")
     assert told.returncode == 0, told.stderr
     assert committed(tmp_path) == 1
@@ -266,7 +268,9 @@ support.forked.run(4, train, *sys.argv[1:])
 """
 
 
-def test_ranks_that_a_starter_deals_out_over_hosts_commit_by_the_schedule(tmp_path: Path) -> None:
+def test_ranks_that_a_starter_deals_out_over_hosts_commit_by_the_schedule(
+    tmp_path: Path, scripted: Scripted
+) -> None:
     """As `mpirun --map-by node` and `srun --distribution=cyclic` do."""
     told = scripted(DEALT, tmp_path / "store")
     assert told.returncode == 0, told.stderr
@@ -301,14 +305,18 @@ support.forked.run(2, train, *sys.argv[1:])
 """
 
 
-def left(folder: Path, rows: int) -> "subprocess.CompletedProcess[str]":
-    """Two ranks that leave the process group before the Checkpointer; the state of one of them has
-    so many rows then."""
-    return scripted(LEAVING, folder / "store", str(rows))
+@pytest.fixture
+def left(scripted: Scripted, tmp_path: Path) -> Scripted:
+    """Runs two ranks that leave the process group before the Checkpointer; the state of one of them
+    has so many rows then.
+    """
+    return partial(scripted, LEAVING, tmp_path / "store")
 
 
-def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(tmp_path: Path) -> None:
-    told = left(tmp_path, 4)
+def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(
+    tmp_path: Path, left: Scripted
+) -> None:
+    told = left(4)
     assert told.returncode == 0, told.stderr
     assert committed(tmp_path) == 3
     state = {"t": torch.zeros(4), "step": 0}
@@ -317,8 +325,8 @@ def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(tmp_path: 
     assert (state["step"], state["t"].tolist()) == (3, [3.0] * 4)
 
 
-def test_a_layout_that_nobody_can_agree_on_any_more_is_told(tmp_path: Path) -> None:
-    told = left(tmp_path, 5)
+def test_a_layout_that_nobody_can_agree_on_any_more_is_told(tmp_path: Path, left: Scripted) -> None:
+    told = left(5)
     assert told.returncode, "a run whose last step is lost is no success"
     eventually(lambda: committed(tmp_path) == 2, "a commit that its daemon may still be at")
     assert "step 3 was not saved: t is new, gone, or of another shape" in told.stderr

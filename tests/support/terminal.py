@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.local_cloud import environment
+from support.warm_python import WarmPython
 
 from spotelastic import client
 from spotelastic.client.cluster import Cluster
@@ -22,12 +23,23 @@ PROGRAM = [sys.executable, "-m", "spotelastic"]
 class Terminal:
     """Runs commands of one user, whose home is a folder of the test, on the cluster `demo`."""
 
-    def __init__(self, folder: Path, program: list[str] = PROGRAM, **variables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        program: list[str] = PROGRAM,
+        warm: WarmPython | None = None,
+        **variables: str,
+    ) -> None:
+        """`warm` runs the commands in place of `program`, where they do not go on."""
         self.folder = folder
         self.program = program
+        self.warm = warm
         self.variables = {"SPOTELASTIC_HOME": str(folder / "home")} | variables
 
     def __call__(self, *args: str) -> subprocess.CompletedProcess[str]:
+        if self.warm is not None:
+            words = ("-m", "spotelastic", *args)
+            return self.warm.run(*words, folder=self.folder, environ=os.environ | self.variables)
         return subprocess.run(
             [*self.program, *args],
             cwd=self.folder,
