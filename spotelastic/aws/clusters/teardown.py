@@ -19,6 +19,7 @@ from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, decode
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.clusters import stored_data
@@ -96,6 +97,8 @@ def delete_from_within(
     for region in () if leave_others else _others(aws, name, bucket):
         there = Aws(region, account=aws.account)
         try:
+            if not _is_owned(there, Names(name)):
+                continue
             _delete_from_within(there, name, account.default_bucket(there), service_role)
         except SpotelasticError as error:
             left.append(error)
@@ -111,6 +114,12 @@ def _others(aws: Aws, name: str, bucket: str) -> tuple[str, ...]:
     if job is None or job.regions is None or _was_moved(BucketObjects(aws, bucket, job.run)):
         return ()
     return tuple(region for region in job.regions.names if region != aws.region)
+
+
+def _is_owned(aws: Aws, its: Names) -> bool:
+    """Whether no stack of somebody else has the name: then `up` has made nothing in that region."""
+    found = cloudformation.describe(aws, its.stack)
+    return found is None or cloudformation.tags(found).get(CLUSTER) == its.cluster
 
 
 def _was_moved(run: BucketObjects) -> bool:

@@ -24,8 +24,9 @@ MIB_S_MONTH = 0.04
 """US dollars a month for each further MiB/s of gp3."""
 CONTROL_DISKS_GIB = 8 + 8
 """Sizes of a control node's root volume and its etcd member's."""
-ASLEEP_MONTH = 3 * 8 * DISK_GIB_MONTH
-"""US dollars a month for a cluster that is asleep: the disks of its etcd members."""
+MEMBERS_DISKS_GIB = 3 * 8
+"""Sizes of the disks of all etcd members: a cluster that is asleep has no others."""
+NAT_GATEWAY = "NAT gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class Estimate:
         """US dollars an hour with --max workers."""
         return sum(line.high * line.usd for line in self.lines)
 
+    @property
+    def asleep_month(self) -> float:
+        """US dollars a month for such a cluster while it is asleep: disks, and NAT gateways."""
+        nat = sum(line.low for line in self.lines if line.what == NAT_GATEWAY)
+        return (_disk(MEMBERS_DISKS_GIB) + gateways(nat)) * HOURS_A_MONTH
+
 
 def estimate(
     *,
@@ -83,7 +90,7 @@ def estimate(
             _disk(CONTROL_DISKS_GIB),
         ),
         Line("public IPv4 address", *addresses, ADDRESS),
-        Line("NAT gateway", nat_gateways, nat_gateways, NAT, f"and {NAT:g} USD a GB"),
+        Line(NAT_GATEWAY, nat_gateways, nat_gateways, NAT, f"and {NAT:g} USD a GB"),
     )
     return Estimate(tuple(line for line in lines if line.high))
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from spotelastic.aws.artifacts.left_out import LeftOut
-from spotelastic.aws.compute.estimate import ASLEEP_MONTH, Estimate
+from spotelastic.aws.compute.estimate import Estimate
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -105,10 +105,10 @@ def _moves(planned: Planned) -> Iterator[str]:
         f"moves between {', '.join(its.names)} by itself: {', and '.join((*after, *worth))}; at "
         f"most {its.moves_per_day} times a day"
     )
+    each = " in each" if len(planned.asleep) > 1 else ""
     yield (
-        f"asleep in {', '.join(planned.asleep)} meanwhile: a cluster without instances, whose "
-        f"disks cost about {usd(ASLEEP_MONTH)} a month"
-        + (" in each" if len(planned.asleep) > 1 else "")
+        f"asleep in {', '.join(planned.asleep)} meanwhile: a cluster without instances, for about "
+        f"{usd(planned.usd_per_month_asleep / len(planned.asleep))} a month{each}"
     )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spotelastic.aws.compute.estimate import ASLEEP_MONTH, Line
+from spotelastic.aws.compute.estimate import Line
 from spotelastic.aws.planning.survey import Survey
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -63,7 +63,7 @@ class Planned:
     asleep: tuple[str, ...] = ()
     """The regions in which a cluster without instances waits for it."""
     usd_per_month_asleep: float = 0.0
-    """US dollars a month for the disks of all these."""
+    """US dollars a month for all these: disks, and NAT gateways where the types need them."""
 
 
 def planned(
@@ -91,7 +91,7 @@ def planned(
         regions=regions,
         moves=wanted.regions,
         asleep=(others := _others(wanted, here)),
-        usd_per_month_asleep=len(others) * ASLEEP_MONTH,
+        usd_per_month_asleep=len(others) * found.estimate.asleep_month,
     )
 
 

@@ -13,6 +13,10 @@ AREAS = {
     "ap": ("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-southeast-1", "ap-southeast-2"),
 }
 """Words for several regions: those that every account has, and that have three zones."""
+MOST_REGIONS = 10
+"""Most regions of a job that moves by itself: a role's policies, which name their buckets, may have
+10,240 characters together.
+"""
 OF_ONE_REGION = {
     "vpc": "that network is of one region alone",
     "kms_key": "that key is of one region alone",
@@ -45,6 +49,11 @@ def regions(config: JobConfig) -> Regions | None:
         raise UsageError(
             f"{flag}: the job needs regions to move between: give at least two, such as "
             "--regions us-east-1,us-west-2"
+        )
+    if len(names) > MOST_REGIONS:
+        raise UsageError(
+            f"--regions {','.join(config.regions)}: these are {len(names)} regions, and a "
+            f"job moves between at most {MOST_REGIONS} by itself: name fewer"
         )
     for name, why in OF_ONE_REGION.items():
         if given := getattr(config, name):

@@ -45,6 +45,10 @@ def test_a_job_stays_where_it_begins_unless_it_is_told_when_to_move(folder: Path
             {"regions": "us-east-1", "region_patience": None, "prefer_capacity": True},
             "--prefer-capacity: the job needs regions to move between",
         ),
+        (
+            {"regions": "us,eu,ap"},
+            "--regions us,eu,ap: these are 13 regions, and a job moves between",
+        ),
         ({"regions": TWO, "region_patience": "soon"}, "--region-patience soon: expected a time"),
         ({"regions": TWO, "moves_per_day": 0}, "--moves-per-day 0: needs to be at least 1"),
         (

@@ -15,6 +15,7 @@ from support.remains import remains
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
+from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.cli.render.plan import plan as shown
 from spotelastic.client.bringing_up import bring_up, regions
@@ -29,7 +30,8 @@ from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import following
 from spotelastic.cloud.bucket import CHECKPOINTS, MOVING, STATUS, STOPPING
-from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.cloud.model import ALIVE, Instance
+from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.model.progress import Moving, Status
 
 EAST, WEST = REGION, "us-west-2"
@@ -57,6 +59,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def job(folder: Path, **given: Any) -> ValidatedJob:
     usual = {"name": NAME, "instance_types": "c5.large", "linger": "forever"}
     return check(JobConfig("train.py", **usual | MOVES | given), folder)
+
+
+def alive(aws: Aws) -> list[Instance]:
+    return [each for each in autoscaling.instances(aws, NAME) if each.state in ALIVE]
 
 
 def east() -> Region:
@@ -95,6 +101,7 @@ def test_a_job_has_a_cluster_in_each_of_its_regions_and_is_in_one(folder: Path) 
     with pytest.raises(UsageError, match=f"{NAME} is asleep in {WEST}: its job is in {EAST}"):
         up(folder, west(), regions=(), region_patience=None)
 
+    west().delete(NAME, ignored, keep_data=True, bucket=None)  # by hand, and the next `up` mends it
     (folder / "train.py").write_text("print(2)")
     up(folder)
     changed = west().cluster(NAME)
@@ -166,10 +173,35 @@ def test_a_region_that_cannot_have_the_job_is_told_and_the_job_goes_on(folder: P
     (warning,) = [line for line in told if "cannot move" in line]
     assert f"{NAME} cannot move to {WEST} for now" in warning
     assert f"the stack {name} was not made by spotelastic" in warning
-    assert not sleeps(east().cluster(NAME))
-    west().aws.cloudformation.delete_stack(StackName=name)
+    here = east().cluster(NAME)
+    assert not sleeps(here)
+    teardown.delete_from_within(here.aws, NAME, here.bucket, here.spec.service_role)
+    assert east().names() == ()
+    stacks = west().aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
+    assert [stack["StackName"] for stack in stacks] == [name], "it is not the job's"
+
+
+@pytest.mark.soak  # each `up` makes two clusters
+def test_a_region_that_does_not_answer_at_the_end_is_tried_again_but_not_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     up(folder)
-    assert sleeps(west().cluster(NAME))
+    here = east().cluster(NAME)
+    its = here.aws, NAME, here.bucket, here.spec.service_role
+    delete = worker_groups.delete
+
+    def unanswered(aws: Aws, *given: Any, **more: Any) -> None:
+        if aws.region == WEST:
+            raise Unavailable("no answer")
+        delete(aws, *given, **more)
+
+    monkeypatch.setattr(worker_groups, "delete", unanswered)
+    with pytest.raises(Unavailable, match="no answer"):
+        teardown.delete_from_within(*its)
+    assert (east().names(), west().names()) == ((NAME,), (NAME,))
+    assert {each.role for each in alive(here.aws)} == {"control"}
+    teardown.delete_from_within(*its, leave_others=True)
+    assert (east().names(), west().names()) == ((), (NAME,))
 
 
 @pytest.mark.soak  # each `up` makes two clusters
