@@ -3,8 +3,8 @@
 The calls are found by recording, not by a list. After each fault what was begun is begun again:
 it succeeds, or one clear error stops it; and `down` leaves nothing, whatever had happened.
 
-Of `up`'s and `down`'s calls each third one meets one of the faults in each run of the tests; the
-turns of `make soak` go round all of them.
+Of `up`'s and `down`'s calls each third one meets one of the faults in each turn of `make soak`,
+whose turns go round all of them; `make test` tries a quarter of those of `up`.
 """
 
 import os
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.faults
 NAME = "quokka"
 """Nothing else in an account has this in its name."""
 TURN = int(os.environ.get("SOAK_TURN", "0"))
-PARTS = 2
+PARTS = 4
 """Tests that share the pairs of `up`."""
 
 

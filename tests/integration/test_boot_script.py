@@ -121,6 +121,18 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     assert "the bucket has no job for the cluster demo" in first
     the_unit_is_filled_in(root, laptop.info.region)
 
+
+@pytest.mark.soak
+def test_a_worker_installs_torch_and_another_node_what_the_first_one_kept(
+    laptop: Laptop, tmp_path: Path
+) -> None:
+    boto3.client("s3").create_bucket(Bucket=BUCKET)
+    objects = BucketObjects(Aws(laptop.info.region), BUCKET, CLUSTER)
+    boot_artifacts.ship(objects, None, print)
+    root = tmp_path / "root"
+    has_torch_of_its_own(root)
+    assert "the bucket has no job for the cluster demo" in boot(laptop)
+
     a_worker_without_torch_installs_the_callers(laptop, objects, tmp_path)
 
     # Another one installs what the first one kept: of the wheel it reads its boot script alone.

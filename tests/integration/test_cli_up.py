@@ -67,6 +67,7 @@ def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.
     assert not (tmp_path / "home/local.json").exists()
 
 
+@pytest.mark.soak
 def test_the_local_cloud_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     """Nothing is checked here but that nothing is left: the fixture of all tests does that."""
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -24,7 +24,9 @@ def strike(world: World, kind: str, name: str) -> None:
             interrupt(world, kind, name)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 15))]
+)
 def test_random_ends_of_processes_always_end_in_success(seed: int) -> None:
     world = World(SETTINGS, 500, seed)
     for number in range(4):

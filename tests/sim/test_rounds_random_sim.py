@@ -52,7 +52,9 @@ def pinned_ranks_hold(world: World) -> None:
                 assert member.slot == rank, round_
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(20, 60))]
+)
 def test_random_interruptions_always_end_in_success(seed: int) -> None:
     """Kills, notices, departures, failures, arrivals, stalls, cuts and sick GPUs, below min too."""
     policy: RankPolicy = "pinned" if seed % 3 == 0 else "stable"
