@@ -392,20 +392,13 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as saved:
 """
 
 
-def test_a_script_says_what_it_goes_on_from_and_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_script_says_what_it_goes_on_from_and_lets_nobody_in(
+    tmp_path: Path, warm_torch: WarmPython
+) -> None:
     (tmp_path / "train.py").write_text(ALONE)
 
     def train(*args: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "train.py", *args]
-        return subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENT,
-        )
+        return warm_torch.run("train.py", *args, folder=tmp_path, environ=os.environ | env)
 
     assert train("3").stderr == ""
     command = [sys.executable, "train.py", "3", "wait"]

@@ -13,7 +13,6 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,8 +43,8 @@ class WarmPython:
         environ: Mapping[str, str] | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `python WORDS…` in the folder to its end: -m and a module, or -c and code, with
-        arguments. With `check` it must end well.
+        """Run `python WORDS…` in the folder to its end: -m and a module, -c and code, or a script,
+        with arguments. With `check` it must end well.
         """
         args = [*map(str, words)]
         with tempfile.TemporaryDirectory() as streams:
@@ -84,40 +83,31 @@ def warm_torch() -> Iterator[WarmPython]:
 
 
 def _become(request: Mapping[str, Any]) -> NoReturn:
-    code = 1
-    try:
-        os.chdir(request["folder"])
-        os.environ.clear()
-        os.environ.update(request["environ"])
-        new = os.O_WRONLY | os.O_CREAT
-        streams = (os.devnull, os.O_RDONLY), (request["out"], new), (request["err"], new)
-        for number, (path, flags) in enumerate(streams):
-            os.dup2(os.open(path, flags, 0o600), number)
-        _run(request["args"], request["folder"])
-        code = 0
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        code = end.code if isinstance(end.code, int) else int(bool(end.code))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    """In the fork: run the program, and end as Python ends."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    new = os.O_WRONLY | os.O_CREAT
+    streams = (os.devnull, os.O_RDONLY), (request["out"], new), (request["err"], new)
+    for number, (path, flags) in enumerate(streams):
+        os.dup2(os.open(path, flags, 0o600), number)
+    _run(request["args"], request["folder"])
+    sys.exit()
 
 
-def _run(args: Sequence[str], folder: str) -> None:
+def _run(args: list[str], folder: str) -> None:
     if args[:2] == ["-W", "ignore"]:
         warnings.simplefilter("ignore")
         args = args[2:]
-    how, what, *rest = args
-    sys.path[0] = folder if how == "-m" else ""
-    sys.argv = [how, *rest]
-    if how == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    if args[0] == "-m":
+        sys.path[0], sys.argv = folder, args[1:]
+        runpy.run_module(args[1], run_name="__main__", alter_sys=True)
+    elif args[0] == "-c":
+        sys.path[0], sys.argv = "", ["-c", *args[2:]]
+        exec(compile(args[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        sys.path[0], sys.argv = str(Path(args[0]).parent.absolute()), [*args]
+        runpy.run_path(args[0], run_name="__main__")
 
 
 def _serve(imports: Sequence[str]) -> None:
