@@ -69,7 +69,7 @@ class Mover:
             MoveStep.WAKE: self._wake,
             MoveStep.AWAIT: self._await,
             MoveStep.END_SOURCE: self._end_source,
-            MoveStep.SLEEP: self._sleep,
+            MoveStep.SLEEP: self._source_sleeps,
             MoveStep.CLOSE_TARGET: self._close_target,
             MoveStep.REOPEN: self._reopen,
             MoveStep.END_TARGET: self._end_target,
@@ -222,7 +222,7 @@ class Mover:
             if name in target.names():
                 raise
 
-    def _sleep(self, seen: MoveSeen) -> None:
+    def _source_sleeps(self, seen: MoveSeen) -> None:
         self._say(f"putting {seen.name} to sleep in {seen.source.region}")
         asleep.put_to_sleep(self._regions.source.aws, seen.name, self._policy.own)
 

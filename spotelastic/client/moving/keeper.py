@@ -70,7 +70,7 @@ class Place:
     member: str
 
 
-class Keeper:
+class RegionKeeper:
     """Looks at the regions of one job, as often as `look` says."""
 
     def __init__(
@@ -216,7 +216,7 @@ def main(arguments: list[str]) -> None:
     place = Place(*arguments)
     log_records.start("keeper: ", LogStyle.of())
     log_records.node(place.instance)
-    keeper = Keeper(place)
+    keeper = RegionKeeper(place)
     while True:
         rest = RegionPolicy(1, 1).look_every
         try:

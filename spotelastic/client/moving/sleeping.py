@@ -9,8 +9,7 @@ from dataclasses import replace
 from spotelastic.aws.clusters import asleep
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cloud.bucket import DRILL, EVENTS, MOVING, REPORT, STATUS, STOPPING
-from spotelastic.controller.etcd import snapshots
-from spotelastic.controller.etcd.generations import Generation, Generations
+from spotelastic.controller.etcd.generations import SNAPSHOTS, Generation, Generations
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import JobSpec
 
@@ -30,7 +29,7 @@ def wake(job: JobSpec, here: BucketObjects, there: BucketObjects) -> None:
     if not asleep.is_awake(there.aws, there.cluster):
         generations = Generations(there)
         generations.open(Generation(generations.number() + 1))
-        there.delete_all(snapshots.PREFIX)  # of an earlier stay
+        there.delete_all(SNAPSHOTS)  # of an earlier stay
         asleep.wake(there.aws, there.cluster)
 
 

@@ -16,6 +16,7 @@ from spotelastic.cloud.bucket import ClusterBucket
 
 GENERATIONS = "etcd/generations/"
 MEMBERS = "etcd/members/"
+SNAPSHOTS = "etcd/snapshots/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spotelastic.clock import Clock, wall
 from spotelastic.cloud.bucket import ClusterBucket
-from spotelastic.controller.etcd.generations import Generations
+from spotelastic.controller.etcd.generations import SNAPSHOTS, Generations
 from spotelastic.errors import Unavailable, told
 from spotelastic.store.etcd_server.process import find_leader
 from spotelastic.store.etcd_server.snapshot import take
@@ -15,7 +15,7 @@ from spotelastic.store.tls import TlsFiles
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "etcd/snapshots/"
+PREFIX = SNAPSHOTS
 EVERY = 600.0
 """Seconds between two snapshots, unless others are named."""
 RETRY = 30.0
