@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.elastic_jobs import Applied, conditions
+from support.elastic_jobs import SCRIPT, Applied, conditions
 from support.kube import emulated
+from support.patience import eventually
 
 from spotelastic.kubernetes import operator_manifests
 from spotelastic.kubernetes.cluster_manifests import control_rules
+from spotelastic.kubernetes.elastic_job import KIND
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -53,6 +55,31 @@ def test_a_job_is_applied_scaled_by_editing_and_deleted_whoever_dies(applied: Ap
     applied.kill_operator()
     applied.gone("gpt")
     _check_rights(applied)
+
+
+def test_a_job_of_the_image_ends_and_is_not_begun_again_and_its_name_is_not_anothers(
+    applied: Applied,
+) -> None:
+    applied.apply(
+        "gpt", 300, codeFrom=None, workdir=str(SCRIPT.parent), script=SCRIPT.name, linger=0
+    )
+    ended = applied.until("gpt", lambda it: it["state"] == "succeeded", "its end")
+    assert conditions(ended) == {"Accepted": "Valid", "Succeeded": "Succeeded"}
+    assert ended["step"] == 300
+    eventually(lambda: not applied.left("gpt", "Pod"), "the end of its pods")
+    applied.kill_operator()
+    applied.edit("gpt", args=[600])
+    refused = applied.until("gpt", lambda it: "Accepted" not in conditions(it), "a refusal")
+    assert refused["state"] == "succeeded" and not applied.left("gpt", "Pod")
+    applied.delete("gpt")
+    applied.gone("gpt")
+    others = {"metadata": {"name": "other-cluster", "labels": {"spotelastic/cluster": "other"}}}
+    applied.kube.create({"apiVersion": "v1", "kind": "ConfigMap", **others})
+    applied.apply("other", 10)
+    applied.until("other", lambda it: it["state"] == "refused", "a refusal of a name that is taken")
+    applied.delete("other")
+    eventually(lambda: applied.api.get(KIND, "other") is None, "the end of the resource")
+    assert applied.left("other", "ConfigMap") == ["other-cluster"]
 
 
 def _check_rights(applied: Applied) -> None:

@@ -99,10 +99,13 @@ class Applied:
     def gone(self, name: str) -> None:
         """Wait until the resource is gone, and see that nothing of its cluster is left."""
         eventually(lambda: self.api.get(KIND, name) is None, f"the end of {name}\n{self.log()}")
-        labels = KubeNames(name).labels()
-        found = {kind: self.api.found(kind, labels) for kind in KINDS}
-        left = [each["metadata"]["name"] for objects in found.values() for each in objects]
+        left = [each for kind in KINDS for each in self.left(name, kind)]
         assert not left
+
+    def left(self, name: str, kind: str) -> list[str]:
+        """The names of what is there of a cluster."""
+        found = self.api.found(kind, KubeNames(name).labels())
+        return [each["metadata"]["name"] for each in found]
 
     def operators(self) -> list[dict[str, Any]]:
         return self.api.found("Pod", LABELS)

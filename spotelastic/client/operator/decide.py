@@ -5,16 +5,17 @@ ended is begun again; something is made for a resource that would go without it;
 while something of its cluster is left.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from spotelastic.client.operator.resource import ClusterMark, JobResource
-from spotelastic.client.operator.told import JobEvent, changes, from_cluster, status
+from spotelastic.client.operator.told import JobEvent, changes, from_cluster, seconds_of, status
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Status
 
-OperatorStep = Literal["none", "hold", "create", "change", "take down", "let go"]
+OperatorStep = Literal["none", "hold", "create", "change", "end", "take down", "let go"]
 RootState = Literal["none", "ours", "other", "ending"]
 
 
@@ -59,8 +60,12 @@ class ResourceSeen:
     has_control: bool = True
     """Whether its control pod's Deployment is there; it goes with a first object that is deleted.
     """
+    has_pods: bool = False
+    """Whether pods of a cluster whose first object is gone are there."""
     anything_left: bool = False
     """Whether anything of the cluster is there; looked for once the resource is deleted."""
+    linger: float | None = None
+    """Seconds for which the control pod stays after its job; None: as long as the resource."""
     published: Status | None = None
     events: Sequence[Event] = ()
 
@@ -70,6 +75,11 @@ class ResourceSeen:
         return self.root != "other" and (
             self.root == "ours" or (self.mark is not None and self.mark.uid == self.resource.uid)
         )
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a cluster of the name is just going; its pods may still publish something."""
+        return self.root == "ending" or (self.root == "none" and self.has_pods)
 
     @property
     def state(self) -> Status | None:
@@ -107,13 +117,16 @@ def decide(seen: ResourceSeen, now: float, policy: OperatorPolicy) -> OperatorDe
     step = _step(seen, refusal)
     told = from_cluster(resource, seen.events if seen.state else (), policy.most_events)
     after = status(resource, seen.state, refusal, now, is_over=seen.has_ended)
+    lingers = _lingers(seen, after["conditions"], now)
+    if step == "none" and lingers <= 0.0:
+        step = "end"
     after |= {"events": int(resource.status.get("events") or 0) + len(told)}
     if seen.state is None:
         after["events"] = 0
     said = changes(resource, after) + _announced(seen, step)
-    look = policy.rest_every if seen.has_ended else policy.look_every
+    look = min(policy.rest_every, lingers) if seen.has_ended else policy.look_every
     more = len(told) == policy.most_events
-    if step != "none" or more or resource.is_deleted or seen.root == "ending":
+    if step != "none" or more or resource.is_deleted or seen.is_ending:
         look = policy.busy_every
     return OperatorDecision(step, after, (*told, *said), look)
 
@@ -126,13 +139,25 @@ def _step(seen: ResourceSeen, refusal: SpecRefusal | None) -> OperatorStep:
         return "take down" if seen.is_ours and seen.anything_left else "let go"
     if not resource.is_held:
         return "hold"
-    if refusal is not None or seen.has_ended or seen.root == "ending":
+    if refusal is not None or seen.has_ended or seen.is_ending:
         return "none"
     if seen.root == "none" or not seen.has_job:
         return "create"
     given = seen.mark.digest if seen.mark is not None else ""
     is_right = given == seen.digest and not seen.drift and seen.has_control
     return "none" if is_right else "change"
+
+
+def _lingers(seen: ResourceSeen, conditions: Sequence[Mapping[str, Any]], now: float) -> float:
+    """Return for how many seconds the cluster is still to stay.
+
+    Its control pod does not end it by itself: the job's end would not be on record then.
+    """
+    is_there = seen.root == "ours" and not seen.resource.is_deleted
+    if not is_there or not seen.has_ended or seen.linger is None:
+        return math.inf
+    (running,) = (each for each in conditions if each["type"] == "Running")
+    return seconds_of(running["lastTransitionTime"]) + seen.linger - now
 
 
 def _refusal(seen: ResourceSeen) -> SpecRefusal | None:

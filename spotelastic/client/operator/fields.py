@@ -16,7 +16,8 @@ LEFT_OUT = frozenset(
         # What `up --kube` refuses, or what has no effect there.
         *("local", "notify", "max_price", "max_cost", "keep_failed", "placement", "on_demand"),
         *("spot_patience", "build_secret", "environment", "gpu_memory", "disk", "queue"),
-        *("region", "regions", "read", "write"),
+        *("region", "regions", "region_patience", "moves_per_day", "prefer_capacity"),
+        *("read", "write"),
         *("vpc", "subnets", "tag", "permissions_boundary", "kms_key"),
     }
 )

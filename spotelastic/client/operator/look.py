@@ -50,11 +50,14 @@ def look(api: KubeApi, found: Manifest) -> LookedAt:
         return LookedAt(ResourceSeen(its, root=root, mark=mark, anything_left=left))
     spec = stored.job()
     known = None if spec is None else KubeCluster(api, spec)
+    # Before the status is read, which is final once there is no pod.
+    has_pods = root == "none" and bool(api.found("Pod", KubeNames(its.name).labels()))
     seen = ResourceSeen(
         its,
         root=root,
         mark=mark,
         has_job=spec is not None,
+        has_pods=has_pods,
         has_control=api.get("Deployment", KubeNames(its.name).control) is not None,
         published=stored.status(),
         events=stored.events(),
@@ -68,7 +71,9 @@ def look(api: KubeApi, found: Manifest) -> LookedAt:
     except UsageError as error:
         return LookedAt(_refused(seen, "Invalid", error))
     drift = () if spec is None or not seen.is_ours else tuple(differences(spec, job.spec))
-    return LookedAt(replace(seen, digest=digest(job), drift=drift), job, known)
+    linger = job.validated.spec.linger
+    asked = replace(seen, digest=digest(job), drift=drift, linger=linger)
+    return LookedAt(asked, job, known)
 
 
 def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float, say: Say) -> None:
@@ -96,6 +101,8 @@ def _take(api: KubeApi, at: LookedAt, decision: OperatorDecision, say: Say) -> N
             _hold(api, its.name, held=True)
         case "let go":
             _hold(api, its.name, held=False)
+        case "end":
+            api.delete("ConfigMap", KubeNames(its.name).root)
         case "take down":
             take_down.step(api, its.name, MADE)
         case "create" if job is not None:

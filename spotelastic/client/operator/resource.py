@@ -107,8 +107,9 @@ def wanted(its: JobResource, files: Mapping[str, bytes]) -> KubeJob:
         job = kube_job(config, PlacedCode(_elsewhere(code)))
     else:
         job = kube_job(config, PlacedCode())
-    # A folder that was packed is one of the operator's, and means nothing to people.
-    spec = replace(job.spec, folder="")
+    # A folder that was packed is one of the operator's, and means nothing to people. And the
+    # operator ends the cluster after the job: once it has seen how that has ended.
+    spec = replace(job.spec, folder="", linger=None)
     return replace(job, spec=spec, owner=its.reference, mark=its.mark())
 
 

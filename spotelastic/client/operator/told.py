@@ -80,6 +80,11 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def seconds_of(text: str) -> float:
+    """Return a time of Kubernetes in seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def status(
     its: JobResource,
     published: Status | None,
@@ -153,11 +158,11 @@ def _conditions(
         "Succeeded": (state == "succeeded", word, reason),
         "Failed": (state in ("failed", "timed out"), word, reason),
     }
-    if its.is_deleted:  # how it has ended stays
-        before = {each["type"]: each for each in its.status.get("conditions", ())}
-        for type_ in ("Succeeded", "Failed"):
-            if before.get(type_, {}).get("status") == "True":
-                values[type_] = (True, before[type_]["reason"], before[type_]["message"])
+    if its.is_deleted:  # what it asks for is not looked at any more, and how it has ended stays
+        for each in its.status.get("conditions", ()):
+            if each["type"] in ("Accepted", "Succeeded", "Failed"):
+                holds = each["status"] == "True"
+                values[each["type"]] = (holds, each["reason"], each["message"])
     return [_condition(its, type_, *values[type_], now) for type_ in elastic_job.CONDITIONS]
 
 

@@ -76,6 +76,8 @@ anything = st.builds(
     mark=marks,
     has_job=st.booleans(),
     has_control=st.booleans(),
+    has_pods=st.booleans(),
+    linger=st.none() | st.sampled_from([0.0, 1e12]),
     anything_left=st.booleans(),
     published=st.none() | st.builds(published, st.sampled_from(states)),
     events=st.lists(st.builds(Event, st.floats(0, 9), st.just("round"), st.just("m")), max_size=30),
@@ -90,11 +92,14 @@ def test_what_must_never_happen_is_never_decided(it: ResourceSeen) -> None:
         assert its.is_held and not its.is_deleted, "it could be left behind"
         assert not it.has_ended, "a job that has ended is begun again"
         assert it.refusal is None and it.root not in ("other", "ending")
+        assert not (it.root == "none" and it.has_pods), "its end may not be published yet"
+    if step == "end":
+        assert it.has_ended and it.root == "ours" and it.linger == 0.0
     if step == "take down":
         assert its.is_deleted and its.is_held and it.is_ours, "another's cluster"
     if step == "let go":
         assert not (it.is_ours and it.anything_left), "something is left"
-    assert 0 < decision.look_again <= 60
+    assert 0 < decision.look_again <= POLICY.rest_every
     manifest = {"spec": {"image": "x"}, "status": dict(decision.status)}
     assert custom.fitted(KIND, definition(), manifest) == manifest, "the schema knows all of it"
 
@@ -167,6 +172,24 @@ def test_a_job_that_has_ended_is_not_begun_again_once_its_cluster_is_gone() -> N
 def test_a_control_pod_that_went_with_its_first_object_is_made_again() -> None:
     assert decide(seen(has_control=False), 100.0, POLICY).step == "change"
     assert decide(seen(root="none", has_control=False), 100.0, POLICY).step == "create"
+
+
+def test_a_cluster_lingers_after_its_job_which_is_on_record_then() -> None:
+    ended = seen(published=published("succeeded"), linger=60.0)
+    first = decide(ended, 100.0, POLICY)
+    assert (first.step, first.look_again) == ("none", POLICY.rest_every)
+    later = replace(ended, resource=resource(status=dict(first.status)))
+    assert decide(later, 150.0, POLICY).look_again == 10.0
+    assert decide(later, 160.0, POLICY).step == "end"
+    assert decide(replace(later, published=published()), 160.0, POLICY).step == "none", "restarted"
+
+
+def test_nothing_is_made_while_pods_of_a_cluster_that_goes_are_left() -> None:
+    going = seen(root="none", has_pods=True)
+    assert decide(going, 100.0, POLICY).step == "none"
+    gone = replace(going, has_pods=False, published=published("succeeded"))
+    assert decide(gone, 100.0, POLICY).step == "none"
+    assert decide(replace(going, has_pods=False), 100.0, POLICY).step == "create", "by somebody"
 
 
 def test_a_job_that_was_restarted_runs_again() -> None:

@@ -20,6 +20,7 @@ from spotelastic.client.operator.fields import (
 )
 from spotelastic.local.kubernetes.api import custom, patches
 from spotelastic.local.kubernetes.api.errors import ApiError
+from spotelastic.local.kubernetes.api.http import addressed, watch_line
 from spotelastic.local.kubernetes.api.kinds import DEFINITIONS, ObjectKind
 from spotelastic.local.kubernetes.api.objects import ObjectStore
 from spotelastic.local.kubernetes.api.tables import table
@@ -130,6 +131,17 @@ def test_a_deleted_definition_takes_its_objects_along(store: ObjectStore) -> Non
     store.patch(kind, PLACE, "gpt", {"metadata": {"finalizers": None}}, patches.MERGE)
     plane.reconcile()
     assert not store.items(DEFINITIONS) and not [k for k in store.kinds() if k.custom]
+
+
+def test_a_watch_of_a_custom_kind_is_told_of_each_change(store: ObjectStore) -> None:
+    seen: list[str] = []
+    at = addressed("/apis/spotelastic.internal/v1alpha1/elasticjobs", store.kinds())
+    store.on_change.append(
+        lambda each: seen.append(watch_line(each, at, lambda _: True, lambda it: it).decode())
+    )
+    store.create(kind_of(store), PLACE, job())
+    store.delete(kind_of(store), PLACE, "gpt")
+    assert ["ADDED" in seen[0], "DELETED" in seen[1]] == [True, True]
 
 
 def test_kubectl_gets_the_columns_of_the_definition(store: ObjectStore) -> None:

@@ -277,7 +277,7 @@ class ApiServer:
                 await response.write(line)
             async with asyncio.timeout(float(query.get("timeoutSeconds") or WATCH_FOR)):
                 while (change := await queue.get()) is not None:
-                    if line := _line(change, at, matches, shown):
+                    if line := watch_line(change, at, matches, shown):
                         await response.write(line)
         except (TimeoutError, ConnectionError):
             pass
@@ -301,7 +301,7 @@ class ApiServer:
             changes = self._store.changes(int(since))
         except ApiError as error:
             return [_json_line("ERROR", error.status())]
-        return [line for each in changes if (line := _line(each, at, matches, shown))]
+        return [line for each in changes if (line := watch_line(each, at, matches, shown))]
 
     # -- within ----------------------------------------------------------------------------------
 
@@ -342,9 +342,11 @@ def _matches(request: web.Request) -> selectors.Matches:
     return selectors.selected(query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
-def _line(change: ObjectChange, at: Addressed, matches: selectors.Matches, shown: Shown) -> bytes:
+def watch_line(
+    change: ObjectChange, at: Addressed, matches: selectors.Matches, shown: Shown
+) -> bytes:
     """Return what a watch writes of a change; empty if it does not concern it."""
-    told = change.seen_by(matches, at.namespace) if change.kind is at.kind else ""
+    told = change.seen_by(matches, at.namespace) if change.kind == at.kind else ""
     return _json_line(told, shown(change.object)) if told else b""
 
 
