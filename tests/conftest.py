@@ -3,12 +3,14 @@
 Servers of a module or session are up before the first look and are therefore no leftovers.
 """
 
+import functools
 import gc
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+from botocore.loaders import JSONFileLoader
 from hypothesis import HealthCheck, settings
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
@@ -21,6 +23,11 @@ settings.load_profile("untimed")
 
 # What is imported and collected stays: to look for garbage among it takes a quarter of the time.
 gc.disable()
+
+
+# Each session of boto3 parses the descriptions of services anew, in one process as in many: half of
+# what a test of an emulated account takes. Nobody changes what was parsed.
+JSONFileLoader.load_file = staticmethod(functools.cache(JSONFileLoader().load_file))
 
 
 # In the background of a shell that is not interactive, and below nohup, these are ignored, and so

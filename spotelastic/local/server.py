@@ -231,6 +231,7 @@ def _prepare_environment(config: Config) -> None:
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = str(temporary)  # moto puts large S3 objects there
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
+    os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # images.py has those that nodes need
     os.environ["AWS_DEFAULT_REGION"] = config.region
 
 

@@ -125,8 +125,9 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
-    before = {name: os.environ.get(name) for name in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")}
-    os.environ["AWS_DEFAULT_REGION"] = REGION
+    ours = {"AWS_DEFAULT_REGION": REGION, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
+    before = {name: os.environ.get(name) for name in (*ours, "AWS_ENDPOINT_URL")}
+    os.environ.update(ours)
     os.environ.pop("AWS_ENDPOINT_URL", None)
     served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
     with mock_aws():

@@ -1,12 +1,17 @@
-"""Adds the public parameters that name Deep Learning images, which moto lacks, and gives images the
-size that those of Amazon Linux have."""
+"""Adds Amazon's images, and the public parameters that name Deep Learning images, which moto lacks.
+
+Images have the size that those of Amazon Linux have.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
+from moto.core.parse import default_timestamp_parser
 from moto.core.utils import utcnow
+from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
+from moto.utilities.utils import load_resource
 
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -22,8 +27,8 @@ _FLAVOURS = (
 
 
 def install(patches: Patches, account: str, regions: Sequence[str]) -> None:
-    """Apply the patch, and add the parameters of Deep Learning AMIs, with the same image as any
-    other.
+    """Apply the patch, and add the images of Amazon Linux, and the parameters of Deep Learning
+    images, which name one of these as well.
     """
     described = Ami.block_device_mappings.fget  # type: ignore[attr-defined]
 
@@ -35,7 +40,16 @@ def install(patches: Patches, account: str, regions: Sequence[str]) -> None:
         property(mappings)
     )
     for region in regions:
+        _add_images(account, region)
         _add_parameters(account, region)
+
+
+def _add_images(account: str, region: str) -> None:
+    backend: Any = ec2_backends[account][region]
+    for image in load_resource(f"ec2/resources/latest_amis/{region}.json"):
+        created = image.get("creation_date")
+        more = {"creation_date": default_timestamp_parser(created)} if created else {}
+        backend.amis[image["ami_id"]] = Ami(backend, **image | more, owner_alias="amazon")
 
 
 def _add_parameters(account: str, region: str) -> None:
