@@ -163,6 +163,25 @@ def test_down_ends_it_in_all_regions_and_says_what_it_could_not_end(
         east().down(NAME, told.append)
 
 
+@pytest.mark.soak  # each `up` makes two clusters
+def test_a_first_up_that_is_interrupted_leaves_nothing_in_any_region(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure, told = worker_groups.ensure, list[str]()
+
+    def interrupted(aws: Aws, wanted: Any) -> None:
+        if aws.region == WEST:
+            raise KeyboardInterrupt
+        ensure(aws, wanted)
+
+    monkeypatch.setattr(worker_groups, "ensure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        it = prepared(folder, east())
+        bring_up.carry_out(it, agreed, lambda update: told.append(str(update)))
+    assert f"creating {NAME} was interrupted" in "\n".join(told)
+    assert remains(NAME) == []
+
+
 def test_a_region_that_cannot_have_the_job_is_told_and_the_job_goes_on(folder: Path) -> None:
     name = f"spotelastic-{NAME}"
     of_others = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
