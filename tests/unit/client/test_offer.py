@@ -94,7 +94,7 @@ def test_the_plan_says_where_a_node_has_no_partner(zones: Any, replicate: str, t
     found: Any = SimpleNamespace(
         options=(), ranking=(), estimate=Estimate((Line("worker", 2, 4, 0.5),))
     )
-    planned: Any = SimpleNamespace(is_up=False, resources=(), changes=(), regions=())
+    planned: Any = SimpleNamespace(is_up=False, resources=(), changes=(), regions=(), moves=None)
     lines = "\n".join(plan.plan(wanted, found, planned, ""))
     assert ("alone in its zone has no partner" in lines) is told
 
