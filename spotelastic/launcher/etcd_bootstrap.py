@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN = 4.0
 """Seconds within which an existing etcd must answer."""
+READ_WITHIN = 2.0
+"""Seconds within which an etcd that is there answers one read, also on a machine that is busy."""
 LOOK_AGAIN = 0.2
 """Seconds between two looks for etcd members."""
 LEAVE_WITHIN = 30.0
@@ -212,7 +214,7 @@ def _await(
         if asked.tls and member is None:
             look()  # before gRPC connects, which prints its own complaints about certificates
         first = member is None
-        while not any(pool.map(lambda each: serves(each, asked.tls), asked.endpoints)):
+        while not any(pool.map(lambda each: serves(each, asked.tls, READ_WITHIN), asked.endpoints)):
             if member is not None and member.failure is not None:
                 raise member.failure
             if first:

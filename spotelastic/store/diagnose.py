@@ -16,8 +16,8 @@ from spotelastic_checkpoints import addresses
 
 from spotelastic.store.tls import TlsFiles
 
-PATIENCE = 1.0
-"""Seconds for each step."""
+PATIENCE = 3.0
+"""Seconds for each step, on a machine that is busy."""
 _VERSION = b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n"
 
 

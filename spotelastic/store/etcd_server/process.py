@@ -411,15 +411,15 @@ def find_leader(
     return None
 
 
-def serves(endpoint: str, tls: TlsFiles | None = None) -> bool:
+def serves(endpoint: str, tls: TlsFiles | None = None, within: float = 0.5) -> bool:
     """Return whether this member answers reads right now, which takes a quorum."""
     with contextlib.closing(MemberChannel(endpoint, tls)) as member:
-        return _answers(member)
+        return _answers(member, within)
 
 
-def _answers(member: MemberChannel) -> bool:
+def _answers(member: MemberChannel, within: float = 0.5) -> bool:
     try:
-        member.range(range_request("/", count_only=True), timeout=0.5, metadata=REQUIRE_LEADER)
+        member.range(range_request("/", count_only=True), timeout=within, metadata=REQUIRE_LEADER)
     except grpc.RpcError:
         return False
     return True
