@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import exactly
+from support.running_job import STEP_TIME, TYPE
 from support.trial import NAME, eventually, nothing_is_left
 
 from spotelastic import JobConfig
 from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.client import api
 from spotelastic.client.cluster import Cluster
@@ -21,10 +24,13 @@ from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import account
 from spotelastic.cloud.model import ALIVE
 from spotelastic.local import cloud, joining
+from spotelastic.local.fault_client import FaultClient
+from spotelastic.model.progress import Status
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 EAST, WEST = "us-east-1", "us-west-2"
+SAVES = {"snapshot_every": 5, "checkpoint_every": 20}
 SCRIPT = """
 import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
@@ -54,16 +60,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def up(folder: Path, **given: Any) -> Cluster:
     """Returns when the job trains."""
+    usual = {"args": (str(folder / "stop"),), "region_patience": "20m"}
     config = JobConfig(
         "train.py",
-        args=(str(folder / "stop"),),
         name=NAME,
         local=True,
         keep=True,
         regions=(EAST, WEST),
-        region_patience="20m",
-        instance_types="c5.large",
-        **given,
+        instance_types=TYPE,
+        **usual | given,
     )
     return api.up(config, yes=True, on_update=print)
 
@@ -103,7 +108,59 @@ def test_nothing_is_left_in_either_region_when_the_job_has_ended(folder: Path) -
     assert training(cluster.status())
     sleeps(WEST)
     (folder / "stop").touch()
+    ends_everywhere()
+
+
+def ends_everywhere() -> None:
     for region in (EAST, WEST):
         its = target(region)
         eventually(lambda at=its: at.names() == () or None, f"the end in {region}")  # type: ignore[misc]
         nothing_is_left(its.aws)
+
+
+def test_a_job_that_moves_by_itself_is_followed_and_leaves_nothing_when_it_has_ended(
+    folder: Path,
+) -> None:
+    (folder / "train.py").write_text(exactly.SCRIPT.read_text())
+    cluster = up(
+        folder,
+        args=(str(folder), STEP_TIME),
+        env={"PYTHONPATH": str(exactly.TESTS)},
+        region_patience="8s",
+        linger="10s",  # so that the last status is told
+        **SAVES,
+    )
+    told: list[object] = []
+    taken = False
+    for update in cluster.updates():
+        told.append(update)
+        if isinstance(update, Status) and update.committed:
+            if told_of(cluster) == WEST:
+                (folder / "stop").touch()
+            elif not taken:
+                gives_nothing(EAST)
+                taken = True
+    assert f"{NAME} moves to {WEST}" in map(str, told)
+    assert isinstance(told[-1], Status)
+    assert told[-1].state == "succeeded"
+    exactly.check(folder)
+    ends_everywhere()
+
+
+def told_of(cluster: Cluster) -> str:
+    """The region whose status is told."""
+    record = cluster.record
+    assert isinstance(record, ClusterRecord)
+    return record.aws.region
+
+
+def gives_nothing(region: str) -> None:
+    """A region's nodes are taken, and it has no others."""
+    info = cloud.find()
+    assert info is not None
+    faults = FaultClient(info)
+    for zone in "abcdef":
+        faults.set_capacity(TYPE, f"{region}{zone}", 0)
+    for node in autoscaling.instances(Aws(region), NAME, "worker"):
+        if node.state in ALIVE:
+            faults.kill(node.id)
