@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 QUIET = frozenset({"committed"})
 """Events that are not shown one by one, because the status line shows them."""
+ONCE = frozenset({"schedule"})
+"""Events that are shown the first time alone: `spotelastic events` lists how it went on."""
 EVERY = 5.0
 """Seconds between two plain lines of progress if nothing else happens."""
 
@@ -71,6 +73,14 @@ def show(view: ProgressView, update: Update) -> None:
             view.say(str(update))
 
 
+def _has_a_line(event: Event, told: set[str]) -> bool:
+    """Whether an event has a line of its own. `told` gains what is not shown again."""
+    if event.kind in QUIET or event.kind in told:
+        return False
+    told.update(ONCE & {event.kind})
+    return True
+
+
 def view(environ: Mapping[str, str] = os.environ) -> ProgressView:
     """Return the view that fits stdout: lines, unless a terminal can redraw what it shows."""
     if sys.stdout.isatty() and environ.get("TERM", "").lower() not in UNABLE:
@@ -87,6 +97,7 @@ class Plain:
         self._told = (0, "")
         self._due = 0.0
         self._line = ""
+        self._once: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -102,9 +113,8 @@ class Plain:
         """Print an event as a line."""
         from spotelastic.cli.render.tables import event_line
 
-        if event.kind in QUIET:
-            return
-        self._write(event_line(event))
+        if _has_a_line(event, self._once):
+            self._write(event_line(event))
 
     def status(self, status: Status) -> None:
         """Print the status, if it has changed or some seconds have passed."""
@@ -139,6 +149,7 @@ class Live:
         self._clock = clock
         self._recent: deque[RenderableType] = deque(maxlen=RECENT)
         self._committed: deque[Event] = deque(maxlen=COMMITTED)
+        self._once: set[str] = set()
         self._losses = LossSeries()
         self._status: Status | None = None
         self._cost: Cost | None = None
@@ -165,9 +176,9 @@ class Live:
         """Print an event above the job, unless the picture shows what it tells."""
         from spotelastic.cli.render.tables import event_row
 
-        if event.kind in QUIET:
+        if event.kind == "committed":
             self._committed.append(event)
-        else:
+        if _has_a_line(event, self._once):
             self._print(event_row(event))
 
     def status(self, status: Status) -> None:

@@ -299,7 +299,7 @@ def event_row(event: Event) -> Table:
     """Return an event for a terminal, where a long message continues below its beginning."""
     row = Table.grid(padding=(0, 2, 0, 0))
     row.add_column(width=8)
-    row.add_column(width=9)
+    row.add_column(min_width=9, no_wrap=True)  # a longer kind is never cut
     row.add_column(overflow="fold")
     row.add_row(clock(event.at), _kind(event), Text(_what(event)))
     return row

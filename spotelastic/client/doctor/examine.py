@@ -68,7 +68,12 @@ def looks(needs: Needs) -> tuple[Look, ...]:
 def _torch(needs: Needs) -> Verdict:
     driver = machine.driver_facts()
     gpus = len(driver.gpus) if driver is not None else 0
-    return machine.judge_torch(machine.torch_facts(), needed=needs.local, gpus=gpus)
+    try:
+        facts = machine.torch_facts()
+    except machine.SlowTorch as error:
+        advice = "this machine is busy, or its disk is slow: run `spotelastic doctor` again later"
+        return Verdict("no answer", str(error), advice)
+    return machine.judge_torch(facts, needed=needs.local, gpus=gpus)
 
 
 def _identity(needs: Needs) -> Verdict:

@@ -45,6 +45,10 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda or ""
 """
 
 
+class SlowTorch(EnvironmentFailure):
+    """torch is installed, and was not loaded before the time was up."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchFacts:
     """What torch says of itself."""
@@ -91,14 +95,16 @@ def python(
 
 
 def torch_facts(within: float = TORCH_WITHIN) -> TorchFacts | None:
-    """Ask torch; None if it is not installed. Raises `EnvironmentFailure` if it does not load."""
+    """Ask torch; None if it is not installed. Raises `EnvironmentFailure` if it does not load, and
+    `SlowTorch` if it has not loaded in time.
+    """
     if importlib.util.find_spec("torch") is None:
         return None
     try:
         command = [sys.executable, "-c", ASK_TORCH]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=within)
     except subprocess.TimeoutExpired:
-        raise EnvironmentFailure(f"torch has not loaded within {within:g} s") from None
+        raise SlowTorch(f"torch has not loaded within {within:g} s") from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise EnvironmentFailure(f"torch is installed, but does not load: {last}")

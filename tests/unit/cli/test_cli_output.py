@@ -199,6 +199,7 @@ def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:
         tables.report_table(replace(REPORT, interruptions=rows)),
         tables.status_table(replace(STATUS, nodes=nodes, step=12345, committed=12340)),
         tables.event_row(Event(0.0, "notice", f"{node} {told}")),
+        tables.event_row(Event(0.0, "short-life-over", f"{node} {told}")),
     ):
         text = rendered(shown, width=80)
         assert node in text
@@ -278,6 +279,14 @@ def test_plain_events_stand_on_a_line_each() -> None:
         plain.say("drill")
     assert lines[0].endswith("notice     i-1 will go in 15 s")
     assert lines[1] == "drill"
+
+
+def test_how_often_is_saved_is_shown_once_while_a_job_is_watched() -> None:
+    lines = list[str]()
+    plain = Plain(lines.append)
+    for kind in ("schedule", "notice", "schedule", "notice"):
+        plain.event(Event(0.0, kind, "told"))
+    assert [line.split()[1] for line in lines] == ["schedule", "notice", "notice"]
 
 
 def test_messages_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
