@@ -3,6 +3,8 @@
 import logging
 import os
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +30,7 @@ from spotelastic.bootstrap.context import (
 )
 from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
 from spotelastic.clock import wall
+from spotelastic.errors import SpotelasticError, told
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
 from spotelastic.store.tls import TlsFiles
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 KEEPER = "spotelastic.client.moving.keeper"
 """The module that moves a job between regions: it is the client's."""
+KEEPER_LOOKS, KEEPER_AGAIN = 60.0, 5.0
+"""Seconds between two looks whether there is to be one, and until a dead one is started again."""
 SERVES_WITHIN = 60.0
 """Seconds that a restarted etcd member has until it serves."""
 RECORD_TIMEOUT = 10.0
@@ -90,14 +95,31 @@ def run(me: Identity) -> int:
 
     keep_fresh(aws, parameter)
     threading.Thread(target=seat.follow, name="seat", daemon=True).start()
-    parts = [
-        SupervisedProcess("etcd", start_etcd, restarted=came_back),
-        SupervisedProcess("controller", partial(start, "controller")),
-    ]
-    if spec.regions is not None:
-        its = (spec.cluster, me.region, me.tag(BUCKET), me.instance, name)
-        parts.append(SupervisedProcess("keeper", partial(start_module, KEEPER, its)))
-    return supervise(parts)
+    its = (spec.cluster, me.region, me.tag(BUCKET), me.instance, name)
+    keep = partial(_run_keeper, objects, its, moves=spec.regions is not None)
+    threading.Thread(target=keep, name="keeper", daemon=True).start()
+    return supervise(
+        (
+            SupervisedProcess("etcd", start_etcd, restarted=came_back),
+            SupervisedProcess("controller", partial(start, "controller")),
+        )
+    )
+
+
+def _run_keeper(objects: BucketObjects, its: Sequence[str], *, moves: bool) -> None:
+    """Run the keeper from when on the job moves by itself, which a later `up` may ask for."""
+    while True:
+        if moves:
+            code = start_module(KEEPER, its).wait()
+            logger.warning(f"the keeper ended with {code}: starting it again")
+            time.sleep(KEEPER_AGAIN)
+            continue
+        time.sleep(KEEPER_LOOKS)
+        try:
+            job = objects.job()
+            moves = job is not None and job.regions is not None
+        except SpotelasticError as error:  # the next look may succeed
+            logger.warning(told(error))
 
 
 def controller() -> int:

@@ -115,7 +115,7 @@ class Mover:
     def _copy(self, seen: MoveSeen) -> None:
         its, commit = self._regions, seen.source.commit
         assert commit is not None
-        self._ensure_bucket()
+        self._ensure_bucket(seen)
         with retried(its.storage_here, self._say) as storage:
             manifests = Commits(storage, its.spec.run).checkpoint(commit)
         files = copying.files_of(commit, manifests)
@@ -124,9 +124,9 @@ class Mover:
         progress = _Progress(files.nbytes, f"to {its.target.aws.region}", self._say)
         copying.copy(its.run_here, its.run_there, files, progress.add, self._policy.part)
 
-    def _ensure_bucket(self) -> None:
+    def _ensure_bucket(self, seen: MoveSeen) -> None:
         its = self._regions
-        if not its.sleeps:  # where the job has a cluster already, there is one
+        if seen.target.cluster == "none":  # with a cluster comes a bucket
             account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
 
     def _hand_over(self, seen: MoveSeen, nbytes: int) -> None:
@@ -155,7 +155,7 @@ class Mover:
     def _close(self, seen: MoveSeen) -> None:
         its, latest = self._regions, seen.source.latest
         assert latest is not None
-        self._ensure_bucket()
+        self._ensure_bucket(seen)
         if seen.source.commit is None:
             self._hand_over(seen, 0)
         if seen.source.cluster == "up" and not its.sleeps:
@@ -230,7 +230,7 @@ class Mover:
 
     def _close_target(self, seen: MoveSeen) -> None:
         its, pointer = self._regions, _pointer(seen.source.latest)
-        self._ensure_bucket()
+        self._ensure_bucket(seen)
         with retried(its.storage_there, self._say) as storage:
             moving.close(
                 storage,

@@ -131,6 +131,12 @@ def is_closed(seen: MoveSeen) -> bool:
 def _forward(seen: MoveSeen, *, led: bool) -> MoveDecision:
     source, target = seen.source, seen.target
     here, there = source.latest, target.latest
+    if led and target.cluster in ("none", "left"):
+        return MoveDecision(
+            None,
+            f"{seen.name} has no cluster in {target.region} that could be woken: "
+            "`spotelastic up` makes it again",
+        )
     if isinstance(here, ForwardPointer):
         return _after_the_close(seen, here, led=led)
     if there is not None and not isinstance(there, ForwardPointer):
