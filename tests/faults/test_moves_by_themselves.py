@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
 EAST, WEST = "us-east-1", "us-west-2"
 SETTINGS = Settings(1, 2, workers=1, **SAVES)
-PATIENCE = 8.0
+PATIENCE = 15.0
 
 
 def home() -> CloudTarget:

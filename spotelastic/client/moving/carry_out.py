@@ -119,8 +119,7 @@ class Mover:
         with retried(its.storage_here, self._say) as storage:
             manifests = Commits(storage, its.spec.run).checkpoint(commit)
         files = copying.files_of(commit, manifests)
-        if seen.target.cluster in ("none", "asleep"):
-            self._hand_over(seen, files.nbytes)
+        self._hand_over(seen, files.nbytes / 1e9 * TRANSFER if its.source.costs_money else 0.0)
         progress = _Progress(files.nbytes, f"to {its.target.aws.region}", self._say)
         copying.copy(its.run_here, its.run_there, files, progress.add, self._policy.part)
 
@@ -129,15 +128,17 @@ class Mover:
         if seen.target.cluster == "none":  # with a cluster comes a bucket
             account.ensure_bucket(its.target.aws, its.target.bucket, its.spec.demands.tags)
 
-    def _hand_over(self, seen: MoveSeen, nbytes: int) -> None:
+    def _hand_over(self, seen: MoveSeen, copied_usd: float) -> None:
         """Copy what the source's cluster has recorded: events, curve, report and bill."""
-        its, here, there = self._regions, self._regions.here, self._regions.there
+        if seen.target.cluster not in ("none", "asleep"):
+            return  # it has begun to record by itself
+        here, there = self._regions.here, self._regions.there
         curve, commit = here.curve(), seen.source.commit
         earlier = Earlier(
             region=seen.source.region,
             to=seen.target.region,
             step=0 if commit is None else commit.step,
-            copied_usd=nbytes / 1e9 * TRANSFER if its.source.costs_money else 0.0,
+            copied_usd=copied_usd,
             last_step=curve[-1].step if curve else 0,
             first_step_at=min((point.at for point in curve), default=0.0),
             last_step_at=max((point.at for point in curve), default=0.0),
@@ -156,8 +157,8 @@ class Mover:
         its, latest = self._regions, seen.source.latest
         assert latest is not None
         self._ensure_bucket(seen)
-        if seen.source.commit is None:
-            self._hand_over(seen, 0)
+        # Also where there was nothing to copy: the commit may have come from there.
+        self._hand_over(seen, self._copied_usd(seen))
         if seen.source.cluster == "up" and not its.sleeps:
             its.here.put(STOPPING, b"")  # it ends by itself: nobody restarts the job there
         with retried(its.storage_here, self._say) as storage:
@@ -165,6 +166,13 @@ class Mover:
                 storage, latest, latest, its.url_there, region=seen.target.region, now=wall()
             )
         self._say(f"{seen.source.region} is closed: nothing can be committed there any more")
+
+    def _copied_usd(self, seen: MoveSeen) -> float:
+        """Return what the copy has cost, as it was noted with that; 0 if there was none."""
+        noted, commit = self._regions.there.earlier(), seen.source.commit
+        if noted is None or commit is None or noted.region != seen.source.region:
+            return 0.0
+        return noted.copied_usd if noted.step == commit.step else 0.0
 
     def _open(self, seen: MoveSeen) -> None:
         with retried(self._regions.storage_there, self._say) as storage:
