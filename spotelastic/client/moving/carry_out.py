@@ -103,7 +103,8 @@ class Mover:
     def _stop(self, seen: MoveSeen) -> None:
         self._say(f"stopping {seen.name} in {seen.source.region}: it commits its last step")
         moving = self._regions.here.moving()
-        reason = "" if moving is None else moving.reason
+        reason = moving.reason if moving is not None else ""
+        reason = reason or f"it is being moved to {seen.target.region}"
         commands.stop(self._regions.cluster, wait=True, say=self._say, reason=reason)
 
     def _claim(self, seen: MoveSeen) -> None:
