@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "ab7c32f324b23b88827376f08d399412ac2c6955347a6d53c726c05cfce3f25c",
+    "v1.1": "434d7f87d56a2e239413aedba4dc1d581f8e00c5d3519ba1ca23252c1f7765d2",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -39,6 +39,7 @@ from spotelastic.model.job import (
     Environment,
     Failure,
     JobSpec,
+    Regions,
     Settings,
 )
 from spotelastic.model.node import Fingerprint, Node
@@ -306,6 +307,7 @@ SPEC = JobSpec(
     protocol=PROTOCOL,
 )
 WATCHED = replace(SPEC, metrics_port=9464, notify={"1-slack": 2})
+MOVING = replace(SPEC, regions=Regions(("us-east-1", "us-west-2"), 600.0, True, 4))
 REQUESTS: tuple[messages.Request, ...] = (
     messages.Begin(ROUND_INFO),
     messages.ClaimEpoch("demo", 10.0, True),

@@ -232,6 +232,7 @@ def _object(name: str, value: Any, kind: Any = None) -> Kind:
 def _in_the_bucket() -> Iterator[Kind]:
     yield _object("job.json", v.SPEC)
     yield _object("job-watched.json", v.WATCHED)
+    yield _object("job-moving.json", v.MOVING)
     yield _object(
         "status.json",
         Status(
@@ -280,6 +281,7 @@ def _in_the_bucket() -> Iterator[Kind]:
     )
     yield _object("usage.json", [bill], list[Usage])
     yield _object("command", Command("c0", "scale", 2, 6, v.PROTOCOL))
+    yield _object("command-stop", Command("c2", "stop", protocol=v.PROTOCOL, reason="it moves"))
     yield _object("command-dump", Command("c1", "dump", protocol=v.PROTOCOL, node="i-0a"))
     yield _object("commands.json", Answer("c0", 1700000020.0, "is to have 2 to 6 nodes", False))
     yield _object("etcd-generation.json", Generation(2, "etcd/snapshots/1"))
