@@ -1,5 +1,6 @@
 """Assembles the local cloud's process: moto, its patches, instances, groups, faults and users."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -25,7 +26,7 @@ from spotelastic.local.cloud import ACCOUNT
 from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import LocalInstances
-from spotelastic.local.instances.power import Power
+from spotelastic.local.instances.power import SHUTS_DOWN_WITHIN, Power
 from spotelastic.local.users import Users
 
 if TYPE_CHECKING:
@@ -172,7 +173,10 @@ class Server:
         """
         self._agenda.close()
         workers = self._machines.running(without=(ROLE, "control"))
-        wait([self._power.shut_down(worker) for worker in workers])
+        with contextlib.suppress(OSError):  # the hypervisor may be gone, and the instances with it
+            if self._power.is_on:
+                leaving = [self._power.shut_down(worker) for worker in workers]
+                wait(leaving, timeout=2 * SHUTS_DOWN_WITHIN)
         self._power.close()
         self._machines.close()
 

@@ -69,6 +69,11 @@ class Power:
         """Start the thread that reads the hypervisor's answers."""
         self._answers.start()
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the hypervisor lives."""
+        return self._process.poll() is None
+
     def layout(self, instance: str) -> Layout:
         """Return the layout of an instance."""
         return Layout.of(self._remains, instance)
