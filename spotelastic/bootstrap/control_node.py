@@ -30,7 +30,7 @@ from spotelastic.bootstrap.context import (
 )
 from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
 from spotelastic.clock import wall
-from spotelastic.errors import SpotelasticError, told
+from spotelastic.errors import told
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
 from spotelastic.store.tls import TlsFiles
@@ -109,17 +109,18 @@ def run(me: Identity) -> int:
 def _run_keeper(objects: BucketObjects, its: Sequence[str], *, moves: bool) -> None:
     """Run the keeper from when on the job moves by itself, which a later `up` may ask for."""
     while True:
-        if moves:
-            code = start_module(KEEPER, its).wait()
-            logger.warning(f"the keeper ended with {code}: starting it again")
-            time.sleep(KEEPER_AGAIN)
-            continue
-        time.sleep(KEEPER_LOOKS)
         try:
+            if moves:
+                code = start_module(KEEPER, its).wait()
+                logger.warning(f"the keeper ended with {code}: starting it again")
+                time.sleep(KEEPER_AGAIN)
+                continue
+            time.sleep(KEEPER_LOOKS)
             job = objects.job()
             moves = job is not None and job.regions is not None
-        except SpotelasticError as error:  # the next look may succeed
-            logger.warning(told(error))
+        except Exception as error:  # the next look may succeed
+            logger.warning(told(error), exc_info=True)
+            time.sleep(KEEPER_AGAIN)
 
 
 def controller() -> int:

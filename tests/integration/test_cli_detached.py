@@ -20,6 +20,7 @@ from spotelastic.client.published import published_facts
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.metrics.job import samples
+from spotelastic.model.requests.dump import LAST, folder
 
 SCRIPT = """
 import os, sys, time
@@ -419,9 +420,11 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
     assert within(PATIENT, lambda: roles() == ["control"] * 3)
     (listed,) = terminal.json("ls")
     assert (listed["state"], listed["nodes"]) == ("stopped", 0)
+    objects = terminal.cluster.record.objects
+    # The nodes write while their machines shut down.
+    assert within(PATIENT, lambda: bool(objects.names(folder(LAST))))
     files, index = dumped(laptop.json("dump", "--all"))
     left = [row for row in index["nodes"] if "left this behind" in row["why"]]
-    # The leader ends a node's machine as soon as it has left, perhaps before all is written.
     assert left, "the nodes are gone, and what they knew is there"
     assert any(name.startswith(f"nodes/{left[-1]['node']}/events/") for name in files)
 

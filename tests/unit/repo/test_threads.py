@@ -51,6 +51,7 @@ HARMLESS = {
     "environment": "its loop takes every error, and renews again",
     "gpu-check": "it checks one device in a process of its own, whose answer is missed without it",
     "hand back": "its only work is to hand messages back, each of which may fail",
+    "keeper": "its loop takes every error, and starts the keeper again",
     "operator-watch": "its loop takes every error, and watches again",
     "lease": "whatever ends it, but its pod's end, ends the pod at once",
     "log": "it writes one line after the other, and goes on when none can be written",
