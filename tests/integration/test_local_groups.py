@@ -1,6 +1,5 @@
 """Auto Scaling groups of the local cloud: what is promised of AWS holds here."""
 
-import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -50,8 +49,10 @@ class Queue:
     def close(self) -> None:
         self._events.remove_targets(Rule=self._rule, Ids=["queue"])
         self._events.delete_rule(Name=self._rule)
-        with contextlib.suppress(self._sqs.exceptions.QueueDoesNotExist):
+        try:
             self._sqs.delete_queue(QueueUrl=self.url)
+        except ClientError as error:  # of which class it is depends on what botocore has loaded
+            assert "NonExistentQueue" in str(error)
 
 
 # -- groups -----------------------------------------------------------------------------------
