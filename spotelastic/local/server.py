@@ -91,12 +91,10 @@ class Server:
             emit=bus.emit,
             conditions=self._conditions,
         )
-        scaling = RegionalScaling(
-            {
-                region: _scaling(region, self._machines, market, self._agenda, bus.emit)
-                for region in self._regions
-            }
+        groups = partial(
+            _scaling, machines=self._machines, market=market, agenda=self._agenda, emit=bus.emit
         )
+        scaling = RegionalScaling({region: groups(region) for region in self._regions})
         self._machines.changed = scaling.machine_changed
         moto_patches.install(
             lock=lock,
@@ -114,6 +112,7 @@ class Server:
             stack_deleted=self._look,
         )
         self._isolation = isolation.Isolation(self._machines.region_of)
+        self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
         self._desk = fault_client.Desk(
             lock=lock,
             isolation=self._isolation,
@@ -125,7 +124,6 @@ class Server:
             conditions=self._conditions,
             cloud=config.remains.cloud,
         )
-        self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
 
     def start(self) -> None:
         """Start timers, hypervisor and metadata services, and serve faults and prices."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from types import SimpleNamespace
@@ -140,18 +141,16 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             emit=lambda event: events.put(bus, event, wall()),
             conditions=in_force,
         )
-        its = {
-            region: AutoScaling(
-                backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][region],
-                machines=all_machines,
-                market=market,
-                agenda=agenda,
-                emit=lambda event: events.put(bus, event, wall()),
-                launch=Launcher(all_machines),
-            )
-            for region in REGIONS
-        }
-        scaling = RegionalScaling(its)
+        groups = partial(
+            AutoScaling,
+            machines=all_machines,
+            market=market,
+            agenda=agenda,
+            emit=lambda event: events.put(bus, event, wall()),
+            launch=Launcher(all_machines),
+        )
+        made = autoscaling_backends[DEFAULT_ACCOUNT_ID]
+        scaling = RegionalScaling({region: groups(backend=made[region]) for region in REGIONS})
         all_machines.changed = scaling.machine_changed
         patches = moto_patches.install(
             lock=UpToDate(lock, agenda),  # type: ignore[arg-type]

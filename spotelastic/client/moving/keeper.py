@@ -99,7 +99,7 @@ class RegionKeeper:
         moving = objects.moving()
         if moving is not None:
             if moving.reason:
-                self._move(moving.region, moving.reason)
+                self._go_on(moving.region)
         elif status.state not in ENDED:
             self._put_the_others_to_sleep(spec, spec.regions)
             self._decide(spec, spec.regions, status, now, policy)
@@ -166,24 +166,36 @@ class RegionKeeper:
     # -- moving ----------------------------------------------------------------------------------
 
     def _move(self, region: str, reason: str) -> None:
-        """Move the job, or go on with that. Where nobody leads there in time, it stays here."""
-        its = both.find(self._of(self._place.region), self._place.cluster, region, logger.info)
+        Mover(self._its(region), logger.info, self._policy).note(reason)
+        self._go_on(region)
+
+    def _its(self, region: str) -> both.MoveRegions:
+        return both.find(self._of(self._place.region), self._place.cluster, region, logger.info)
+
+    def _is_own(self) -> bool:
+        """Whether the move is still this keeper's: somebody who undoes it notes it as his."""
+        moving = self._objects.moving()
+        return moving is not None and bool(moving.reason)
+
+    def _go_on(self, region: str) -> None:
+        """Go on with a move that is noted. Where nobody leads there in time, the job stays here."""
+        its = self._its(region)
         mover = Mover(its, logger.info, self._policy)
-        mover.note(reason)
         try:
-            carry_on(its, mover, led=True)
+            carry_on(its, mover, led=True, goes_on=self._is_own)
         except UsageError as error:  # there is nothing to move any more
             logger.warning(f"does not move to {region}: {error}")
             if not is_closed(its.look()):
                 mover.forget()
-                self._is_cautious(region)
+                self._be_cautious(region)
         except EnvironmentFailure as error:
             logger.warning(f"moves back from {region}: {error}")
-            carry_on(its, mover, back=True)
-            mover.forget()
-            self._is_cautious(region)
+            carry_on(its, mover, back=True, goes_on=self._is_own)
+            if self._is_own():
+                mover.forget()
+                self._be_cautious(region)
 
-    def _is_cautious(self, region: str) -> None:
+    def _be_cautious(self, region: str) -> None:
         """Remember that a region could not be moved to: it is left alone for longer."""
         data = self._objects.get(REGIONS)
         if data is None:

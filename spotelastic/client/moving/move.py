@@ -1,6 +1,7 @@
 """Moves a job to another region, or undoes that: tells the price, and takes step after step."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
@@ -76,13 +77,23 @@ def move(
     return MoveResult(its.name, at.region, moved, text)
 
 
-def carry_on(its: MoveRegions, mover: Mover, *, back: bool = False, led: bool = False) -> MoveSeen:
+def carry_on(
+    its: MoveRegions,
+    mover: Mover,
+    *,
+    back: bool = False,
+    led: bool = False,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> MoveSeen:
     """Take one step after the other until there is none, and return what is seen then.
 
-    Raises `UsageError` where the move cannot go on.
+    It also ends where `goes_on`, which is asked before each step, says so. Raises `UsageError`
+    where the move cannot go on.
     """
     while True:
         seen = its.look()
+        if not goes_on():
+            return seen
         decision = decide(seen, back=back, led=led)
         if decision.refusal:
             raise UsageError(decision.refusal)

@@ -1,9 +1,12 @@
 """What a job that moves between regions by itself goes by, and what it takes along."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from spotelastic.client.moving.decide import MoveSeen, MoveStep, RegionSide
+from spotelastic.client.moving.move import carry_on
 from spotelastic.client.moving.offers import given, promised
 from spotelastic.client.moving.sleeping import carried
 from spotelastic.model.job import JobSpec, Settings
@@ -60,3 +63,19 @@ def test_nodes_count_that_are_here_to_stay() -> None:
         node("leading", role="control"),
     )
     assert given(Status("demo", "running", 0.0, nodes=nodes)) == 2
+
+
+def test_a_move_ends_before_the_next_step_once_somebody_undoes_it() -> None:
+    source, target = RegionSide("us-east-1", cluster="up", state="running"), RegionSide("us-west-2")
+    taken: list[MoveStep] = []
+
+    class Both:
+        def look(self) -> MoveSeen:
+            return MoveSeen("demo", source, replace(target, cluster="asleep"), copied=False)
+
+        def carry_out(self, step: MoveStep, seen: MoveSeen) -> None:
+            taken.append(step)
+
+    both = cast(Any, Both())
+    carry_on(both, both, led=True, goes_on=lambda: not taken)
+    assert taken == [MoveStep.STOP]
