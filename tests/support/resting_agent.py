@@ -44,8 +44,8 @@ _PEER = struct.Struct("3i")
 class NotWokenError(Exception):
     """gloo did not wake a worker whose peers are gone.
 
-    It wakes nobody who waits for a send that the peer has not asked for yet, about one in a
-    hundred. An agent replaces such workers.
+    It tells nobody who waits for a send that has failed, as one may whose peer was killed at this
+    moment. An agent replaces such workers.
     """
 
 

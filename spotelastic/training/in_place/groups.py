@@ -8,10 +8,13 @@ peer had closed it. No exception is raised into a thread that runs.
 Must never happen:
 
 - A listening socket is shut down: gloo's own thread would end the process (`std::terminate`).
-- A connection is closed for writing while the main thread may be in a collective: of a write that
-  fails, gloo tells nobody who waits for it (`Pair::signalException` leaves out unbound buffers that
-  are being sent), so that it would wait on. Closed for reading, the connection ends for gloo, which
-  then tells all that wait.
+- A write of a rank that may be in a collective fails: gloo tells nobody who waits for that write
+  (`Pair::signalException` leaves out unbound buffers that are being sent), so that the rank would
+  wait on. So a rank that is woken has its own connections closed for reading alone, which ends them
+  for gloo, and all that wait are told. And what its peers write is taken until all ranks have left
+  the groups: gloo closes what has ended, after which the kernel would refuse it, so the connections
+  are held open here. Nor are they closed for reading and writing, which has the kernel refuse it as
+  well, unless NCCL has failed.
 - A connection of something else is shut down: each is known by its inode, as descriptors are used
   again, and only those of TCP count.
 """
@@ -38,6 +41,9 @@ _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 
 _HOOK = "_distributed_excepthook"
 """Name of the hook that torch puts around the one there is, once for each default group."""
+
+HELD = 256
+"""The most connections that are held open. A process may have some 1,000 descriptors in all."""
 
 Sockets = dict[int, int]
 """Descriptors of connections, with their inodes."""
@@ -78,6 +84,10 @@ class Groups:
     looks: bool = False
     """Whether the errors of NCCL are looked at here."""
     sockets: Sockets = field(default_factory=dict)
+    _is_out: bool = False
+    """Whether the main thread has closed the groups, and so is in no collective of theirs."""
+    _held: dict[int, socket.socket] = field(default_factory=dict)
+    """Connections that were shut down, by their inodes. They stay open while peers may write."""
     _before: Sockets | None = None
     """The connections there were when the group began to be made that is being made now."""
     _depth: int = 0
@@ -124,9 +134,12 @@ class Groups:
     def wake(self) -> None:
         """Wake the main thread if it waits in a group, or for one that is being made.
 
-        Of a group that is being made, more connections may appear afterwards.
+        Of a group that is being made, more connections may appear afterwards. The peers are not
+        woken: their own agents ask them to rest.
         """
-        self._shut(socket.SHUT_RD)
+        with self._lock:
+            if not self._is_out:
+                self._shut(socket.SHUT_RD)
 
     def failed(self, error: str) -> None:
         """A collective of NCCL has failed. Wakes the main thread, or ends the process."""
@@ -139,16 +152,29 @@ class Groups:
             nccl.end(error)
 
     def close(self) -> None:
-        """Close the connections, which wakes the neighbours. The main thread calls it."""
-        self._shut(socket.SHUT_RDWR)
+        """Close the connections, which wakes the neighbours. The main thread calls this.
+
+        Where the agent has woken this rank, it wakes the others, too, and nothing is closed here.
+        """
+        with self._lock:
+            if not self.is_closed or self.broken:
+                self._shut(socket.SHUT_WR)
+            self._is_out = True
 
     def _shut(self, how: int) -> None:
-        with self._lock:
-            self.is_closed = True
-            _abort_nccl()
-            sockets = self.sockets if self._before is None else self.sockets | self._appeared()
-            for fd, inode in sockets.items():
-                _shut(fd, inode, how)
+        self.is_closed = True
+        _abort_nccl()
+        sockets = self.sockets if self._before is None else self.sockets | self._appeared()
+        for fd, inode in sockets.items():
+            connection = self._held.get(inode) or _connection(fd, inode)
+            if connection is None:
+                continue
+            with contextlib.suppress(OSError):
+                connection.shutdown(how)
+            if inode in self._held or len(self._held) < HELD:
+                self._held[inode] = connection
+            else:
+                connection.close()
 
     def leave(self) -> None:
         """Leave all groups, if there are any. A driver may never return from it.
@@ -166,6 +192,9 @@ class Groups:
             # finished. Ranks with other names would wait for each other.
             c10d._world.group_count = 0
             self.built.clear()
+            for connection in self._held.values():
+                connection.close()
+            self._held.clear()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
 
@@ -178,6 +207,7 @@ class Groups:
         assert options is not None
         self.leave()
         self.sockets, self.prepares, self.is_closed, self.broken = {}, None, False, ""
+        self._is_out = False
         set_variables(variables)
         if self.hook is not None and sys.excepthook.__name__ == _HOOK:
             sys.excepthook = self.hook
@@ -252,12 +282,17 @@ def _connects(fd: int) -> bool:
         )
 
 
-def _shut(fd: int, inode: int, how: int) -> None:
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as same:
-        if os.fstat(same.fileno()).st_ino == inode and not same.getsockopt(
-            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-        ):
-            same.shutdown(how)
+def _connection(fd: int, inode: int) -> socket.socket | None:
+    """Return a connection by a descriptor of its own; None if it is gone, or listens by now."""
+    try:
+        own = os.dup(fd)
+    except OSError:
+        return None
+    status = os.fstat(own)
+    if stat.S_ISSOCK(status.st_mode) and status.st_ino == inode and _connects(own):
+        return socket.socket(fileno=own)
+    os.close(own)
+    return None
 
 
 def _backends() -> set[str]:
