@@ -12,7 +12,7 @@ from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 from spotelastic.model.replication import Replication
 from spotelastic.model.validity import Validity
 
-RankPolicy = Literal["stable", "pinned"]
+RankPolicy = Literal["stable", "pinned", "on-demand-first"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
 ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
 ALLOW_UNCOMMITTED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
@@ -36,7 +36,7 @@ class Settings:
     """Whether the loss of a node fails the whole job."""
     rank_policy: RankPolicy = "stable"
     """With "pinned": a node has the group rank that its --node-rank names, for as long as it
-    lives.
+    lives. With "on-demand-first": nodes on demand have the first ranks.
     """
     lease: float = 2.0
     quiet: float = 0.5

@@ -7,6 +7,9 @@ slot 0 is vacant, the survivor with the longest tenure takes it, because scripts
 Pinned ranks come first: while a node with a node rank lives, it has that slot, and a place in the
 round before nodes that asked for none. A node rank beyond the size of the round is ignored, so that
 slots are always 0 to n - 1.
+
+With "on-demand-first", nodes on demand have the first slots, and a place in the round before spot
+nodes: what serves the others at rank 0, and stands by at rank 1, then lives as long as it is paid.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,7 +30,7 @@ def place(
     newcomers.
     """
     size = min(limit, len(eligible))
-    slots = _pinned(eligible.values(), size) if policy == "pinned" else {}
+    slots = _fixed(previous, eligible, size, policy)
     named = {live.node.id for live in slots.values()}
     kept = _survivors(previous, eligible, named)[: size - len(slots)]
     if kept and 0 not in slots and kept[0][0] != 0:
@@ -46,6 +49,36 @@ def place(
     slots.update(zip(free, [*moving, *newcomers], strict=False))
     before = {member.slot: member for member in previous}
     return tuple(_member(slot, slots[slot], before.get(slot)) for slot in sorted(slots))
+
+
+def _fixed(
+    previous: Sequence[Member], eligible: Mapping[str, LiveNode], size: int, policy: RankPolicy
+) -> dict[int, LiveNode]:
+    """Returns the nodes whose slots the policy names, by slot."""
+    match policy:
+        case "stable":
+            return {}
+        case "pinned":
+            return _pinned(eligible.values(), size)
+        case "on-demand-first":
+            return _on_demand(previous, eligible, size)
+
+
+def _on_demand(
+    previous: Sequence[Member], eligible: Mapping[str, LiveNode], size: int
+) -> dict[int, LiveNode]:
+    """Returns the nodes on demand, at the first slots. One that has such a slot keeps it."""
+    had = {live.node.id: slot for slot, live in _survivors(previous, eligible, ())}
+    lasting = [live for live in eligible.values() if not live.node.spot]
+    lasting.sort(key=lambda live: (had.get(live.node.id, size), live.joined, live.node.id))
+    lasting = lasting[:size]
+    slots = {
+        had[each.node.id]: each for each in lasting if had.get(each.node.id, size) < len(lasting)
+    }
+    held = {live.node.id for live in slots.values()}
+    free = [slot for slot in range(len(lasting)) if slot not in slots]
+    slots.update(zip(free, [each for each in lasting if each.node.id not in held], strict=True))
+    return slots
 
 
 def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:

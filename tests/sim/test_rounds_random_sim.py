@@ -52,12 +52,22 @@ def pinned_ranks_hold(world: World) -> None:
                 assert member.slot == rank, round_
 
 
+def nodes_on_demand_come_first(world: World) -> None:
+    """In every started round of some, and both kinds of nodes are in rounds together."""
+    kinds = [
+        [member.node in world.on_demand for member in round_.members] for round_ in world.started
+    ]
+    assert all(each == sorted(each, reverse=True) for each in kinds)
+    assert any(set(each) == {True, False} for each in kinds)
+
+
 @pytest.mark.parametrize(
     "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(20, 60))]
 )
 def test_random_interruptions_always_end_in_success(seed: int) -> None:
     """Kills, notices, departures, failures, arrivals, stalls, cuts and sick GPUs, below min too."""
-    policy: RankPolicy = "pinned" if seed % 3 == 0 else "stable"
+    policies: tuple[RankPolicy, ...] = ("pinned", "on-demand-first", "stable")
+    policy = policies[seed % 3]
     world = World(replace(SETTINGS, rank_policy=policy), 600, seed, gpus=True)
     names = (f"n{i}" for i in itertools.count())
 
@@ -65,7 +75,8 @@ def test_random_interruptions_always_end_in_success(seed: int) -> None:
         taken = {node.rank for node in world.nodes.values()}
         free = [rank for rank in range(4) if rank not in taken]
         rank = world.random.choice([None, *free]) if policy == "pinned" else None
-        world.add(next(names), world.random.choice("abc"), rank)
+        spot = policy != "on-demand-first" or world.random.random() < 0.6
+        world.add(next(names), world.random.choice("abc"), rank, spot=spot)
 
     for _ in range(4):
         arrive()
@@ -88,3 +99,5 @@ def test_random_interruptions_always_end_in_success(seed: int) -> None:
     check(world)
     if policy == "pinned":
         pinned_ranks_hold(world)
+    elif policy == "on-demand-first":
+        nodes_on_demand_come_first(world)

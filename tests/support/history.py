@@ -232,7 +232,7 @@ def _members(state: _State, new: Round) -> Iterator[str]:
 
 def _stability(state: _State, old: Round | None, new: Round) -> Iterator[str]:
     """Survivors keep their slots; only slot 0 and holes are filled, the latter by the highest."""
-    if old is None or (state.settings is not None and state.settings.rank_policy == "pinned"):
+    if old is None or (state.settings is not None and state.settings.rank_policy != "stable"):
         return
     before = {(m.node, m.incarnation): m.slot for m in old.members}
     for member in new.members:

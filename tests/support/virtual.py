@@ -58,6 +58,7 @@ class World:
         """The committed step that the scripts restore instead of the newest one."""
         self.nodes: dict[str, SimNode] = {}
         self.ranks: dict[str, int | None] = {}
+        self.on_demand: set[str] = set()
         self.trainings: dict[str, Training | Group] = {}
         self.rounds: list[Round] = []
         self.hurried: dict[str, float] = {}
@@ -116,10 +117,14 @@ class World:
         rank: int | None = None,
         clock: float = 0.0,
         version: Callable[[MemoryStore], Any] = lambda client: client,
+        *,
+        spot: bool = True,
     ) -> SimNode:
         """`clock`: seconds that its clock is ahead of the world's; `version`: its client of the
         store, as a node of another version has it."""
-        node = SimNode(self, name, zone, rank, clock, version)
+        node = SimNode(self, name, zone, rank, clock, version, spot=spot)
+        if not spot:
+            self.on_demand.add(name)
         self.ranks[name] = rank
         self.nodes[name] = node
         node.start()

@@ -109,8 +109,11 @@ class SimNode:
         rank: int | None,
         clock: float,
         version: Callable[[MemoryStore], Any],
+        *,
+        spot: bool,
     ) -> None:
         self.world, self.name, self.zone, self.rank = world, name, zone, rank
+        self.spot = spot
         self._clock = clock
         self.client = version(world.store.client())
         self.alive = True
@@ -153,7 +156,7 @@ class SimNode:
             state=nowhere,
             shm=nowhere,
             storage="",
-            spot=True,
+            spot=self.spot,
             node_rank=self.rank,
         )
 

@@ -120,7 +120,8 @@ def check(config: JobConfig, folder: Path | CodeSource) -> ValidatedJob:
     name = Names(config.name or config.resume or validation.default_name(Path(script))).cluster
     _check_combination(config)
     _check_machine(config)
-    settings, bought = _settings(config), _capacity(config)
+    bought = _capacity(config)
+    settings = _settings(config, bought)
     env, secrets = variables.variables(config.env, config.env_file, config.secret, os.environ)
     check_sizes(secrets)
     env, build_secrets = variables.build_secrets(config.build_secret, env, secrets, os.environ)
@@ -173,7 +174,7 @@ def _notify(config: JobConfig, variables: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _settings(config: JobConfig) -> Settings:
+def _settings(config: JobConfig, bought: Capacity) -> Settings:
     cloud = chosen(config)
     settings = Settings(
         min_nodes=config.min,
@@ -181,6 +182,7 @@ def _settings(config: JobConfig) -> Settings:
         workers=config.nproc_per_node or cloud.workers,
         max_restarts=config.max_restarts,
         gang=config.gang,
+        rank_policy="on-demand-first" if bought.base else "stable",
         stall_timeout=config.stall_timeout,
         exit_barrier=config.exit_barrier_timeout,
         snapshot_every=validation.interval("--snapshot-every", str(config.snapshot_every)),

@@ -42,9 +42,6 @@ _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 _HOOK = "_distributed_excepthook"
 """Name of the hook that torch puts around the one there is, once for each default group."""
 
-HELD = 256
-"""The most connections that are held open. A process may have some 1,000 descriptors in all."""
-
 Sockets = dict[int, int]
 """Descriptors of connections, with their inodes."""
 
@@ -84,6 +81,8 @@ class Groups:
     looks: bool = False
     """Whether the errors of NCCL are looked at here."""
     sockets: Sockets = field(default_factory=dict)
+    most_held: int = 256
+    """The most connections that are held open. A process may have some 1,000 descriptors."""
     _is_out: bool = False
     """Whether the main thread has closed the groups, and so is in no collective of theirs."""
     _held: dict[int, socket.socket] = field(default_factory=dict)
@@ -171,7 +170,7 @@ class Groups:
                 continue
             with contextlib.suppress(OSError):
                 connection.shutdown(how)
-            if inode in self._held or len(self._held) < HELD:
+            if inode in self._held or len(self._held) < self.most_held:
                 self._held[inode] = connection
             else:
                 connection.close()

@@ -207,6 +207,15 @@ def test_an_up_names_each_field_that_it_changes_and_no_other(
     assert {f.name for f in FIELDS.values() if f.stored} == changing - set(NAMED_AS)
 
 
+def test_nodes_of_a_base_on_demand_have_the_first_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    policies = [
+        check(JobConfig("train.py", max=4, on_demand=bought), tmp_path).spec.settings.rank_policy
+        for bought in ("base=2", "base=0", "fallback", "never")
+    ]
+    assert policies == ["on-demand-first", "stable", "stable", "stable"]
+
+
 # -- in an editor ----------------------------------------------------------------------------------
 
 

@@ -114,3 +114,46 @@ def test_pinned_ranks_are_a_permutation_and_stay(
     wanted = {rank for rank in now.values() if rank is not None and rank < len(placed)}
     assert all(now[placed[rank].node] == rank for rank in wanted)
     assert place(placed, eligible, limit, "pinned") == placed, "nobody moves once it is there"
+
+
+def bought(name: str, joined: int, *, spot: bool) -> LiveNode:
+    node = Node(name, f"{name}-1", "10.0.0.1", "a", Fingerprint(), spot=spot)
+    return LiveNode(node, joined, 0.0)
+
+
+def test_a_node_on_demand_takes_the_first_rank_from_a_spot_node_when_it_comes() -> None:
+    spot = {name: bought(name, at, spot=True) for at, name in enumerate("abc")}
+    lasting = {name: bought(name, 9, spot=False) for name in "xy"}
+    assert names(place(members(*"abc"), spot | lasting, 5)) == ["a", "b", "c", "x", "y"]
+    placed = place(members(*"abc"), spot | lasting, 5, "on-demand-first")
+    assert names(placed) == ["x", "y", "c", "b", "a"]
+    without = {name: node for name, node in (spot | lasting).items() if name != "x"}
+    assert names(place(placed, without, 5, "on-demand-first")) == ["y", "a", "c", "b"]
+
+
+def test_a_node_on_demand_has_a_place_before_a_spot_node() -> None:
+    nodes = {"a": bought("a", 0, spot=True), "x": bought("x", 9, spot=False)}
+    assert names(place(members("a"), nodes, 1, "on-demand-first")) == ["x"]
+
+
+kinds = st.dictionaries(st.sampled_from("abcdefghij"), st.booleans(), max_size=10)
+
+
+@given(kinds, st.integers(1, 8), kinds, st.integers(1, 8))
+def test_nodes_on_demand_have_the_first_ranks_and_nobody_moves_once_it_is_so(
+    before: dict[str, bool], limit_before: int, now: dict[str, bool], limit: int
+) -> None:
+    known = {name: bought(name, at, spot=spot) for at, (name, spot) in enumerate(before.items())}
+    previous = place((), known, limit_before, "on-demand-first")
+    eligible = {n: bought(n, at, spot=before.get(n, s)) for at, (n, s) in enumerate(now.items())}
+    placed = place(previous, eligible, limit, "on-demand-first")
+    assert len(set(names(placed))) == min(limit, len(now))
+    spots = [eligible[member.node].node.spot for member in placed]
+    assert spots == sorted(spots)
+    lasting = sum(not live.node.spot for live in eligible.values())
+    assert spots.count(False) == min(lasting, limit)
+    assert place(placed, eligible, limit, "on-demand-first") == placed
+    had = {member.node: member.slot for member in previous}
+    for member in placed:
+        if not eligible[member.node].node.spot and had.get(member.node, limit) < spots.count(False):
+            assert member.slot == had[member.node], "one that has such a rank keeps it"

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotelastic.training.in_place import groups as module
-from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.in_place.groups import Groups, connections
 
 
 @contextlib.contextmanager
@@ -80,17 +79,14 @@ def test_a_group_that_is_being_made_is_woken_again_and_no_connection_is_held_twi
         first.close()
         second.close()
         writes_go_well(peer)
-        before = set(module.connections())
+        before = set(connections())
         groups.leave()
         # The peers' ends have appeared here, too.
-        assert len(before - set(module.connections())) == 4
+        assert len(before - set(connections())) == 4
 
 
-def test_so_many_connections_that_descriptors_would_run_out_are_shut_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "HELD", 1)
-    groups = Groups()
+def test_so_many_connections_that_descriptors_would_run_out_are_shut_all_the_same() -> None:
+    groups = Groups(most_held=1)
     with connected(groups, 3) as pairs:
         groups.wake()
         assert [own.recv(100) for own, _ in pairs] == [b"", b"", b""]
