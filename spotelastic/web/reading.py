@@ -64,6 +64,7 @@ class ClusterReader:
         self._events = _KeptAnswer(OFTEN, cluster.events, clock)
         self._report = _KeptAnswer(OFTEN, self._read_report, clock)
         self._drill = _KeptAnswer(OFTEN, cluster.drill, clock)
+        self._regions = _KeptAnswer(SOMETIMES, self._ask_regions, clock)
         self._curve = _KeptAnswer(SOMETIMES, cluster.curve, clock)
         self._cost = _KeptAnswer(SOMETIMES, self._ask_cost, clock)
         self._checkpoints = _KeptAnswer(SELDOM, self._list_checkpoints, clock)
@@ -85,6 +86,7 @@ class ClusterReader:
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
             warnings=(warning,) if warning else (),
             drill=self._drill.get(),
+            regions=self._regions.get(),
             is_gone=is_gone,
         )
 
@@ -97,6 +99,10 @@ class ClusterReader:
 
     def _read_report(self) -> Report | None:
         return self.cluster.record.objects.report()
+
+    def _ask_regions(self) -> str:
+        record = self.cluster.regions()
+        return record.reason if record is not None else ""
 
     def _ask_cost(self) -> Cost | None:
         """Return the cost; None if nothing of it is known yet."""

@@ -50,6 +50,8 @@ class ClusterView:
     has_ended: bool
     is_gone: bool
     reason: str
+    regions: str
+    """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     script: str
     at: str
     """When the status was published, exactly."""
@@ -100,6 +102,7 @@ def cluster_view(
         has_ended=status.state in ENDED,
         is_gone=it.is_gone,
         reason=words.plain(status.reason),
+        regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
         at_short=words.moment(status.at, now),

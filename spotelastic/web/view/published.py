@@ -29,5 +29,7 @@ class PublishedCluster:
     """What the client itself warns of."""
     drill: RemainingDrill | None = None
     """What a drill that is under way has yet to cause."""
+    regions: str = ""
+    """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     is_gone: bool = False
     """Whether the cluster was taken down, and this is what it has left."""

@@ -9,6 +9,7 @@ from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happen
 
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import DueInterruption, RemainingDrill, Upload
+from spotelastic.web.page.render import report_page
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import STALE, cluster_view
 
@@ -134,6 +135,16 @@ def test_a_fault_is_told_from_what_is_usual() -> None:
     events = (happened(1, "loss", "i-1"), happened(2, "job"), happened(3, "prepare", "i-1"))
     view = cluster_view(replace(PUBLISHED, events=events), NOW)
     assert [row.weight for row in view.events] == ["detail", "milestone", "alert"]
+
+
+def test_why_a_job_stays_in_its_region_is_told_until_it_has_ended() -> None:
+    told = replace(PUBLISHED, regions="stays in us-east-1: 2 nodes")
+    view = cluster_view(told, NOW)
+    assert view.regions == "stays in us-east-1: 2 nodes"
+    assert "regions: stays in us-east-1: 2 nodes" in report_page(view)
+    assert "regions:" not in report_page(cluster_view(PUBLISHED, NOW))
+    over = replace(told, status=replace(PUBLISHED.status, state="succeeded"))
+    assert cluster_view(over, NOW).regions == ""
 
 
 def test_what_a_drill_will_interrupt_is_told_as_long_as_it_is_under_way() -> None:

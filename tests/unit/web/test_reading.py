@@ -46,6 +46,9 @@ class AskedCluster:
     def drill(self) -> Any:
         return self.says("drill", None)
 
+    def regions(self) -> Any:
+        return self.says("regions", None)
+
     def curve(self) -> Any:
         return self.says("curve", POINTS)
 
@@ -67,13 +70,14 @@ def asked(events: int, *times: float) -> list[set[str]]:
 
 
 def test_the_status_is_new_and_the_rest_as_new_as_it_is_worth() -> None:
-    everything = {"status", "events", "report", "drill", "curve", "cost", "known", "storage"}
+    sometimes = {"status", "events", "report", "drill", "curve", "cost", "regions"}
+    everything = sometimes | {"known", "storage"}
     late = 0.1  # what the few rows add
     assert asked(1, 0.0, 1.0, OFTEN + late, SOMETIMES + late, SELDOM + 2 * late) == [
         everything,
         {"status"},
         {"status", "events", "report", "drill"},
-        {"status", "events", "report", "drill", "curve", "cost"},
+        sometimes,
         everything,
     ]
 
