@@ -110,6 +110,9 @@ class FakePublisher:
     def offer(self, account: Account) -> None:
         self.offered.append(account)
 
+    def settle(self) -> bool:
+        return True
+
     def finish(self) -> None: ...
 
     def close(self) -> None: ...

@@ -98,6 +98,9 @@ class Publisher:
         self._complain = Complaint(logger.warning)
         self._wake = threading.Condition()
         self._offered: Account | None = None
+        self._offers = 0
+        self._published = 0
+        """How many offers were made until the newest one that is published as a whole."""
         self._finishing = False
         self._closed = False
         self._written: dict[str, bytes] = {}
@@ -117,7 +120,15 @@ class Publisher:
     def offer(self, account: Account) -> None:
         with self._wake:
             self._offered = account
+            self._offers += 1
             self._wake.notify_all()
+
+    def settle(self, timeout: float = 5.0) -> bool:
+        """Wait until what was offered last is published, for at most `timeout` seconds. Return
+        whether it is: the store may not answer.
+        """
+        with self._wake:
+            return self._wake.wait_for(lambda: self._published == self._offers, timeout)
 
     def finish(self, timeout: float = 5.0) -> None:
         """Publishes what was offered last, waiting for at most `timeout` seconds, and stops."""
@@ -147,10 +158,14 @@ class Publisher:
                 if self._closed:
                     return
                 account, self._offered = self._offered or account, None
-                last = self._finishing
+                last, offers = self._finishing, self._offers
             pause = EVERY
             if account is not None:
                 behind, pause = self._attempt(account, last=last)
+            if not behind:
+                with self._wake:
+                    self._published = offers
+                    self._wake.notify_all()
             if last:
                 return
             with self._wake:  # what is offered meanwhile waits, too

@@ -165,10 +165,8 @@ class LeaderLoop:
                 return self._reader.prices(request)
             case Perform():
                 return self._perform(request)
-            case Publish(account):
-                publisher = self._collaborators.publisher
-                publisher.offer(account)
-                return Published(publisher.entries)
+            case Publish():
+                return self._publish(request)
             case Notify(receivers, notifications):
                 self._collaborators.notifier.offer(receivers, notifications)
                 return Done()
@@ -182,6 +180,13 @@ class LeaderLoop:
         found = self._reader.take_over()
         self._mirror.remember(found.curve)
         return found.known
+
+    def _publish(self, request: Publish) -> Published:
+        publisher = self._collaborators.publisher
+        publisher.offer(request.account)
+        if request.last:
+            publisher.settle()
+        return Published(publisher.entries)
 
     def _perform(self, request: Perform) -> Performed:
         collaborators = self._collaborators

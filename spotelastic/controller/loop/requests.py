@@ -88,6 +88,8 @@ class Publish:
     """Publish this account."""
 
     account: Account
+    last: bool = False
+    """Whether to wait for some seconds until that is done: the cluster is about to go."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from spotelastic.controller.accounting import restores
 from spotelastic.controller.decisions import health, housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
-from spotelastic.controller.decisions.housekeeping import Postpone
+from spotelastic.controller.decisions.housekeeping import Postpone, Teardown
 from spotelastic.controller.decisions.urgent import Membership, warned
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
@@ -96,6 +96,9 @@ class Turn:
         observation, now = (yield from self._observe(records)), self._inputs.now
         job = self.state.view.job
         kept = housekeeping.upkeep(observation, self.state.cluster_state(records), now, job.upkeep)
+        if any(isinstance(action, Teardown) for action in kept.actions):
+            # Who watches waits for the job's end, and this process goes with the cluster.
+            yield from self._publish(records, last=True)
         failed = _failed(kept.actions, (yield from self._perform(kept.actions)))
         observation = replace(observation, desired=kept.desired, hopeless=kept.hopeless)
         decision = decide(observation, now, job.policy)
@@ -298,15 +301,16 @@ class Turn:
         result = yield from self._ask(Perform(tuple(actions)))
         return result.done if isinstance(result, Performed) else ()
 
-    def _publish(self, records: Records) -> Steps[None]:
-        """Publish what is known, and put new interruptions of the report on record.
+    def _publish(self, records: Records, *, last: bool = False) -> Steps[None]:
+        """Publish what is known, and put new interruptions of the report on record. The last time
+        this waits until it is published.
 
         What people are told of it is on its way before: who sees the job's end may take the cluster
         down at once.
         """
         yield from self._notify(records)
         account_now = self.state.account(records, self._inputs.now, self._inputs.undelivered)
-        result = yield from self._ask(Publish(account_now))
+        result = yield from self._ask(Publish(account_now, last))
         if isinstance(result, Published):
             known = records.told | self.state.told
             entries = (*result.entries, *restores.entry(records, self._inputs.now))

@@ -86,6 +86,24 @@ def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
     assert len(bucket.of(CURVE)) == 2
 
 
+def test_the_end_is_waited_for_and_a_store_that_is_away_for_some_time_only() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)
+    assert publisher.settle(PATIENT)
+    publisher.offer(at_step(2, "succeeded"))
+    assert publisher.settle(PATIENT)
+    assert bucket.steps() == [2]
+    publisher.close()
+
+    def away() -> str:
+        raise OSError("the store is away")
+
+    publisher = Publisher(bucket, away, lambda: True, lambda: 100.0)
+    publisher.offer(at_step(3, "succeeded"))
+    assert not publisher.settle(0.2)
+    publisher.close()
+
+
 def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
     """Neither what was offered last, nor what is left of what it is writing."""
     bucket, asked, answer = Bucket(), threading.Event(), threading.Event()

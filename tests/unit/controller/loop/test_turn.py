@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.leading import CONFIG, NODES, CloudAnswers, take_turn, warns
 
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, LaunchQuotas, WorkerGroup
+from spotelastic.controller.decisions.housekeeping import Teardown
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.loop.leader_state import LeaderState
 from spotelastic.controller.loop.requests import (
@@ -19,6 +20,7 @@ from spotelastic.controller.loop.requests import (
     LookAtInstances,
     LookAtJob,
     Perform,
+    Publish,
     Request,
     Result,
     StepAnswer,
@@ -55,6 +57,7 @@ class World:
     messages: tuple[Message, ...] = ()
     replaced: set[str] = field(default_factory=set)
     records: Records = RECORDS
+    job: JobRead = JOB
     asked: list[tuple[Request, Result, Inputs]] = field(default_factory=list)
 
     def inputs(self) -> Inputs:
@@ -79,7 +82,7 @@ class World:
             self.replaced |= {each.instance for each in done if isinstance(each, Replace)}
             return done
 
-        return CloudAnswers(JOB, lambda: {"spot": GROUP}, lambda: INSTANCES, perform)(request)
+        return CloudAnswers(self.job, lambda: {"spot": GROUP}, lambda: INSTANCES, perform)(request)
 
 
 def leading() -> LeaderState:
@@ -149,3 +152,22 @@ def test_what_failed_before_does_not_matter_once_the_cloud_answers_again(
     assert state.view.groups == {"spot": replace(GROUP)}
     assert set(state.view.instances) == set(NODES)
     assert state.throttle.looks.failures == 0
+
+
+def test_a_cluster_that_does_not_linger_publishes_the_end_before_it_goes() -> None:
+    """Who watches waits for the job's end."""
+    assert CONFIG.spec is not None
+    job = replace(JOB, spec=replace(CONFIG.spec, linger=0.0))
+    ended = replace(RECORDS, job=Job("succeeded", 99.0))
+    world = World(records=ended, job=job)
+    take_turn(FIRST, world.inputs(), world.answer)
+    requests = [request for request, _, _ in world.asked]
+    told = [
+        isinstance(each, Publish) and each.last and each.account.records.job == ended.job
+        for each in requests
+    ]
+    goes = [
+        isinstance(each, Perform) and any(isinstance(it, Teardown) for it in each.actions)
+        for each in requests
+    ]
+    assert told.index(True) < goes.index(True)
