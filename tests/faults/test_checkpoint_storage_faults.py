@@ -33,7 +33,7 @@ from support.verifying import committed, never_went_back, nothing_is_half_upload
 
 import spotelastic as se
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 
 COMMITS, UPLOADS = 6, 40
 """More than nodes make by chance, of so many uploads, that do not choose the same steps."""

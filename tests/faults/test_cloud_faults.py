@@ -55,7 +55,7 @@ from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import AccountDemands, Capacity, JobSpec
 from spotelastic.model.progress import Status
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 
 NAME = "quokka"
 """Nothing else in an account has this in its name."""

@@ -52,7 +52,7 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import StoredValue
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.every_turn]
 
 NAME = "quokka"
 ITS, KEYS = Names(NAME), Keys(NAME)

@@ -13,7 +13,7 @@ from support.patience import PATIENT
 
 from spotelastic.model.round import Round
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 
 AWAY = 1000 if os.environ.get("SOAK_TURN") else 200
 """Steps that are executed while all of etcd is away; a thousand take some thirty seconds."""

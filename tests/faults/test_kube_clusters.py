@@ -11,7 +11,7 @@ from support.kube import Kube, emulated
 from support.kube_cluster import NAME, KubeStory, trains
 from support.patience import eventually
 
-pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.rotates, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
 
 ENDLESS = 1_000_000
 

@@ -32,7 +32,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
 
-pytestmark = [pytest.mark.soak, pytest.mark.rotates]
+pytestmark = pytest.mark.soak
 
 EAST, WEST = "us-east-1", "us-west-2"
 SETTINGS = Settings(1, 2, workers=1, **SAVES)

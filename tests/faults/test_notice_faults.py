@@ -19,7 +19,7 @@ from spotelastic.model.job import Settings
 from spotelastic.model.progress import Interruption, Report, Status
 from spotelastic.model.requests.command import Command
 
-pytestmark = [pytest.mark.soak, pytest.mark.rotates]
+pytestmark = pytest.mark.soak
 
 
 def test_notices_that_come_late_twice_by_one_way_or_never(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.patience import PATIENT
 from support.soak import seeds
 from support.stages import OVERLAP_STAGES, WORKER_STAGES
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 TESTS = Path(__file__).parent.parent
 KILLED, ENDED = -9, 1
 

@@ -8,7 +8,7 @@ from support.parameter_servers import ALL, ends_well, finished, none_was_lost, t
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
-pytestmark = [pytest.mark.faults, pytest.mark.rotates]
+pytestmark = pytest.mark.faults
 
 
 @pytest.fixture

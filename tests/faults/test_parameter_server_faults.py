@@ -26,7 +26,7 @@ from support.patience import PATIENT
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
-pytestmark = [pytest.mark.faults, pytest.mark.rotates]
+pytestmark = pytest.mark.faults
 
 MODES = ("synchronous", "bounded", "asynchronous")
 LONG = 80

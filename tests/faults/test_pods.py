@@ -21,7 +21,7 @@ from spotelastic.kubernetes.job import PodJob
 from spotelastic.kubernetes.manifests import manifests
 from spotelastic.model.job import Settings
 
-pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.rotates, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "train_small.py"
 DEMO = Path(__file__).parents[2] / "examples/train_gpt.py"

@@ -20,7 +20,7 @@ from support.soak import seeds
 
 from spotelastic.model.round import Round
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 
 SCRIPT = Path(__file__).parent.parent / "support" / "train_plain.py"
 NODES = 4

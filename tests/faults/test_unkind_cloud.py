@@ -17,7 +17,7 @@ from spotelastic.local.base.conditions import KIND, VARIABLE
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Report
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.soak, pytest.mark.every_turn, pytest.mark.timeout(600)]
 
 CONDITIONS = (
     "stale=3",

@@ -21,7 +21,7 @@ from support.committing import Auditor, put_all, retried, two_rounds
 from support.patience import PATIENT
 from support.stores import WRITES, Interposed, MemoryStorage
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 SOAK_TURN = int(os.environ.get("SOAK_TURN", "0"))
 
 
