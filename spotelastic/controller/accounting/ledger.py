@@ -196,7 +196,10 @@ def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
     losses = {str(event.data.get("kind", "")) for event in mine if event.kind == "loss"}
     if InterruptionKind.BY_HAND in losses:
         return InterruptionKind.BY_HAND
-    return InterruptionKind.LOSS if losses else None
+    if losses:
+        return InterruptionKind.LOSS
+    left = any(event.kind == InterruptionKind.LEAVE.traits.event for event in mine)
+    return InterruptionKind.LEAVE if left else None
 
 
 def _trouble(

@@ -200,15 +200,18 @@ def _tell_loss(
 ) -> Iterator[Tell]:
     """Reports a loss once per registration, and only for a node that left without a notice.
 
-    The cloud's word on who has ended it may come later than the loss. It is told then, once.
+    The cloud's word on who has ended it may come later than the loss. It is told then, once. Of an
+    instance that somebody terminates, the system ends the agent in order: it has left by then.
     """
     known = seen.nodes.get(node) or seen.left.get(node)
-    if known is None or seen.ended or node in seen.drains:
+    member, machine = seen.member(node), seen.machines.get(node)
+    by_hand = machine is not None and machine.state in GONE and machine.reason in BY_HAND
+    drain = seen.drains.get(node)
+    by_signal = drain is not None and drain.notice.kind is InterruptionKind.LEAVE
+    if known is None or seen.ended or (drain is not None and not (by_signal and by_hand)):
         return
     if seen.restarts(node, known.incarnation):
         return
-    member, machine = seen.member(node), seen.machines.get(node)
-    by_hand = machine is not None and machine.state in GONE and machine.reason in BY_HAND
     source = "ec2" if cause else "lease"  # EC2's word alone comes as a message
     data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
     lost = Event(now, "loss", f"{node} is gone: {why}", node, data)

@@ -134,7 +134,8 @@ class Groups:
         """Wake the main thread if it waits in a group, or for one that is being made.
 
         Of a group that is being made, more connections may appear afterwards. The peers are not
-        woken: their own agents ask them to rest.
+        woken: their own agents ask them to rest. gloo does not tell who waits for the rest of a
+        message that is half there, which takes one of megabytes: the agent replaces such a rank.
         """
         with self._lock:
             if not self._is_out:

@@ -108,6 +108,20 @@ def test_a_node_that_was_given_up_was_not_taken_by_the_spot_market() -> None:
     assert (warned.kind, warned.steps_lost) == ("spot_interruption", 2), "whose loss it is is one's"
 
 
+@pytest.mark.parametrize(("ended", "kind"), [({}, "leave"), ({"kind": "by_hand"}, "by_hand")])
+def test_a_node_that_was_asked_to_leave_is_told_by_who_asked(
+    ended: dict[str, str], kind: str
+) -> None:
+    """An instance that somebody terminates ends its agent in order, and its end is told later."""
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("leave", "b", kind="leave", at=story.now, seen_at=story.now).end()
+    story.propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
+    if ended:
+        story.tell("loss", "b", at=story.now, seen_at=story.now, **ended)
+    row = only(story.report())
+    assert (row.kind, row.node, row.steps_lost) == (kind, "b", 0)
+
+
 def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
     """The peers' workers fail at once; the lost node is left out only of the second proposal."""
     story = Story().propose("start", "abc").train(37, after=1.0)

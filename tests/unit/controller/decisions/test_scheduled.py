@@ -30,7 +30,7 @@ from spotelastic.controller.model.observation import (
 )
 from spotelastic.model.interruption_kind import DRAINS_AHEAD, InterruptionKind
 from spotelastic.model.job import Job
-from spotelastic.model.notice import Notice
+from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -232,6 +232,24 @@ def test_a_node_that_somebody_ends_by_hand_is_told_apart_from_a_lost_one(
     lease = replace(seen, messages=(), told=frozenset({account(event)}))
     left = {"i-1": DepartedNode("i-1-1", NOW)}
     assert events(replace(lease, nodes={"i-2": seen.nodes["i-2"]}, left=left)) == [], "once"
+
+
+@pytest.mark.parametrize("reason", ["Client.UserInitiatedShutdown", "Server.InternalError"])
+def test_a_node_whose_agent_has_left_in_order_is_told_as_ended_by_hand_alone(reason: str) -> None:
+    """The system of an instance that somebody terminates asks the agent to leave."""
+    seen = healthy("i-1", "i-2")
+    notice = Notice(InterruptionKind.LEAVE, "i-1", "signal", NOW - 2.0, NOW - 2.0, NOW + 10.0)
+    gone = replace(machine("i-1", "shutting-down"), reason=reason)
+    seen = replace(
+        seen,
+        nodes={"i-2": seen.nodes["i-2"]},
+        left={"i-1": DepartedNode("i-1-1", NOW)},
+        drains={"i-1": Drain("i-1", notice)},
+    )
+    assert events(seen) == []
+    told = events(replace(seen, machines={**seen.machines, "i-1": gone}))
+    by_hand = reason.startswith("Client")
+    assert [each.data.get("kind") for each in told] == ["by_hand"] * by_hand
 
 
 def test_who_has_ended_a_node_is_told_when_it_is_known() -> None:
