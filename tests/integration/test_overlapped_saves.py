@@ -10,6 +10,7 @@ import torch.distributed.checkpoint as dcp
 from spotelastic_checkpoints.types import Resume, Schedule
 from support import large_model
 from support.checkpoints import cluster, under_agent
+from support.etcd import wait_until
 from support.inside import copying_of, slots_are_waited_for
 from support.patience import PATIENT
 from support.warm_python import WarmPython
@@ -135,8 +136,14 @@ def test_a_save_that_fails_is_told_at_the_next_step(
         assert copying is not None
         copying.settle()
         checkpoint.step(2)
-        assert "something" not in (told := capfd.readouterr().err)
-        assert "is not what the state was at that step" in told
+        told: list[str] = []
+
+        def is_told() -> bool:  # by another thread
+            told.append(capfd.readouterr().err)
+            return "is not what the state was at that step" in "".join(told)
+
+        wait_until(is_told, "why the save was dropped")
+        assert "something" not in "".join(told)
         expected = large_model.tensors(state)
     assert large_model.are_equal(committed(tmp_path, 2, state), expected)
 
