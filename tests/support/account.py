@@ -105,6 +105,19 @@ def is_kind() -> bool:
 
 
 @contextmanager
+def _environment_of_the_account() -> Iterator[None]:
+    ours = {"AWS_DEFAULT_REGION": REGION, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
+    before = {name: os.environ.get(name) for name in (*ours, "AWS_ENDPOINT_URL")}
+    os.environ.update(ours)
+    os.environ.pop("AWS_ENDPOINT_URL", None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
 def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Authority]:
     """All boto3 clients of the process have this account, and no other, until the block ends.
 
@@ -126,12 +139,8 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     in_force = ConditionsInForce(conditions or from_environment(os.environ))
     agenda = Agenda(lock)
-    ours = {"AWS_DEFAULT_REGION": REGION, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
-    before = {name: os.environ.get(name) for name in (*ours, "AWS_ENDPOINT_URL")}
-    os.environ.update(ours)
-    os.environ.pop("AWS_ENDPOINT_URL", None)
     served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
-    with mock_aws():
+    with _environment_of_the_account(), mock_aws():
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = machines.LocalInstances(
             agenda=agenda,
@@ -176,8 +185,6 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             agenda.close()
             patches.undo()
             machines.MetadataServer = served  # type: ignore[misc]
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def forget() -> None:
