@@ -11,7 +11,7 @@ import gzip
 import json
 from pathlib import Path
 
-from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.errors import EnvironmentFailure
 
 FOLDER = Path("/etc/spotelastic")
 JOB_VOLUME, CODE_VOLUME = "job", "code"
@@ -19,19 +19,19 @@ JOB_FILE = "data"
 PART_BYTES = 700_000
 MOST_PARTS = 8
 MOST_CODE = 5 * 2**20
-"""Most bytes of an archive of code."""
+"""Most bytes of an archive that ConfigMaps hold."""
 _GZIP = b"\x1f\x8b"
 """What each archive begins with."""
 
 
+def fits(archive: bytes) -> bool:
+    """Whether ConfigMaps hold the archive."""
+    return len(archive) <= MOST_CODE
+
+
 def parts(archive: bytes) -> list[bytes]:
-    """Return the archive in parts that fit into a ConfigMap each. Raises `UsageError`."""
-    if len(archive) > MOST_CODE:
-        raise UsageError(
-            f"the folder has {len(archive) / 2**20:.1f} MiB compressed, and at most "
-            f"{MOST_CODE // 2**20} MiB can be shipped to a Kubernetes cluster: name what is not "
-            "needed in .gitignore, or put data into the image or the storage"
-        )
+    """Return an archive that `fits` in parts, for a ConfigMap each."""
+    assert fits(archive)
     return [archive[at : at + PART_BYTES] for at in range(0, len(archive), PART_BYTES)]
 
 

@@ -1,15 +1,20 @@
 """A cluster in a namespace, from `up --kube` to `down`, and what befalls it in between."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lightkube.resources.core_v1 import Pod
+from spotelastic_checkpoints.storage.open import open_storage
 from support.kube import Kube, emulated
 from support.kube_cluster import NAME, KubeStory, trains
 from support.patience import eventually
+
+from spotelastic.kubernetes.pod_files import MOST_CODE
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -132,6 +137,26 @@ def test_down_that_is_killed_anywhere_can_be_run_again(story: KubeStory) -> None
     if story.left():
         story.run("down", NAME, "--kube")
     assert not story.left()
+
+
+def test_a_large_folder_goes_by_way_of_the_bucket(story: KubeStory, bucket: str) -> None:
+    story = replace(story, storage=f"s3://{bucket}/gpt")
+    work = story.folder / "work"
+    names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
+    told = {name: os.environ[name] for name in names}
+    story.environ.update(told)
+    (work / "vocabulary.bin").write_bytes(os.urandom(MOST_CODE))
+    story.up(1, 2, ENDLESS, *(f"--env={name}={value}" for name, value in told.items()))
+    before = story.training(2)
+    story.run("stop", NAME, "--kube")
+    script = work / "train.py"
+    script.write_text(f'print("new code", flush=True)\n{script.read_text()}')
+    story.run("restart", NAME, "--kube")
+    story.training(2, before["step"])
+    assert "new code" in story.run("logs", NAME, "--kube")
+    story.run("down", NAME, "--kube")
+    assert not story.left()
+    assert len(open_storage(story.storage).keys("code/")) == 2
 
 
 def test_up_shows_the_report_at_the_end_and_leaves_only_checkpoints(story: KubeStory) -> None:

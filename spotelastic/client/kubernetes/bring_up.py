@@ -15,14 +15,14 @@ from spotelastic.client import confirmation
 from spotelastic.client.config.capacity_policy import keep_deadline
 from spotelastic.client.config.differences import differences
 from spotelastic.client.confirmation import Confirm
-from spotelastic.client.kubernetes import kube_cluster
+from spotelastic.client.kubernetes import code_shipping, kube_cluster
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, put, released, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.kube_target import KubeTarget
 from spotelastic.cloud.bucket import JOB, STOPPING
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.kubernetes import cluster_manifests, pod_files
+from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api import Conflicting, KubeApi
@@ -37,7 +37,7 @@ def look(target: KubeTarget, job: KubeJob, confirm: Confirm) -> KubeCluster | No
 
     Raises `UsageError` if the job cannot be brought up beside it.
     """
-    pod_files.parts(job.archive)  # raises for one that is too large
+    code_shipping.check(job.archive, job.spec.storage)
     known = target.known(job.name)
     if known is None:
         return None
@@ -93,15 +93,13 @@ def create(api: KubeApi, job: KubeJob, say: Say) -> KubeCluster:
     """Create the cluster. It may be interrupted, and repeated at any point."""
     its, stored = KubeNames(job.name), ConfigMapObjects(api, job.name)
     root = api.ensure(cluster_manifests.root(its, job.owner))
-    if job.archive:
-        say(f"{its.root}: shipping {max(1, len(job.archive) // 1024)} KiB of code")
     for name in stored.names(""):
         stored.delete(name)  # what an earlier cluster of the name has left
     if job.mark:
         stored.put(MARK, job.mark)
     if job.secrets:
         put(api, cluster_manifests.secret(its, job.secrets, root))
-    ship(api, job.name, job.archive, root)
+    ship(api, job.spec, job.archive, root, say)
     _store_template(stored, its, job)
     stored.put(JOB, msgspec.json.encode(job.spec))
     for each in cluster_manifests.control_plane(its, job.pods, root):
@@ -133,7 +131,7 @@ def change(api: KubeApi, job: KubeJob, known: KubeCluster, say: Say) -> KubeClus
                 raise EnvironmentFailure(f"{error}: run the same `spotelastic up` again") from error
     for each in cluster_manifests.control_plane(its, job.pods, root):
         put(api, each)
-    spec = known.change(lambda before: _beside(before, job.spec), job.archive)
+    spec = known.change(lambda before: _beside(before, job.spec), job.archive, say)
     return KubeCluster(api, spec)
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from spotelastic.client.kubernetes import code_shipping
 from spotelastic.client.kubernetes.pod_output import PodOutput
+from spotelastic.client.progress import Say
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.kubernetes import cluster_manifests, pod_files
 from spotelastic.kubernetes.pods import Manifest
@@ -49,13 +51,18 @@ class KubeCluster:
             raise EnvironmentFailure(f"{self.name} accepts no commands: it is gone")
         queues.send(self.api, self.name, msgspec.json.encode(command))
 
-    def change(self, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> JobSpec:
+    def change(
+        self,
+        how: Callable[[JobSpec], JobSpec],
+        archive: bytes = b"",
+        say: Say = lambda _: None,
+    ) -> JobSpec:
         """Change the stored description of the job; `archive` is its code, if that is new."""
         if archive:
             owner = root(self.api, self.name)
             if owner is None:
                 raise EnvironmentFailure(f"{self.name} is gone")
-            ship(self.api, self.name, archive, owner)
+            ship(self.api, self.spec, archive, owner, say)
         return self.objects.change_job(lambda spec: released(how(spec)))
 
 
@@ -70,13 +77,18 @@ def root(api: KubeApi, name: str) -> Manifest | None:
     return None if found is None or pod_reading.is_ending(found) else found
 
 
-def ship(api: KubeApi, name: str, archive: bytes, owner: Manifest) -> None:
-    """Store the code, for pods that start from now on. Raises `UsageError` if it is too large."""
-    its, parts = KubeNames(name), pod_files.parts(archive)
+def ship(api: KubeApi, spec: JobSpec, archive: bytes, owner: Manifest, say: Say) -> None:
+    """Store the code, for pods that start from now on.
+
+    Raises `UsageError` if it is too large, and `EnvironmentFailure` if the storage does not take
+    it.
+    """
+    its = KubeNames(spec.cluster)
+    parts = pod_files.parts(code_shipping.ship(archive, spec.storage, say))
     for number, part in enumerate(parts):
         put(api, cluster_manifests.code(its, number, part, owner))
     for number in range(len(parts), pod_files.MOST_PARTS):
-        api.delete("ConfigMap", pod_files.part_name(name, number))
+        api.delete("ConfigMap", pod_files.part_name(spec.cluster, number))
 
 
 def put(api: KubeApi, manifest: Manifest) -> None:
