@@ -276,6 +276,11 @@ class Report:
     total_usd_per_hour: float = 0.0
     """What all that runs now costs an hour."""
 
+    @property
+    def is_priced(self) -> bool:
+        """Whether prices are known. Those of pods are not."""
+        return self.total_usd > 0 or self.cost_usd > 0 or not self.node_hours
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -310,6 +315,16 @@ class Cost:
     """What all that runs now costs an hour."""
     total_usd: float = 0.0
     """What the whole cluster cost so far."""
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether prices are known. Those of pods are not."""
+        return self.total_usd > 0 or self.cost_usd > 0 or not self.node_hours
+
+    @property
+    def node_hours(self) -> float:
+        """Hours of worker nodes."""
+        return self.spot_hours + self.on_demand_hours
 
 
 @dataclass(frozen=True, slots=True)

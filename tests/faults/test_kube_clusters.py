@@ -1,5 +1,6 @@
 """A cluster in a namespace, from `up --kube` to `down`, and what befalls it in between."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from support.kube import Kube, emulated
 from support.kube_cluster import NAME, KubeStory, trains
 from support.patience import eventually
 
+from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.kubernetes.pod_files import MOST_CODE
+from spotelastic.web.server.source import TargetSource
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -115,6 +118,7 @@ def test_an_evicted_node_saves_first_and_its_replacement_waits_for_its_image(
     )
     eventually(lambda: "leaves after step" in kube.log(pod), "what it says at its end")
     story.training(2, smaller["step"])
+    assert "begins at" in story.run("logs", NAME, "--kube"), "although a pod has not begun"
     kube.cluster.cause("image-found", image=story.image)
     story.training(3)
     story.run("down", NAME, "--kube")
@@ -157,6 +161,33 @@ def test_a_large_folder_goes_by_way_of_the_bucket(story: KubeStory, bucket: str)
     story.run("down", NAME, "--kube")
     assert not story.left()
     assert len(open_storage(story.storage).keys("code/")) == 2
+
+
+def test_a_drill_is_carried_out_and_the_dashboard_shows_it(story: KubeStory) -> None:
+    story.up(2, 3, ENDLESS)
+    before = story.training(3)
+    source = TargetSource(KubeTarget(KubePlace(), story.api))
+    assert [(each.name, each.state) for each in source.clusters()] == [(NAME, "running")]
+    (story.folder / "work" / "drill.json").write_text(
+        json.dumps([{"step": 1, "kind": "loss"}, {"after": "1s", "in": 10}])
+    )
+    told = story.run("drill", NAME, "--kube", "--plan", "drill.json")
+    struck = [node for node in trains(before) if node in told]
+    assert len(struck) == 2
+    after = story.training(3, before["step"])
+    look = source.look(NAME)
+    assert not look.trouble and set(look.facts["nodes"]) == set(trains(after))
+    for section, text in (("head", "running"), ("timeline", struck[0]), ("chart", "<svg")):
+        assert text in look.sections[section]
+    told = look.sections["interruptions"]
+    assert told.count("asked to leave") == 2 and all(node in told for node in struck)
+    output = source.output(NAME, None, 0)
+    assert any("begins at" in line.text for line in output.lines)
+    known = {line.id for line in output.lines}
+    again = source.output(NAME, None, output.next)
+    assert not [line for line in again.lines if "begins at" in line.text and line.id not in known]
+    assert "taken down" in source.act(NAME, "down", {"typed": NAME}, lambda _: None)
+    assert not story.left()
 
 
 def test_up_shows_the_report_at_the_end_and_leaves_only_checkpoints(story: KubeStory) -> None:

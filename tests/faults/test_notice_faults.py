@@ -41,7 +41,7 @@ def test_notices_that_come_late_twice_by_one_way_or_never(tmp_path: Path) -> Non
         unwarned: ("loss", rows[unwarned].told_by),
         withdrawn: ("spot_interruption", rows[withdrawn].told_by),
     }
-    assert rows[unwarned].told_by in ("ec2", "lease")
+    assert rows[unwarned].told_by in ("cloud", "lease")
     assert {rows[node].steps_lost for node in (by_bus, by_imds, withdrawn)} == {0}
     assert (rows[unwarned].saved_step or 0) >= before.committed
 

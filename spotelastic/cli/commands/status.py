@@ -69,6 +69,8 @@ spotelastic dashboard
 spotelastic dashboard demo
 
 spotelastic dashboard demo --port 8642
+
+spotelastic dashboard --kube --namespace ml
 """
 
 
@@ -215,11 +217,11 @@ def dashboard(
     `restart` and `down` do. The address has a token: whoever has it can do all
     of that.
     """
-    from spotelastic.client.targets.find import account
+    from spotelastic.client.targets.find import find
     from spotelastic.web.server import run
     from spotelastic.web.server.source import TargetSource
 
-    target = account(where, region, note)
+    target = find(where, region, note)
     if name is not None:
         target.cluster_or_gone(name, note)
     first = f"&cluster={name}" if name is not None else ""

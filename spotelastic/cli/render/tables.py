@@ -349,7 +349,12 @@ def report_table(report: Report) -> RenderableType:
     return Group(lines, bill, Text(), _interruptions_table(report.interruptions), Text())
 
 
+UNPRICED = "prices are not known"
+
+
 def _cost(report: Report) -> str:
+    if not report.is_priced:
+        return UNPRICED
     text = f"{dollars(report.cost_usd)} (estimated)"
     if report.usd_per_hour:
         text += f", {dollars(report.usd_per_hour)} an hour now"
@@ -379,6 +384,9 @@ def cost_table(cost: Cost) -> RenderableType:
     def row(what: str, spent: float, per_hour: float, note: str = "") -> None:
         table.add_row(what, dollars(spent), dollars(per_hour), note)
 
+    if not cost.is_priced:
+        table.add_row("workers", "-", "-", f"{hours} node-hours; {UNPRICED}")
+        return Group(Text(cost.name, "bold"), table)
     row("workers", cost.cost_usd, cost.usd_per_hour, f"{hours} node-hours")
     row("control nodes", cost.control_usd, cost.control_usd_per_hour)
     row("in all", cost.total_usd, cost.total_usd_per_hour, "estimated")

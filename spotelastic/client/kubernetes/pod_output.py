@@ -4,15 +4,20 @@ Kubernetes keeps them as long as a pod is there. Lines of workers begin with the
 agent do not, and are left out.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spotelastic.aws.messaging.log_group import GroupLine, LogStream, born
+from spotelastic.clock import wall
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.api import KubeApi, Missing
 from spotelastic.kubernetes.provider.names import KubeNames
 
+SKEW = 300
+"""Seconds by which this machine's clock may be behind those of the cluster's machines."""
 _LINE = re.compile(r"(?P<at>\S+) \[(?P<rank>\d+)\] (?P<text>.*)", re.DOTALL)
 
 
@@ -30,11 +35,11 @@ class PodOutput:
 
     def lines(self, begin: str, since: int) -> Iterator[GroupLine]:
         """Yield lines by time, of streams that begin so, and since then (in milliseconds)."""
-        found = []
+        found, within = [], _within(since)
         for pod in self.api.found("Pod", KubeNames(self.cluster).labels("worker")):
             name = pod["metadata"]["name"]
             try:
-                told = self.api.log(name, timestamps=True)
+                told = self.api.log(name, timestamps=True, within=within)
             except Missing:
                 continue
             found += list(lines(born(self.born_at), name, told))
@@ -43,12 +48,24 @@ class PodOutput:
 
 
 def lines(born: str, pod: str, told: Sequence[str]) -> Iterator[GroupLine]:
-    """Yield the lines of workers among those that a pod has written, with their times (pure)."""
-    for number, text in enumerate(told):
+    """Yield the lines of workers among those that a pod has written, with their times (pure).
+
+    A line is known by its time, and its place among those of the same time: so it has the same id
+    wherever `told` begins.
+    """
+    same = Counter[str]()
+    for text in told:
+        at = text.partition(" ")[0]
+        same[at] += 1
         if found := _LINE.fullmatch(text):
             stream = LogStream(born, pod, int(found["rank"]))
-            at = int(pod_reading.seconds(_in_microseconds(found["at"])) * 1000)
-            yield GroupLine(f"{pod}:{number}", stream, at, found["text"])
+            milliseconds = int(pod_reading.seconds(_in_microseconds(at)) * 1000)
+            yield GroupLine(f"{pod}:{at}:{same[at]}", stream, milliseconds, found["text"])
+
+
+def _within(since: int) -> int | None:
+    """Return the seconds of output to ask for, that none since then is left out; None: all."""
+    return math.ceil(max(0.0, wall() - since / 1000)) + SKEW if since else None
 
 
 def _in_microseconds(text: str) -> str:

@@ -263,7 +263,8 @@ def _priced(
         gap = transition.after.first_at - transition.before.last_at
         pause = max(0.0, gap - ordinary)
     usd = None
-    if pause is not None and lost is not None:
+    is_priced = any(item.rate for item in usage)
+    if is_priced and pause is not None and lost is not None:
         began = transition.before.last_at
         group = {member.node for member in transition.rounds[-1].members}
         per_hour = sum(item.rate for item in usage if item.instance in group)

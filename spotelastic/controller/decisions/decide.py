@@ -192,7 +192,7 @@ def _replacements(
         elif seen.ending is not None:
             continue  # nobody new is needed any more
         elif machine.state in GONE:  # which its group may find out a minute later
-            yield Replace(member.instance, f"EC2 says that it is {machine.state}")
+            yield Replace(member.instance, f"the cloud says that it is {machine.state}")
         elif member.instance in seen.drains:
             reason = _why_drained(seen.drains[member.instance])
             yield Replace(member.instance, reason, seen.warning(member.instance))

@@ -140,7 +140,7 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
             for notice in _announced(seen, message.event, message.received_at):
                 yield from _tell_notice(seen, notice, now, message.event.id)
         case StateChange(id, at, instance, state) if state in GONE:
-            yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
+            yield from _tell_loss(seen, instance, at, f"the cloud says {state}", now, id)
         case GroupActivity(id):
             event = _activity(seen, message.event, now)
             if account(event) not in seen.told:  # it may be delivered again
@@ -190,7 +190,7 @@ def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> I
 
 
 def losses(seen: Observation, now: float) -> Iterator[Tell]:
-    """Reports nodes whose lease ran out. If EC2 reported it too, that came as a message."""
+    """Reports nodes whose lease ran out. If the cloud reported it too, that came as a message."""
     for node, left in seen.left.items():
         yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "")
 
@@ -212,7 +212,7 @@ def _tell_loss(
         return
     if seen.restarts(node, known.incarnation):
         return
-    source = "ec2" if cause else "lease"  # EC2's word alone comes as a message
+    source = "cloud" if cause else "lease"  # the cloud's word alone comes as a message
     data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
     lost = Event(now, "loss", f"{node} is gone: {why}", node, data)
     why = f"somebody has stopped or terminated it ({why})"

@@ -6,7 +6,7 @@ every kind of kubeconfig, and a pod's own account.
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -135,21 +135,32 @@ class KubeApi:
         except Missing:
             pass
 
-    def log(self, pod: str, tail: int | None = None, *, timestamps: bool = False) -> list[str]:
-        """Return the lines that a pod's container has written. Raises `Missing`."""
-        with self._calling(f"read the log of {pod}"):
+    def log(
+        self,
+        pod: str,
+        tail: int | None = None,
+        *,
+        within: int | None = None,
+        timestamps: bool = False,
+    ) -> list[str]:
+        """Return the lines that a pod's container has written.
+
+        Raises `Missing` also if the container has not begun.
+        `within`: those of the last so many seconds; `tail`: so many, the last ones.
+        """
+        with self._calling(f"read the log of {pod}", missing=(404, 400)):
             return list(
-                self._client.log(pod, tail_lines=tail, timestamps=timestamps, newlines=False)
+                self._client.log(
+                    pod, tail_lines=tail, since=within, timestamps=timestamps, newlines=False
+                )
             )
 
-    def follow_log(self, pod: str, *, timestamps: bool = False) -> Iterator[str]:
-        """Yield the lines that a pod's container writes, until it ends. Raises `Missing`."""
-        with self._calling(f"read the log of {pod}"):
-            yield from self._client.log(pod, follow=True, timestamps=timestamps, newlines=False)
-
     @contextmanager
-    def _calling(self, what: str) -> Iterator[None]:
-        """Count a call, and turn its errors into ours."""
+    def _calling(self, what: str, missing: Collection[int] = (404,)) -> Iterator[None]:
+        """Count a call, and turn its errors into ours.
+
+        `missing` are the codes by which the server says that there is no such object.
+        """
         import httpx2
         from lightkube import ApiError
 
@@ -160,7 +171,7 @@ class KubeApi:
             code, message = error.response.status_code, str(error.status.message)
             told = f"cannot {what} in the namespace {self.namespace}: {message}"
             outcome = _outcome(code)
-            if code == 404:
+            if code in missing:
                 raise Missing(told) from error
             if code == 409:
                 raise Conflicting(told) from error

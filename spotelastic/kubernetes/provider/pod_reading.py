@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from spotelastic.cloud.events import CloudEvent, SpotWarning, StateChange
+from spotelastic.cloud.events import CloudEvent, GroupActivity, SpotWarning, StateChange
 from spotelastic.cloud.model import (
     DRAINING,
     IN_SERVICE,
@@ -63,17 +63,24 @@ def worker_group(name: str, desired: int, pods: Iterable[Manifest]) -> WorkerGro
 
 
 def news(
-    before: Iterable[Manifest], after: Iterable[Manifest], now: float
+    before: Iterable[Manifest] | None, after: Iterable[Manifest], now: float
 ) -> tuple[CloudEvent, ...]:
-    """Return what has happened to pods between two looks."""
-    was = {str(pod["metadata"]["uid"]): pod for pod in before if is_placed(pod)}
+    """Return what has happened to pods between two looks.
+
+    Before the first look (None), pods may have got their machines at any time: whoever looked then
+    has told of it.
+    """
+    was = {str(pod["metadata"]["uid"]): pod for pod in before or () if is_placed(pod)}
     is_ = {str(pod["metadata"]["uid"]): pod for pod in after if is_placed(pod)}
     found: list[CloudEvent] = []
     for uid, pod in was.items():
         gone = uid not in is_ or _state(is_[uid]) == "terminated"
         if gone and _state(pod) != "terminated":
             found.append(StateChange(f"{uid}-gone", now, pod["metadata"]["name"], "terminated"))
+            found.append(_activity(pod, "terminate", now))
     for uid, pod in is_.items():
+        if before is not None and uid not in was and _state(pod) != "terminated":
+            found.append(_activity(pod, "launch", now))
         if _is_disrupted(pod) and not (uid in was and _is_disrupted(was[uid])):
             found.append(_warning(pod, now))
     return tuple(found)
@@ -94,6 +101,20 @@ def console(pod: Manifest | None, lines: Iterable[str]) -> str:
 def seconds(text: str | datetime) -> float:
     """Return a time of Kubernetes in seconds since the epoch."""
     return (datetime.fromisoformat(text) if isinstance(text, str) else text).timestamp()
+
+
+def _activity(pod: Manifest, name: str, now: float) -> GroupActivity:
+    """Return that a pod has got its machine, or is gone, as its group's doing."""
+    metadata = pod["metadata"]
+    return GroupActivity(
+        id=f"{metadata['uid']}-{name}",
+        at=now,
+        instance=metadata["name"],
+        group=metadata.get("labels", {}).get(GROUP, ""),
+        name=name,
+        succeeded=True,
+        zone=ANYWHERE,
+    )
 
 
 def _state(pod: Manifest) -> InstanceState:

@@ -62,7 +62,7 @@ class _LookedAt(Generic[T]):
 
 
 class PodEvents(_LookedAt[CloudEvent]):
-    """What happens to the pods of one cluster: evictions, and ends."""
+    """What happens to the pods of one cluster: launches, evictions, and ends."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PodEvents(_LookedAt[CloudEvent]):
         self._labels = KubeNames(cluster).labels("worker")
         self._clock = clock
         self._lock = threading.Lock()
-        self._pods: Sequence[Manifest] = ()
+        self._pods: Sequence[Manifest] | None = None
 
     def look(self) -> None:
         """Take note of what is new."""

@@ -25,6 +25,7 @@ from aiohttp import web
 
 from spotelastic.linux import name_process
 from spotelastic.local.base.remains import Remains
+from spotelastic.local.kubernetes.api.errors import bad_request
 from spotelastic.local.kubernetes.api.http import Addressed, ApiServer
 from spotelastic.local.kubernetes.api.kinds import NAMESPACES, PODS
 from spotelastic.local.kubernetes.api.objects import ObjectStore
@@ -68,7 +69,7 @@ class EmulatedCluster:
     def __init__(self, settings: ClusterSettings, port: int) -> None:
         self._settings = settings
         self.over = asyncio.Event()
-        self._line_times: dict[str, list[bytes]] = {}
+        self._line_times: dict[str, list[float]] = {}
         """When each line of a pod's log was seen, by the pod's uid."""
         self._accounts: dict[str, str] = {}
         """The service accounts, NAMESPACE:NAME, by their tokens."""
@@ -139,21 +140,32 @@ class EmulatedCluster:
         self._accounts[token] = name
         return {"token": token.encode(), "ca.crt": self._settings.authority.encode()}
 
-    def _stamped(self, uid: str, text: bytes) -> bytes:
-        """Return a pod's lines, each with the time at which it was seen first."""
+    def _stamped(self, uid: str, text: bytes, within: float) -> bytes:
+        """Return a pod's lines of the last so many seconds, each with the time at which it was seen
+        first."""
         lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
-        times = self._line_times.setdefault(uid, [])
-        now = datetime.fromtimestamp(self.store.clock(), UTC).isoformat()
-        times += [now.encode()] * (len(lines) - len(times))
-        return b"".join(b"%s %s" % each for each in zip(times, lines, strict=True))
+        times, now = self._line_times.setdefault(uid, []), self.store.clock()
+        times += [now] * (len(lines) - len(times))
+        return b"".join(
+            b"%s %s" % (datetime.fromtimestamp(at, UTC).isoformat().encode(), line)
+            for at, line in zip(times, lines, strict=True)
+            if at >= now - within
+        )
 
     async def _log(self, request: web.Request, at: Addressed) -> web.StreamResponse:
-        """Answer `GET …/pods/NAME/log`, with `follow` and `tailLines`, or with `timestamps`."""
+        """Answer `GET …/pods/NAME/log`.
+
+        With `follow` and `tailLines`, or with `timestamps` and `sinceSeconds`.
+        """
         pod = self.store.get(PODS, at.place, at.name)
         uid = pod["metadata"]["uid"]
+        if pod.get("status", {}).get("phase", "Pending") == "Pending":
+            raise bad_request(f'container "node" in pod "{at.name}" is waiting to start')
         file = self._runner.log(uid)
         if request.query.get("timestamps") == "true":
-            return web.Response(body=self._stamped(uid, _read(file, 0)), content_type="text/plain")
+            within = float(request.query.get("sinceSeconds", "inf"))
+            stamped = self._stamped(uid, _read(file, 0), within)
+            return web.Response(body=stamped, content_type="text/plain")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         text, follows = _read(file, 0), request.query.get("follow") == "true"

@@ -1,4 +1,4 @@
-"""What the dashboard shows, and where it comes from: the clusters of one account."""
+"""What the dashboard shows, and where it comes from: the clusters of one account or namespace."""
 
 import threading
 from collections import deque
@@ -11,7 +11,7 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.logs import Wanted
 from spotelastic.client.progress import Say
 from spotelastic.client.published import published_facts
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.metrics import exposition
@@ -38,6 +38,7 @@ class ShownLine:
     """Tells it from all others."""
     at: str
     node: str
+    """The node's name, short enough for its column."""
     rank: int
     text: str
 
@@ -77,9 +78,9 @@ class _ShownCluster:
 
 
 class TargetSource:
-    """The clusters of AWS or the local cloud, by the client."""
+    """The clusters of AWS, the local cloud or a namespace on Kubernetes, by the client."""
 
-    def __init__(self, target: CloudTarget) -> None:
+    def __init__(self, target: ClusterTarget) -> None:
         self._target = target
         self._shown: dict[str, _ShownCluster] = {}
         self._lock = threading.Lock()
@@ -105,7 +106,7 @@ class TargetSource:
             ShownLine(
                 id,
                 words.moment(line.at, now),
-                words.plain(line.node),
+                words.short(line.node),
                 line.rank,
                 words.plain(line.text),
             )

@@ -139,7 +139,9 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     if report is not None:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))
     yield _checkpoint(it, now)
-    if it.cost is not None:
+    if it.cost is not None and not it.cost.is_priced:
+        yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", "prices are not known")
+    elif it.cost is not None:
         yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it))
 
 

@@ -163,6 +163,9 @@ def costs(cost: Cost) -> Iterator[CostRow]:
     hours = f"{cost.spot_hours:.3g} spot"
     if cost.on_demand_hours:
         hours += f", {cost.on_demand_hours:.3g} on-demand"
+    if not cost.is_priced:
+        yield CostRow("Workers", NONE, NONE, f"{hours} node-hours; prices are not known")
+        return
     yield CostRow(
         "Workers", dollars(cost.cost_usd), dollars(cost.usd_per_hour), f"{hours} node-hours"
     )

@@ -50,6 +50,8 @@ class NodeLane:
     """One node's time."""
 
     node: str
+    label: str
+    """The node's name, short enough for its column."""
     is_there: bool
     spans: tuple[LaneSpan, ...]
     told: str
@@ -224,7 +226,9 @@ def _lane(node: str, track: _Track, share: _Share) -> NodeLane:
         spans.append(LaneSpan(share.of(at), share.of(until), state, told))
     there = track.state != "gone"
     words_of = ", ".join(span.told.partition(": ")[2] for span in spans)
-    return NodeLane(words.plain(node), there, tuple(spans), f"{words_of or 'nothing'}")
+    return NodeLane(
+        words.plain(node), words.short(node), there, tuple(spans), f"{words_of or 'nothing'}"
+    )
 
 
 def _rounds(ordered: Iterable[Event], share: _Share) -> Iterator[LaneSpan]:

@@ -6,6 +6,8 @@ import unicodedata
 from datetime import datetime
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+SHORT = 19
+"""Most characters of a name in a narrow column: an EC2 instance's id has as many."""
 UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 """Categories of characters that would change how the text around them is shown, or are none."""
 KEPT = frozenset("\n\t\u200d")
@@ -19,6 +21,12 @@ def plain(text: str) -> str:
         char if char in KEPT or unicodedata.category(char) not in UNPRINTABLE else "\ufffd"
         for char in text
     )
+
+
+def short(node: str) -> str:
+    """Return a node's name as it fits beside a lane or a line. Ends tell names of pods apart."""
+    name = plain(node)
+    return name if len(name) <= SHORT else f"…{name[1 - SHORT :]}"
 
 
 def moment(at: float, now: float) -> str:

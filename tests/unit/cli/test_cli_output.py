@@ -124,6 +124,15 @@ def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
     )
 
 
+def test_costs_are_left_out_where_prices_are_not_known() -> None:
+    free = replace(REPORT, cost_usd=0.0, on_demand_usd=0.0, total_usd=0.0, control_usd=0.0)
+    told = rendered(tables.report_table(free))
+    assert "node-hours  prices are not known" in told
+    cost = Cost("demo", 0.0, 0.0, 0.0, spot_hours=1.5, on_demand_hours=0.0, interruptions_usd=0.0)
+    told = rendered(tables.cost_table(cost))
+    assert "1.500 spot node-hours; prices are not known" in told and "$" not in told
+
+
 @pytest.mark.parametrize("width", [160, 100, 80])
 def test_each_interruption_is_shown_with_who_told_of_it_and_what_it_cost(width: int) -> None:
     node = "i-0a1b2c3d4e5f60718"

@@ -8,7 +8,7 @@ from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import DueInterruption, RemainingDrill, Upload
+from spotelastic.model.progress import Cost, DueInterruption, RemainingDrill, Upload
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import STALE, cluster_view
@@ -35,6 +35,17 @@ def test_a_job_that_runs() -> None:
     assert (view.interruptions[0].pause, view.interruptions[0].cost) == ("3.50 s", "–")
     assert view.training == ("i-3",)
     assert view.ranks == (0, 1)
+
+
+def test_hours_are_shown_where_prices_are_not_known() -> None:
+    cost = Cost("demo", 0.0, 0.0, 0.0, spot_hours=1.5, on_demand_hours=0.5, interruptions_usd=0.0)
+    view = cluster_view(replace(PUBLISHED, cost=cost), NOW)
+    assert (view.figures[-1].name, view.figures[-1].value) == ("Node-hours", "2")
+    (row,) = view.costs
+    assert (row.so_far, row.note) == (
+        "–",
+        "1.5 spot, 0.5 on-demand node-hours; prices are not known",
+    )
 
 
 def test_commits_that_follow_each_other_are_one_event() -> None:
@@ -128,6 +139,8 @@ def test_another_day_has_its_date() -> None:
 
 def test_a_text_cannot_turn_the_page_around() -> None:
     assert words.plain("a\u202eb\x00c\x1b[31md\ud800\n\te") == "a�b�c�[31md�\n\te"
+    assert words.short("i-0a1b2c3d4e5f60718") == "i-0a1b2c3d4e5f60718"
+    assert words.short("train-gpt-workers-27f39") == "…-gpt-workers-27f39"
     assert words.plain("naïve 漢字 🙂 👩\u200d🚀") == "naïve 漢字 🙂 👩\u200d🚀"
 
 

@@ -207,7 +207,7 @@ def test_of_two_accounts_the_first_to_see_and_the_better_clock_count() -> None:
     assert row.seen_after_by["sqs"] - row.seen_after_by["imds"] == pytest.approx(0.3, abs=0.002)
 
 
-@pytest.mark.parametrize("teller", ["ec2", "lease"])
+@pytest.mark.parametrize("teller", ["cloud", "lease"])
 def test_a_loss_names_who_told_of_it_and_how_late(teller: str) -> None:
     story = Story().propose("start", "ab").train(30, after=1.0)
     story.tell("loss", "b", source=teller, at=story.now, seen_at=story.now + 0.3).end()
@@ -224,7 +224,7 @@ def test_a_node_that_is_taken_before_it_trains_is_a_row_that_cost_no_step() -> N
         "notice", "c", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now + 0.4
     )
     story.tell("notice", "c", kind="planned", source="imds", at=story.now, seen_at=story.now + 1)
-    story.tell("loss", "c", source="ec2", at=story.now + 2, seen_at=story.now + 2)
+    story.tell("loss", "c", source="cloud", at=story.now + 2, seen_at=story.now + 2)
     story.tell("loss", "d", source="lease", at=story.now, seen_at=story.now + 0.5)
     story.tell("notice", "e", kind="planned", source="imds", at=story.now, seen_at=story.now)
     story.tell("notice", "e", kind="rebalance", source="sqs", at=story.now, seen_at=story.now)

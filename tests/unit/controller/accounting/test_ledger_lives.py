@@ -50,19 +50,19 @@ def test_a_restart_is_one_though_a_node_was_lost_before_its_first_round_started(
 def test_a_round_that_is_over_when_the_job_goes_on_has_lost_nobody() -> None:
     over = Round(3, "round-3", "over", (), "worker", "")
     story = Story().propose("start", "abc").train(50, after=1.0)
-    story.tell("loss", "b", source="ec2", at=story.now, seen_at=story.now + 0.3).end()
+    story.tell("loss", "b", source="cloud", at=story.now, seen_at=story.now + 0.3).end()
     without = replace(story, records=[*story.records], current=over)
     assert without.report(state="running").interruptions == ()
     story.propose("loss", "ac", about="b", resume=memory(45)).end()
     story.current = over
     row = only(story.report(state="running"))
-    assert (row.kind, row.node, row.told_by, row.pause_s) == ("loss", "b", "ec2", None)
+    assert (row.kind, row.node, row.told_by, row.pause_s) == ("loss", "b", "cloud", None)
 
 
 def test_a_node_lost_just_before_the_end_keeps_its_row_when_the_job_is_restarted() -> None:
     """What happens later is none of that life's, though c, which answered late in it, is there."""
     story = Story().propose("start", "abc").train(50, after=1.0)
-    story.tell("loss", "b", source="ec2", at=story.now, seen_at=story.now + 0.3).end()
+    story.tell("loss", "b", source="cloud", at=story.now, seen_at=story.now + 0.3).end()
     story.propose("loss", "ac", about="b", resume=memory(45))
     story.now += 5.0
     story.tell("failure", "a", at=story.now, seen_at=story.now, round="round-2").end()

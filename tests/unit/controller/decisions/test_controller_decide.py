@@ -241,7 +241,7 @@ def test_a_node_that_ec2_says_is_gone_is_a_loss_told_once() -> None:
     (told,) = only(decide(seen, NOW, POLICY), Tell)
     assert isinstance(told, Tell)
     assert (told.event.kind, told.event.node, told.event.data["at"]) == ("loss", "a", 999.5)
-    assert told.event.data["source"] == "ec2"
+    assert told.event.data["source"] == "cloud"
     later = replace(
         seen,
         nodes={"b": node("b")},
@@ -278,7 +278,7 @@ def test_a_lease_that_runs_out_before_ec2_speaks_is_told_once_too() -> None:
     assert only(decide(later, NOW + 2, POLICY), Tell) == []
     (both,) = only(decide(replace(away, messages=(word,)), NOW, POLICY), Tell)
     assert isinstance(both, Tell)
-    assert both.event.data["source"] == "ec2", "of two at once"
+    assert both.event.data["source"] == "cloud", "of two at once"
 
 
 def test_a_node_that_left_with_a_notice_or_after_the_end_is_no_loss() -> None:
@@ -354,7 +354,7 @@ def test_a_machine_that_ec2_calls_gone_does_not_wait_for_its_group_to_notice() -
     """Auto Scaling looks after the health of instances once in a while."""
     seen = replace(healthy("a", "b"), machines={"a": machine("a", "terminated"), "b": machine("b")})
     assert only(decide(seen, NOW, POLICY), Replace) == [
-        Replace("a", "EC2 says that it is terminated")
+        Replace("a", "the cloud says that it is terminated")
     ]
     leaves = replace(seen, group=group(GroupMember("a", "Terminating"), *in_service("b")))
     assert only(decide(leaves, NOW, POLICY), Replace) == []

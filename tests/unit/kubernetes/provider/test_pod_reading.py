@@ -3,7 +3,7 @@
 from typing import Any
 
 from spotelastic.client.kubernetes.pod_output import lines
-from spotelastic.cloud.events import SpotWarning, StateChange
+from spotelastic.cloud.events import GroupActivity, SpotWarning, StateChange
 from spotelastic.cloud.model import DRAINING, IN_SERVICE
 from spotelastic.kubernetes.provider import pod_reading
 from spotelastic.kubernetes.provider.names import GROUP, KubeNames
@@ -55,16 +55,24 @@ def test_an_instance_has_its_zone_and_the_time_at_which_it_got_a_machine() -> No
     assert (its.zone, its.spot, its.launched_at) == ("z", True, BEGAN + 300.0)
 
 
+def test_a_launch_is_told_once_a_pod_has_a_machine() -> None:
+    assert pod_reading.news([], [pod(node="")], BEGAN) == ()
+    (launch,) = pod_reading.news([pod(node="")], [pod()], BEGAN)
+    assert isinstance(launch, GroupActivity) and launch.succeeded
+    assert (launch.name, launch.instance, launch.group) == ("launch", "p", ITS.spot)
+    assert pod_reading.news(None, [pod()], BEGAN) == (), "before the first look it was told"
+    assert pod_reading.news([pod()], [pod()], BEGAN) == ()
+
+
 def test_an_eviction_and_an_end_are_told_once() -> None:
-    begin = pod_reading.news([], [pod()], BEGAN)
-    assert begin == ()
     (warning,) = pod_reading.news([pod()], [evicted()], BEGAN)
     assert isinstance(warning, SpotWarning) and warning.ahead == 60.0
     assert pod_reading.news([evicted()], [evicted()], BEGAN) == ()
-    (end,) = pod_reading.news([evicted()], [], BEGAN)
+    end, activity = pod_reading.news([evicted()], [], BEGAN)
     assert isinstance(end, StateChange) and (end.instance, end.state) == ("p", "terminated")
+    assert isinstance(activity, GroupActivity) and activity.name == "terminate"
     assert pod_reading.news([pod("p", "Failed")], [], BEGAN) == (), "it was told before"
-    assert pod_reading.news([], [evicted()], BEGAN) != (), "also of one that is seen first then"
+    assert pod_reading.news(None, [evicted()], BEGAN) != (), "also of one that is seen first then"
 
 
 def test_why_a_pod_does_not_run_follows_what_it_has_written() -> None:
@@ -86,3 +94,13 @@ def test_lines_of_workers_have_rank_and_time_and_those_of_the_agent_are_left_out
         (3, "loss 0.5"), (0, "[nested] text"),
     ]  # fmt: skip
     assert [each.at - int(BEGAN * 1000) for each in found] == [1123, 3000]
+
+
+def test_a_line_is_known_again_wherever_the_log_is_read_from() -> None:
+    told = [
+        *("2026-01-01T00:00:01Z [0] a", "2026-01-01T00:00:02Z [0] b"),
+        *("2026-01-01T00:00:02Z boot: round 1", "2026-01-01T00:00:02Z [0] b"),
+    ]
+    ids = [each.id for each in lines("born", "pod-a", told)]
+    assert len(set(ids)) == 3
+    assert [each.id for each in lines("born", "pod-a", told[1:])] == ids[1:]
