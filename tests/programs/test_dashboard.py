@@ -33,8 +33,9 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
+    """One for each test: a browser starts processes whenever it likes, and ends them as late."""
     if BROWSER is None:
         pytest.skip("there is no browser: install chromium, or set BROWSER to one's path")
     with sync_playwright() as play:
