@@ -104,11 +104,7 @@ def find(
     runs and no `region` is named. `gone`: also find one that was taken down, whose last status and
     report are still stored. Raises `UsageError` if there is none.
     """
-    target = targets.holding(_target(local, region), name, _say_nothing)
-    its = target.cluster_or_gone(name, _say_nothing) if gone else target.cluster(name)
-    if (elsewhere := targets.following(target, its, _say_nothing)) is target:
-        return Cluster(target, its)
-    return Cluster(elsewhere, elsewhere.cluster(its.name))
+    return Cluster(*targets.located(_target(local, region), name, _say_nothing, gone=gone))
 
 
 def list(*, local: bool | None = None, region: str | None = None) -> tuple[ClusterSummary, ...]:

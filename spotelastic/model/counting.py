@@ -23,7 +23,9 @@ def duration(seconds: float) -> str:
 
 
 def usd(amount: float) -> str:
-    """Returns US dollars: cents, or tenths of a cent below ten cents."""
+    """Returns US dollars: cents, tenths of a cent below ten cents, and less as one digit."""
+    if 0 < amount < 0.00095:
+        return f"{amount:.{-math.floor(math.log10(amount))}f} USD"
     return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"
 
 

@@ -10,6 +10,7 @@ from spotelastic_checkpoints.catalog.catalog import Catalog, StepEntry
 from spotelastic_checkpoints.errors import CheckpointsError
 
 from spotelastic.client.cluster import Cluster
+from spotelastic.client.targets.find import following, holding
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.progress import Cost, Report
@@ -91,11 +92,16 @@ class ClusterReader:
         )
 
     def _ask_whether_gone(self) -> bool:
-        """Look for the cluster, whose job may be described anew by now."""
-        known = self.cluster.target.known(self.cluster.name)
-        if known is not None:
-            self.cluster.record = known
-        return known is None
+        """Look for the cluster, whose job may be described anew by now, or be in another region."""
+        its = self.cluster
+        at = holding(its.target, its.name, _unsaid)
+        known = at.known(its.name)
+        if known is None:
+            return True
+        if (there := following(at, known, _unsaid)) is not at:
+            at, known = there, there.cluster(its.name)
+        its.target, its.record = at, known
+        return False
 
     def _read_report(self) -> Report | None:
         return self.cluster.record.objects.report()
@@ -115,6 +121,10 @@ class ClusterReader:
             with closing(self.cluster.target.storage(url)) as there:
                 return tuple(Catalog(there).entries())
         return None
+
+
+def _unsaid(line: str) -> None:
+    """Leave out a line for a terminal."""
 
 
 def html_report(cluster: Cluster) -> str:

@@ -31,6 +31,7 @@ from spotelastic.client.targets.find import find, holding
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
+from spotelastic.web.reading import SELDOM, ClusterReader
 
 pytestmark = pytest.mark.soak
 
@@ -111,10 +112,17 @@ def nothing_is_left(region: str) -> None:
 
 def test_a_job_is_moved_and_its_report_goes_on(tmp_path: Path) -> None:
     with moving_job(tmp_path) as trial:
+        clock = [0.0]
+        page = ClusterReader(Cluster(home(), home().cluster(NAME)), lambda: clock[0])
+        assert not page.read().is_gone
         done = moved()
         assert (done.region, done.step > 0) == (WEST, True)
         trains(WEST, done.step)
         nothing_is_left(EAST)
+        clock[0] += 10 * SELDOM
+        seen = page.read()
+        assert (seen.is_gone, page.cluster.target.account("").aws.region) == (False, WEST)
+        assert seen.status.state == "running" and seen.status.step >= done.step
         its = regions.find(home(), NAME, WEST, print)
         assert isinstance(its.look().source.latest, ForwardPointer)
         with pytest.raises(StorageMoved):

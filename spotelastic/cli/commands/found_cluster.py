@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from spotelastic.errors import UsageError
 from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
@@ -24,19 +23,6 @@ def found_cluster(
     `gone`: also one that was taken down and has left its last report. `left` says what that is.
     """
     from spotelastic.client.cluster import Cluster
-    from spotelastic.client.targets.find import find, following, holding
+    from spotelastic.client.targets.find import find, located
 
-    target = find(where, region, note)
-    if not gone:
-        try:
-            its = target.cluster(name)
-        except UsageError:
-            if (elsewhere := holding(target, name, note)) is target:
-                raise
-            return Cluster(elsewhere, elsewhere.cluster(name))
-    else:
-        target = holding(target, name, note)
-        its = target.cluster_or_gone(name, note, left)
-    if (elsewhere := following(target, its, note)) is target:
-        return Cluster(target, its)
-    return Cluster(elsewhere, elsewhere.cluster(its.name))
+    return Cluster(*located(find(where, region, note), name, note, gone=gone, left=left))

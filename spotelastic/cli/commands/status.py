@@ -217,13 +217,13 @@ def dashboard(
     `restart` and `down` do. The address has a token: whoever has it can do all
     of that.
     """
-    from spotelastic.client.targets.find import find
+    from spotelastic.client.targets.find import find, located
     from spotelastic.web.server import run
     from spotelastic.web.server.source import TargetSource
 
     target = find(where, region, note)
     if name is not None:
-        target.cluster_or_gone(name, note)
+        located(target, name, note, gone=True)
     first = f"&cluster={name}" if name is not None else ""
 
     def ready(url: str) -> None:

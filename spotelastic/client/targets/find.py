@@ -103,6 +103,35 @@ def following(at: ClusterTarget, cluster: ShownCluster, note: Say) -> ClusterTar
     return there
 
 
+def located(
+    home: ClusterTarget,
+    name: str | None,
+    note: Say,
+    *,
+    gone: bool = False,
+    left: str = "this is its last report",
+) -> tuple[ClusterTarget, ShownCluster]:
+    """Return the cluster of that name, or the only one, and where it is now: jobs may be moved.
+
+    `gone`: also one that was taken down and has left its last report; `left` says what that is.
+    `note` is called for both. Raises `UsageError` if there is none.
+    """
+    if gone:
+        at = holding(home, name, note)
+        its = at.cluster_or_gone(name, note, left)
+    else:
+        at = home
+        try:
+            its = at.cluster(name)
+        except UsageError:
+            if (at := holding(home, name, note)) is home:
+                raise
+            its = at.cluster(name)
+    if (there := following(at, its, note)) is at:
+        return at, its
+    return there, there.cluster(its.name)
+
+
 def moved_to(home: CloudTarget, cluster: ShownCluster) -> CloudTarget | None:
     """Return the region that the job of this cluster was moved to, once it is led there."""
     pointer = forward_pointer(home.cluster(cluster.name))

@@ -12,6 +12,7 @@ from spotelastic.client.logs import Wanted
 from spotelastic.client.progress import Say
 from spotelastic.client.published import published_facts
 from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.find import located
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.metrics import exposition
@@ -120,7 +121,7 @@ class TargetSource:
         carry_out = ACTIONS.get(action)
         if carry_out is None:
             raise UsageError(f"there is no command {action!r}")
-        cluster = Cluster(self._target, self._target.cluster(name))
+        cluster = Cluster(*located(self._target, name, lambda _: None))
         done = carry_out(cluster, given, say)
         with self._lock:
             self._shown.pop(name, None)  # its description may have changed
@@ -140,7 +141,6 @@ class TargetSource:
         if known is not None:
             return known
         self._target.check()
-        record = self._target.cluster_or_gone(name, lambda _: None)
-        reader = ClusterReader(Cluster(self._target, record))
+        reader = ClusterReader(Cluster(*located(self._target, name, lambda _: None, gone=True)))
         with self._lock:
             return self._shown.setdefault(name, _ShownCluster(reader, ClusterFeed(reader)))

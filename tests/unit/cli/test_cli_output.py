@@ -18,6 +18,7 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.interruptions.interrupt import CausedInterruption
 from spotelastic.client.targets import find
 from spotelastic.client.targets.aws_target import AwsTarget
+from spotelastic.model.counting import usd
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
     Cost,
@@ -378,3 +379,12 @@ def test_ages_are_told_in_the_largest_unit_of_which_there_are_two(
     seconds: float, told: str
 ) -> None:
     assert ckpt.age(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [(0.0, "0.000 USD"), (0.000031, "0.00003 USD"), (0.00094, "0.0009 USD"), (0.00096, "0.001 USD"),
+     (0.0149, "0.015 USD"), (0.32, "0.32 USD"), (12.0, "12.00 USD")],
+)  # fmt: skip
+def test_prices_have_digits_that_tell_something(amount: float, told: str) -> None:
+    assert usd(amount) == told

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.published import BEGAN, NEW, PUBLISHED, with_texts
 
-from spotelastic.web.page.render import SECTIONS, report_page, sections
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.web.page.render import SECTIONS, asset, report_page, sections
 from spotelastic.web.reading import write_html
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
@@ -111,3 +112,9 @@ def test_what_no_file_can_hold_is_written_all_the_same(tmp_path: Path) -> None:
     file = tmp_path / "new/report.html"
     write_html("a \ud800 b", file)
     assert file.read_bytes() == b"a \\ud800 b"
+
+
+def test_every_kind_of_interruption_has_its_colour() -> None:
+    rules = asset("style.css")
+    for kind in (*(each.value for each in InterruptionKind), "other"):
+        assert re.search(rf"\.kind-{kind}\b[^{{]*\{{ fill", rules), kind
