@@ -9,6 +9,7 @@ Must never happen:
   newest commit is in the target, and the target is opened only when the source is closed
   (`commit/moving.py`);
 - the target begins from an incomplete copy;
+- a job that moves by itself goes on elsewhere after somebody has stopped it;
 - something that costs money is left in either region when there is no next step: the source's
   cluster is taken down once the target trains, the target's when the move is undone. Where a job
   moves by itself, they are put to sleep in place of that (`aws/clusters/asleep.py`).
@@ -86,6 +87,8 @@ class RegionSide:
     """Whether a round of the job has begun."""
     step: int = 0
     """The newest step that was told."""
+    reason: str = ""
+    """Why the job is in that state."""
 
     @property
     def commit(self) -> Commit | None:
@@ -104,6 +107,8 @@ class MoveSeen:
     """Whether the source's newest commit is in the target, or there is none."""
     begun: bool = True
     """Whether a move between these two was begun and not undone."""
+    reason: str = ""
+    """Why the job moves by itself; empty if somebody moves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +158,16 @@ def _forward(seen: MoveSeen, *, led: bool) -> MoveDecision:
             None, f"the job of {seen.name} has {source.state}: there is nothing to move"
         )
     if here is None or not moving.is_claimed_to_move(here):
+        if _is_over(seen):
+            return MoveDecision(None, f"{seen.name} has {source.state}: {source.reason}")
         return MoveDecision(MoveStep.CLAIM)
     return MoveDecision(MoveStep.CLOSE if seen.copied else MoveStep.COPY)
+
+
+def _is_over(seen: MoveSeen) -> bool:
+    """Whether a job that moves by itself has ended, and not because it moves."""
+    ended = seen.source.state in ENDED
+    return bool(seen.reason) and ended and not seen.source.reason.startswith(seen.reason)
 
 
 def _after_the_close(seen: MoveSeen, pointer: ForwardPointer, *, led: bool) -> MoveDecision:

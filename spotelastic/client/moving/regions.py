@@ -94,7 +94,8 @@ class MoveRegions:
         copied = commit is None or copying.is_copied(self.run_there, commit)
         moving = self.here.moving()
         begun = moving is not None and moving.region == self.target.aws.region
-        return MoveSeen(self.name, source, target, copied, begun)
+        reason = moving.reason if moving is not None else ""
+        return MoveSeen(self.name, source, target, copied, begun, reason)
 
 
 def latest_of(run: BucketObjects) -> Latest | None:
@@ -171,6 +172,7 @@ def _side(
         "" if status is None else status.state,
         status is not None and training(status),
         0 if status is None else status.step,
+        "" if status is None else status.reason,
     )
 
 

@@ -3,6 +3,10 @@
 The leading controller answers each command once, after its effect is done. A command that asks for
 what is so already succeeds. One that has expired is dropped: its sender was told that no answer
 came. Each decision handles one command that changes something, so that the next sees the result.
+
+Must never happen: somebody is told that a job has stopped which is only being moved, and goes on
+elsewhere; or a job that somebody has stopped is moved by itself, and goes on. So a job that is
+stopped for the one is not stopped for the other.
 """
 
 from collections.abc import Iterator
@@ -26,6 +30,9 @@ from spotelastic.model.protocol import refusal
 from spotelastic.model.requests.command import Answer, Command
 from spotelastic.model.requests.dump import DumpRequest
 
+STOPPED = "stopped by command"
+"""Why a job has ended that somebody has stopped. A stop of which a move begins names the move."""
+
 
 def read(seen: Observation, now: float, lifetime: float) -> Iterator[Action]:
     for order in seen.orders:
@@ -48,7 +55,7 @@ def _holds(seen: Observation, command: Command) -> bool:
     """Whether what the command asks for is so already."""
     match command.kind:
         case "stop":
-            return True
+            return not _other_stop(seen, command)
         case "restart":
             return seen.ending is None
         case "scale":
@@ -78,14 +85,33 @@ def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, li
 
 
 def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
+    if refused := _other_stop(seen, command):
+        return refused, []
     if seen.job is not None and seen.ended:
         return f"has {seen.job.state} already", []
     if seen.ending is not None:
         return "is being ended already", []
     why = f": {command.reason}" if command.reason else ""
     event = Event(now, "stop", f"the job is to stop once its last step is committed{why}")
-    ends = AskToEnd(Ending("stopped", now, command.reason or "stopped by command"), command.id)
+    ends = AskToEnd(Ending("stopped", now, command.reason or STOPPED), command.id)
     return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
+
+
+def _other_stop(seen: Observation, command: Command) -> str:
+    """Return why a stop is refused: the job is being stopped, or was, for another purpose."""
+    if seen.job is not None and seen.ended:
+        reason = seen.job.reason if seen.job.state == "stopped" else ""
+    else:
+        is_stop = seen.ending is not None and seen.ending.state == "stopped"
+        reason = seen.ending.reason if seen.ending is not None and is_stop else ""
+    if not reason or reason.startswith(command.reason or STOPPED):
+        return ""
+    if command.reason:
+        return "was stopped by command, and is not moved"
+    return (
+        "is only stopped to be moved, and goes on in the other region: stop it there, or undo the "
+        "move with `spotelastic move --back`"
+    )
 
 
 def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:

@@ -200,3 +200,21 @@ def test_what_was_begun_and_has_not_trained_there_can_be_undone(
         assert last.step is None
         assert world.clusters[EAST].there and not world.clusters[WEST].there
         assert world.clusters[EAST].state == "running"
+
+
+def test_a_job_that_somebody_has_stopped_does_not_move_by_itself() -> None:
+    why = "moves to us-west-2: it was worth more"
+    world = World()
+    world.clusters[EAST] = Cluster(True, "stopped")
+    seen = world.seen()
+
+    def next_step(reason: str, ended: str, state: str = "stopped") -> MoveDecision:
+        source = replace(seen.source, reason=ended, state=state)
+        return decide(replace(seen, source=source, reason=reason), back=False)
+
+    assert next_step(why, "stopped by command; step 1 is committed").refusal == (
+        "demo has stopped: stopped by command; step 1 is committed"
+    )
+    assert next_step(why, "its deadline", "timed out").refusal == "demo has timed out: its deadline"
+    assert next_step(why, f"{why}; step 1 is committed").step is MoveStep.CLAIM
+    assert next_step("", "stopped by command; step 1 is committed").step is MoveStep.CLAIM

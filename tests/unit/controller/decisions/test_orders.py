@@ -47,7 +47,8 @@ def cluster(*commands: Command, sent_at: float = NOW - 0.5) -> Observation:
 
 
 def ended(seen: Observation, state: str = "stopped") -> Observation:
-    job = Job(state, NOW - 60.0, "over")  # type: ignore[arg-type]
+    reason = f"{ENDING.reason}; step 7 is committed" if state == "stopped" else "over"
+    job = Job(state, NOW - 60.0, reason)  # type: ignore[arg-type]
     return replace(seen, job=job, ending=ENDING if state == "stopped" else None, nodes={})
 
 
@@ -122,6 +123,32 @@ def test_what_cannot_be_is_refused(seen: Observation, text: str) -> None:
     assert told is not None
     assert (told.text, told.accepted) == (text, False)
     assert only(seen, AskToEnd, Revive, Rescale) == []
+
+
+MOVES = "moves to us-west-2: it was worth more"
+
+
+def moved(seen: Observation, *, over: bool) -> Observation:
+    ending = Ending("stopped", NOW - 1.0, MOVES)
+    job = Job("stopped", NOW - 60.0, f"{MOVES}; step 7 is committed") if over else seen.job
+    return replace(seen, job=job, ending=ending)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_job_is_not_stopped_for_two_purposes(over: bool) -> None:
+    to_move = Command("c5", "stop", reason=MOVES)
+    told = answer(moved(cluster(STOP), over=over))
+    assert told is not None and not told.accepted
+    assert told.text.startswith("is only stopped to be moved")
+    stopped = ended(cluster(to_move)) if over else replace(cluster(to_move), ending=ENDING)
+    told = answer(stopped)
+    assert told is not None
+    assert (told.text, told.accepted) == ("was stopped by command, and is not moved", False)
+    again = answer(moved(cluster(to_move), over=over))
+    assert again is not None and again.accepted, "a mover that is killed is run again"
+    for state in ("failed", "succeeded", "timed out"):
+        told = answer(ended(cluster(STOP), state))
+        assert told is not None and told.accepted
 
 
 @pytest.mark.parametrize("state", ["stopped", "failed", "timed out", "succeeded"])
