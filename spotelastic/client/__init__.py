@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spotelastic.client.confirmation import ConfirmationRequest as ConfirmationRequest
     from spotelastic.client.dumps.collect import Dump as Dump
     from spotelastic.client.interruptions.interrupt import CausedInterruption as CausedInterruption
+    from spotelastic.client.kubernetes.pod_config import PodConfig as PodConfig
     from spotelastic.client.logs import OutputLine as OutputLine
     from spotelastic.client.moving.move import MoveResult as MoveResult
     from spotelastic.client.progress import FirstStep as FirstStep
@@ -62,6 +63,7 @@ _LAZY = {
     "JobConfig": "spotelastic.client.config.job_config",
     "OutputLine": "spotelastic.client.logs",
     "Planned": "spotelastic.client.bringing_up.plan",
+    "PodConfig": "spotelastic.client.kubernetes.pod_config",
     "ProgressMessage": "spotelastic.client.progress",
 }
 """The module that defines each public name."""

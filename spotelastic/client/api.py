@@ -8,10 +8,16 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
 from spotelastic.client.confirmation import Confirm, agreed, nobody_asked
-from spotelastic.client.progress import OnUpdate, ignored, saying, training
+from spotelastic.client.kubernetes import bring_up as pods
+from spotelastic.client.kubernetes.kube_job import kube_job
+from spotelastic.client.kubernetes.pod_config import PodConfig
+from spotelastic.client.progress import FirstStepTimer, OnUpdate, ignored, saying, training
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets.choice import chosen
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import ClusterTarget
+from spotelastic.client.targets.find import Place
+from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
+from spotelastic.clock import steady
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import ClusterSummary, Status
 
@@ -45,8 +51,13 @@ def up(
     cluster fails or is interrupted, what was created is deleted. Once it is created, a cluster on
     AWS keeps running, whatever happens to this process; a local one ends with the process, unless
     `config.keep` or `config.detach` is set.
+
+    With a `PodConfig` that has `kube=True` the nodes are pods of a Kubernetes cluster. Prices are
+    not asked about there, and the cluster outlives this process, too.
     """
     _check_for_programs(config)
+    if isinstance(config, PodConfig) and config.kube:
+        return _up_in_pods(config, agreed if yes or config.yes else confirm, on_update)
     job = check(config, Path.cwd())
     say = saying(on_update)
     answer = agreed if yes or config.yes else confirm
@@ -58,26 +69,56 @@ def up(
         cluster = bring_up.carry_out(prepared, answer, on_update)
         if config.keep or config.detach:
             cluster.keep()
-        for update in cluster.updates():
-            on_update(update)
-            if isinstance(update, Status) and training(update):
-                break
+        _until_it_trains(cluster, on_update)
     except BaseException as error:
         if not target.leave(say) and cluster is not None:
-            error.add_note(
-                f"{job.name} stays up: spotelastic.client.find({job.name!r}) finds it again, and "
-                "its down() ends it"
-            )
+            error.add_note(_stays(job.name))
         raise
     target.hold()
     return cluster
 
 
+def _up_in_pods(config: PodConfig, confirm: Confirm, on_update: OnUpdate) -> Cluster:
+    job, began = kube_job(config, Path.cwd()), steady()
+    target = KubeTarget(KubePlace(config.context, config.namespace))
+    known = pods.look(target, job, confirm)
+    record = pods.carry_out(target, job, known, saying(on_update))
+    told = () if known is None else known.objects.events()
+    first = FirstStepTimer(began) if known is None else None
+    cluster = Cluster(target, record, told=told, first=first)
+    try:
+        _until_it_trains(cluster, on_update)
+    except BaseException as error:
+        error.add_note(_stays(job.name, ", kube=True"))
+        raise
+    return cluster
+
+
+def _until_it_trains(cluster: Cluster, on_update: OnUpdate) -> None:
+    for update in cluster.updates():
+        on_update(update)
+        if isinstance(update, Status) and training(update):
+            return
+
+
+def _stays(name: str, where: str = "") -> str:
+    return (
+        f"{name} stays up: spotelastic.client.find({name!r}{where}) finds it again, and its "
+        "down() ends it"
+    )
+
+
 def plan(config: JobConfig, *, on_update: OnUpdate = ignored) -> Planned:
     """Return what `up` would create or change, and its price. Nothing is created or changed.
 
-    Without an AWS account the plan is made from list prices, and says what it cannot know.
+    Without an AWS account the plan is made from list prices, and says what it cannot know. Raises
+    `UsageError` for pods, whose prices nobody knows.
     """
+    if isinstance(config, PodConfig) and config.kube:
+        raise UsageError(
+            "plan: prices of pods are not known: `spotelastic up --kube --plan` lists "
+            "what would be created"
+        )
     job = check(config, Path.cwd())
     cloud = chosen(config)
     if not cloud.has_account():
@@ -96,26 +137,41 @@ def find(
     *,
     local: bool | None = None,
     region: str | None = None,
+    kube: bool = False,
+    context: str | None = None,
+    namespace: str | None = None,
     gone: bool = False,
 ) -> Cluster:
     """Return the cluster of that name; without a name, the only one there is.
 
     `local`: True looks in the local cloud, False on AWS. By default it is the local cloud if one
-    runs and no `region` is named. `gone`: also find one that was taken down, whose last status and
-    report are still stored. Raises `UsageError` if there is none.
+    runs and no `region` is named. `kube` looks on Kubernetes: in `namespace` of `context`, by
+    default the current ones of the kubeconfig. `gone`: also find one that was taken down, whose
+    last status and report are still stored. Raises `UsageError` if there is none.
     """
-    return Cluster(*targets.located(_target(local, region), name, _say_nothing, gone=gone))
+    place = KubePlace(context, namespace) if kube else local
+    return Cluster(*targets.located(_target(place, region), name, _say_nothing, gone=gone))
 
 
-def list(*, local: bool | None = None, region: str | None = None) -> tuple[ClusterSummary, ...]:
-    """Return a summary of every cluster; `local` and `region` as for `find`."""
-    return _target(local, region).listing()
+def list(
+    *,
+    local: bool | None = None,
+    region: str | None = None,
+    kube: bool = False,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> tuple[ClusterSummary, ...]:
+    """Return a summary of every cluster; the arguments are those of `find`."""
+    place = KubePlace(context, namespace) if kube else local
+    return _target(place, region).listing()
 
 
-def _target(local: bool | None, region: str | None) -> CloudTarget:
-    if local is None and region is not None:
-        local = False
-    return targets.account(local, region, _say_nothing)
+def _target(place: Place, region: str | None) -> ClusterTarget:
+    if isinstance(place, KubePlace) and region is not None:
+        raise UsageError("region and kube name two places: give one")
+    if place is None and region is not None:
+        place = False
+    return targets.find(place, region, _say_nothing)
 
 
 def _say_nothing(line: str) -> None: ...

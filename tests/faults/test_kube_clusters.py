@@ -15,6 +15,8 @@ from support.kube import Kube, emulated
 from support.kube_cluster import NAME, KubeStory, trains
 from support.patience import eventually
 
+from spotelastic import client
+from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.kubernetes.pod_files import MOST_CODE
 from spotelastic.web.server.source import TargetSource
@@ -187,6 +189,27 @@ def test_a_drill_is_carried_out_and_the_dashboard_shows_it(story: KubeStory) -> 
     again = source.output(NAME, None, output.next)
     assert not [line for line in again.lines if "begins at" in line.text and line.id not in known]
     assert "taken down" in source.act(NAME, "down", {"typed": NAME}, lambda _: None)
+    assert not story.left()
+
+
+def test_a_program_brings_a_cluster_up_and_finds_it(
+    story: KubeStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", story.environ["KUBECONFIG"])
+    monkeypatch.chdir(story.folder / "work")
+    config = PodConfig(
+        *("train.py", (str(ENDLESS),)), kube=True, image=story.image, storage=story.storage,
+        min=1, max=2, grace_period=20,
+    )  # fmt: skip
+    told: list[str] = []
+    with client.up(config, on_update=lambda update: told.append(str(update))) as cluster:
+        assert any("ReplicaSet" in line for line in told)
+        assert cluster.status().state == "running"
+        assert [each.name for each in client.list(kube=True)] == [NAME]
+        found = client.find(kube=True, namespace=story.api.namespace)
+        assert found.scale(max=1).name == NAME
+        eventually(lambda: len(story.pods("worker")) == 1, "a single node")
+        assert found.stop().state == "stopped"
     assert not story.left()
 
 

@@ -18,11 +18,13 @@ from support.trial import NAME, Trial, eventually
 from spotelastic.aws.clusters import asleep
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.client import commands
 from spotelastic.client.moving.regions import latest_of
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import find
 from spotelastic.cloud.bucket import MOVING
 from spotelastic.cloud.model import ALIVE
+from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Regions, Settings
 
@@ -146,6 +148,31 @@ def test_a_keeper_that_is_lost_with_its_node_is_followed_by_another_one(
         trains(WEST, status.committed)
         sleeps(EAST)
         finishes(trial, tmp_path, WEST)
+
+
+@pytest.mark.parametrize("keeper_dies", [False, True])
+def test_a_stop_amid_a_move_holds_or_is_refused(tmp_path: Path, keeper_dies: bool) -> None:
+    with moving_job(tmp_path) as trial:
+        status = trial.status(lambda s: s.committed > 0, "a commit")
+        gives_nothing(trial, EAST)
+        eventually(lambda: is_noted(trial) or None, "a move that is noted")
+        if keeper_dies:
+            trial.faults.kill(status.leader)
+        try:
+            commands.stop(home().cluster(NAME), wait=True, say=print)
+        except UsageError as refused:
+            assert "goes on in the other region" in str(refused)
+            trains(WEST, status.committed)
+            finishes(trial, tmp_path, WEST)
+            return
+        eventually(lambda: None if is_noted(trial) else True, "a move that is given up")
+        assert not is_closed(trial) and not is_awake(trial)
+        last = trial.cluster.objects.status()
+        assert last is not None and last.reason.startswith("stopped by command")
+        gives_again(trial, EAST)
+        commands.restart_same(home().cluster(NAME))
+        trains(EAST, status.committed)
+        finishes(trial, tmp_path, EAST)
 
 
 @pytest.mark.parametrize("reached", [is_noted, is_closed])

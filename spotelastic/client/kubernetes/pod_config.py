@@ -19,9 +19,8 @@ RENDERED = frozenset(
 
 @dataclass(frozen=True)
 class PodConfig(PodOptions, JobConfig):
-    """A job whose nodes are pods.
+    """A job whose nodes may be pods: with `kube=True` they are.
 
-    The fields are the flags of `up`, with underscores; those that are named above, of
-    `spotelastic kube render`. Raises `UsageError` for
-    a value that its flag would not take either.
+    The fields are the flags of `up`, with underscores; those of `RENDERED` are of `spotelastic kube
+    render` as well. Raises `UsageError` for a value that its flag would not take either.
     """

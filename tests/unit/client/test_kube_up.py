@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spotelastic import client
 from spotelastic.cli.main import main
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
@@ -109,3 +110,18 @@ def test_an_unknown_context_is_named(
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     assert "nowhere" in fails(monkeypatch, capsys, "status", "--context", "nowhere")
+
+
+def test_a_program_names_one_place_and_plans_no_pods(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="give one"):
+        client.find(kube=True, region="us-east-1")
+    with pytest.raises(UsageError, match="set KUBECONFIG"):
+        client.list(kube=True)
+    config = PodConfig("train.py", **NEEDED)
+    with pytest.raises(UsageError, match="set KUBECONFIG"):
+        client.up(config)
+    with pytest.raises(UsageError, match="prices of pods are not known"):
+        client.plan(config)
