@@ -5,18 +5,22 @@ Limits of memory, roles, network policies and images have no effect on the emula
 `SPOTELASTIC_TEST_KUBE_STORAGE`, a URL that its pods reach. Makes a namespace, and removes it.
 """
 
+import json
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightkube import Client
+from lightkube import ApiError, Client
+from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
-from support.kube_cluster import NAME, KubeStory, trains
+from support.kube_cluster import NAME, SCRIPT, KubeStory, trains
+from support.patience import eventually
 
 from spotelastic.errors import SpotelasticError
+from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
 from spotelastic.kubernetes.provider import api as kube_api
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -54,4 +58,47 @@ def test_a_job_with_the_rights_and_limits_of_its_pods(story: KubeStory) -> None:
     story.run("restart", NAME, "--same-code")
     story.training(2, before["step"])
     story.run("down", NAME)
+    assert not story.left()
+
+
+def test_an_elastic_job_with_the_rights_of_its_operator(story: KubeStory) -> None:
+    place = story.api.namespace
+    told = story.run(
+        *("kube", "operator", "--render", "--json", "--image", IMAGE, "--namespace", place)
+    )
+    with Client() as kube:
+        for each in json.loads(told)["items"]:
+            try:
+                kube.create(from_dict(each))
+            except ApiError as error:
+                # The definition is the whole cluster's, and stays.
+                assert error.status.code == 409 and each["kind"] == "CustomResourceDefinition"
+    story.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "code"},
+            "data": {"train.py": SCRIPT.read_text()},
+        }
+    )
+    spec = {"image": IMAGE, "storage": story.storage, "codeFrom": {"configMap": "code"}}
+    sizes = {"min": 1, "max": 2, "memory": "2Gi", "shmSize": "512Mi", "args": [1_000_000]}
+    story.api.create(
+        {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": NAME},
+            "spec": {**spec, **sizes},
+        }
+    )
+
+    def trains_on_two() -> bool:
+        found = story.api.get(KIND, NAME)
+        status = {} if found is None else found.get("status") or {}
+        return status.get("nodes") == 2 and status.get("step", 0) > 0
+
+    eventually(trains_on_two, "two nodes that train")
+    assert story.status()["state"] == "running"
+    story.api.delete(KIND, NAME)
+    eventually(lambda: story.api.get(KIND, NAME) is None, "the end of the job")
     assert not story.left()
