@@ -198,7 +198,7 @@ def test_a_program_brings_a_cluster_up_and_finds_it(
     monkeypatch.setenv("KUBECONFIG", story.environ["KUBECONFIG"])
     monkeypatch.chdir(story.folder / "work")
     config = PodConfig(
-        *("train.py", (str(ENDLESS),)), kube=True, image=story.image, storage=story.storage,
+        "train.py", args=(str(ENDLESS),), kube=True, image=story.image, storage=story.storage,
         min=1, max=2, grace_period=20,
     )  # fmt: skip
     told: list[str] = []
