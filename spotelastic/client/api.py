@@ -89,7 +89,9 @@ def _up_in_pods(config: PodConfig, confirm: Confirm, on_update: OnUpdate) -> Clu
     try:
         _until_it_trains(cluster, on_update)
     except BaseException as error:
-        error.add_note(_stays(job.name, ", kube=True"))
+        place = {"context": config.context, "namespace": config.namespace}
+        given = "".join(f", {name}={value!r}" for name, value in place.items() if value)
+        error.add_note(_stays(job.name, f", kube=True{given}"))
         raise
     return cluster
 

@@ -2,6 +2,9 @@
 
 import math
 
+UNPRICED = "prices are not known"
+"""Stands in place of a cost where nobody knows the prices: those of pods."""
+
 
 def counted(number: int, noun: str) -> str:
     """Returns `1 worker`, `2 workers`, `0 workers`."""

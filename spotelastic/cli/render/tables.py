@@ -15,7 +15,7 @@ from rich.text import Text
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.model.counting import counted, dollars, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -347,9 +347,6 @@ def report_table(report: Report) -> RenderableType:
     if not report.interruptions:
         return Group(lines, bill, Text("no interruptions"))
     return Group(lines, bill, Text(), _interruptions_table(report.interruptions), Text())
-
-
-UNPRICED = "prices are not known"
 
 
 def _cost(report: Report) -> str:

@@ -23,10 +23,10 @@ def check(archive: bytes, storage: str) -> None:
     if pod_files.fits(archive) or folder_of(storage) is None:
         return
     raise UsageError(
-        f"the folder has {len(archive) / 2**20:.1f} MiB compressed, and more than "
-        f"{pod_files.MOST_CODE // 2**20} MiB are shipped by way of the storage, which needs to be "
-        f"an object store for that, and not {storage}: name what is not needed in .gitignore, put "
-        "data into the image or the storage, or give --bucket or --storage s3://BUCKET/RUN"
+        f"the folder has {len(archive) / 2**20:.1f} MiB compressed; more than "
+        f"{pod_files.MOST_CODE // 2**20} MiB can be shipped only through an object store, and the "
+        f"storage {storage} is a folder: name what is not needed in .gitignore, put data into the "
+        "image, or give --bucket or --storage s3://BUCKET/RUN"
     )
 
 

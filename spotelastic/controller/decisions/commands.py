@@ -31,7 +31,7 @@ from spotelastic.model.requests.command import Answer, Command
 from spotelastic.model.requests.dump import DumpRequest
 
 STOPPED = "stopped by command"
-"""Why a job has ended that somebody has stopped. A stop of which a move begins names the move."""
+"""Why a job has ended that somebody has stopped. A stop that begins a move has another reason."""
 
 
 def read(seen: Observation, now: float, lifetime: float) -> Iterator[Action]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spotelastic.model.counting import counted, dollars, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, size
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Report
 from spotelastic.web.view import drill, rows, words
@@ -140,7 +140,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))
     yield _checkpoint(it, now)
     if it.cost is not None and not it.cost.is_priced:
-        yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", "prices are not known")
+        yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", UNPRICED)
     elif it.cost is not None:
         yield KeyFigure("Cost so far", dollars(it.cost.total_usd), _per_hour(it))
 

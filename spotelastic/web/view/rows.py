@@ -6,7 +6,7 @@ from itertools import groupby
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
-from spotelastic.model.counting import dollars, size
+from spotelastic.model.counting import UNPRICED, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus
 from spotelastic.web.view import words
@@ -164,7 +164,7 @@ def costs(cost: Cost) -> Iterator[CostRow]:
     if cost.on_demand_hours:
         hours += f", {cost.on_demand_hours:.3g} on-demand"
     if not cost.is_priced:
-        yield CostRow("Workers", NONE, NONE, f"{hours} node-hours; prices are not known")
+        yield CostRow("Workers", NONE, NONE, f"{hours} node-hours; {UNPRICED}")
         return
     yield CostRow(
         "Workers", dollars(cost.cost_usd), dollars(cost.usd_per_hour), f"{hours} node-hours"
