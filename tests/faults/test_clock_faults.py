@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.launcher import Run, running
+from support.whole_files import put
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
@@ -27,7 +28,7 @@ class Clock:
 
     def set(self, ahead: float) -> None:
         """Seconds by which it is ahead from now on."""
-        self._file.write_text(str(ahead))
+        put(self._file, str(ahead))
 
 
 @pytest.fixture

@@ -1,14 +1,20 @@
 """How local instances end: in order where EC2 shuts them down, and else by a power cut."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
+import pytest
 from spotelastic_checkpoints import isolated
 from support.local_cloud import Laptop, python, running_cloud, until
+from support.patience import PATIENT
 
 from spotelastic.local.base.remains import Remains
+from spotelastic.local.instances.power import Power
 
 PUTS_AWAY = """
 import os, pathlib, signal
@@ -106,3 +112,30 @@ def test_instances_shut_down_side_by_side_and_one_that_does_not_is_cut_off(tmp_p
         assert list(remains.shm.iterdir()) == []
         hypervisor.stdin.close()
     assert hypervisor.returncode == 0 and not folder.exists()
+
+
+def test_nobody_waits_for_a_hypervisor_that_was_killed(tmp_path: Path) -> None:
+    """It takes no order any more, though the kernel may still take what is written to it."""
+    (folder := tmp_path / "spotelastic-killed").mkdir()
+    lost = Event()
+    others = set(children())
+    power = Power(Remains(str(folder), str(tmp_path / "record")), ["sleep", "1000"], os.environ)
+    (hypervisor,) = set(children()) - others
+    power.on_lost = lost.set
+    power.start()
+    try:
+        power.on("i-1", {}).result(PATIENT)
+        os.kill(hypervisor, signal.SIGSTOP)
+        ordered = power.shut_down("i-1")
+        os.kill(hypervisor, signal.SIGKILL)
+        assert isinstance(ordered.exception(PATIENT), BrokenPipeError)
+        assert lost.wait(PATIENT) and not power.is_on
+        with pytest.raises(BrokenPipeError, match="hypervisor has ended"):
+            power.on("i-2", {})
+    finally:
+        power.close()
+    assert not folder.exists()
+
+
+def children() -> list[int]:
+    return [*map(int, Path("/proc/thread-self/children").read_text().split())]

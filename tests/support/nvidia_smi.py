@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from support.whole_files import put
+
 PROGRAM = """#!/bin/sh
 # Fields that this driver does not know, one a line, are refused as nvidia-smi refuses them.
 for field in $(cat {folder}/unknown); do
@@ -30,11 +32,11 @@ class FakeSmi:
         self.knows_no()
 
     def answers(self, *lines: str, code: int = 0) -> None:
-        (self.folder / "answer").write_text("".join(f"{line}\n" for line in lines))
-        (self.folder / "code").write_text(str(code))
+        put(self.folder / "answer", "".join(f"{line}\n" for line in lines))
+        put(self.folder / "code", str(code))
 
     def knows_no(self, *fields: str) -> None:
-        (self.folder / "unknown").write_text("\n".join(fields))
+        put(self.folder / "unknown", "\n".join(fields))
 
     def hangs(self) -> None:
         (self.folder / "hangs").touch()

@@ -285,6 +285,10 @@ def trials_table(results: Sequence[TrialResult]) -> RenderableType:
 # -- events --------------------------------------------------------------------------------------
 
 
+KIND_WIDTH = 10
+"""Letters of the kinds that come often; a longer one is shown whole and moves its message."""
+
+
 def clock(at: float) -> str:
     """Return the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(at))
@@ -292,14 +296,14 @@ def clock(at: float) -> str:
 
 def event_line(event: Event) -> str:
     """Return an event as one line."""
-    return f"{clock(event.at)}  {_kind(event):<9}  {_what(event)}"
+    return f"{clock(event.at)}  {_kind(event):<{KIND_WIDTH}}  {_what(event)}"
 
 
 def event_row(event: Event) -> Table:
     """Return an event for a terminal, where a long message continues below its beginning."""
     row = Table.grid(padding=(0, 2, 0, 0))
     row.add_column(width=8)
-    row.add_column(min_width=9, no_wrap=True)  # a longer kind is never cut
+    row.add_column(min_width=KIND_WIDTH, no_wrap=True)  # a longer kind is never cut
     row.add_column(overflow="fold")
     row.add_row(clock(event.at), _kind(event), Text(_what(event)))
     return row

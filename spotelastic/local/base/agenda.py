@@ -5,6 +5,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from threading import Condition, RLock, Thread
 
 from spotelastic.clock import Clock, wall
@@ -42,6 +43,15 @@ class Agenda:
         with self._changed:
             heapq.heappush(self._due, (when, next(self._order), task))
             self._changed.notify()
+
+    def after(self, order: Future[None], task: Task, later: float = 0.0) -> None:
+        """Run a task so many seconds after an order; never after one that has failed."""
+
+        def done(order: Future[None]) -> None:
+            if order.exception() is None:
+                self.at(self._clock() + later, task)
+
+        order.add_done_callback(done)
 
     def run_due(self) -> None:
         """Run what is due now in the calling thread, and what that makes due."""

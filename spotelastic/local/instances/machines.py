@@ -333,7 +333,7 @@ class LocalInstances:
     def _reboot(self, machine: LocalInstance) -> None:
         """Switch the instance off and on again, which EC2 calls running all the time."""
         off = self._power.shut_down(machine.id)
-        off.add_done_callback(lambda _: self._agenda.soon(partial(self._back_on, machine)))
+        self._agenda.after(off, partial(self._back_on, machine))
 
     def _back_on(self, machine: LocalInstance) -> None:
         if machine.state == RUNNING:
@@ -358,7 +358,7 @@ class LocalInstances:
         if machine.starts != start or machine.state not in (PENDING, RUNNING):
             return
         future = self._power.on(machine.id, self._endpoint(machine))
-        future.add_done_callback(lambda _: self._agenda.soon(partial(self._is_on, machine, start)))
+        self._agenda.after(future, partial(self._is_on, machine, start))
 
     def _endpoint(self, machine: LocalInstance) -> dict[str, str]:
         return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{machine.address}:{self._port}"}
@@ -373,7 +373,7 @@ class LocalInstances:
         ended = partial(self._is_off, machine)
         lasts = self.conditions.end(str(machine.it.instance_type))
         machine.off = (self._power.off if cut else self._power.shut_down)(machine.id)
-        machine.off.add_done_callback(lambda _: self._agenda.at(wall() + lasts, ended))
+        self._agenda.after(machine.off, ended, lasts)
 
     def _is_off(self, machine: LocalInstance) -> None:
         if machine.state == STOPPING:

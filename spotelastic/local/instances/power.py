@@ -19,6 +19,8 @@ UNIT = ["-m", "spotelastic", "boot"]
 SHUTS_DOWN_WITHIN = 10.0
 """Seconds from SIGTERM until an instance is cut off. EC2 and systemd wait longer."""
 
+_LOST = "the local cloud's hypervisor has ended, and all instances with it"
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -40,7 +42,11 @@ class Layout:
 
 
 class Power:
-    """Starts and ends instances. Futures resolve on a separate thread."""
+    """Starts and ends instances. Futures resolve on a separate thread.
+
+    When the hypervisor dies, so do all instances: futures that wait then, and orders after it, fail
+    with an `OSError`.
+    """
 
     def __init__(
         self, remains: Remains, command: Sequence[str], environment: Mapping[str, str]
@@ -50,6 +56,8 @@ class Power:
         self._command = list(command)
         self._environment = dict(environment)
         self._waiting: dict[tuple[str, str], Future[None]] = {}
+        self._lost = False
+        """Whether the hypervisor's answers have ended."""
         self._lock = Lock()
         self._process = subprocess.Popen(
             isolated.command("spotelastic.local.instances.hypervisor", remains.dumps()),
@@ -72,7 +80,7 @@ class Power:
     @property
     def is_on(self) -> bool:
         """Whether the hypervisor lives."""
-        return self._process.poll() is None
+        return not self._lost and self._process.poll() is None
 
     def layout(self, instance: str) -> Layout:
         """Return the layout of an instance."""
@@ -147,6 +155,8 @@ class Power:
             self._write(order)
 
     def _write(self, order: dict[str, Any]) -> None:
+        if self._lost:  # the kernel may still take what nobody will read
+            raise BrokenPipeError(_LOST)
         assert self._process.stdin
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -155,6 +165,12 @@ class Power:
         try:
             self._take_answers()
         finally:
+            with self._lock:
+                self._lost = True
+                waiting = [*self._waiting.values()]
+                self._waiting.clear()
+            for future in waiting:
+                future.set_exception(BrokenPipeError(_LOST))
             self.on_lost()
 
     def _take_answers(self) -> None:
