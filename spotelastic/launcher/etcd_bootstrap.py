@@ -70,12 +70,8 @@ class Rendezvous:
 
 
 @contextlib.contextmanager
-def meet(
-    asked: RendezvousConfig, folder: Path, say: Say, answer_within: float = ANSWER_WITHIN
-) -> Iterator[Rendezvous]:
+def meet(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous]:
     """Yield an etcd that answers, and end this node's etcd member afterwards.
-
-    One that exists already has `answer_within` seconds to answer.
 
     Raises `UsageError`, and `EnvironmentFailure` if no etcd answers in time.
     """
@@ -93,7 +89,7 @@ def meet(
         with standalone(folder) as member:
             yield Rendezvous((member.endpoint,), "127.0.0.1")
     elif asked.role == "client":
-        _await(asked, answer_within, say)
+        _await(asked, ANSWER_WITHIN, say)
         yield Rendezvous(asked.endpoints, "", asked.tls)
     else:
         with _host_or_guest(asked, folder, say) as rendezvous:

@@ -87,10 +87,8 @@ def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
     assert (after.cause, after.charged) == ("store", ())
 
 
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(True, id="holder", marks=pytest.mark.soak), pytest.param(False, id="member")],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("first", [True, False], ids=["holder", "member"])
 def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, first: bool) -> None:
     before = pair.trains("a", "b", beyond=55)
     seen = pair.wait(lambda s: s.holder, "a holder")

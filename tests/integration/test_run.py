@@ -58,6 +58,7 @@ def test_a_run_goes_through_arrival_failure_departure_and_loss(
         assert [replaced.ranks(member) for member in replaced.members] == [(0, 1), (2, 3, 4)]
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not is_free("::1", 0), reason="there is no IPv6 here")
 def test_nodes_with_ipv6_addresses_fill_each_other_from_memory(tmp_path: Path) -> None:
     with (
@@ -111,6 +112,7 @@ while os.environ["RANK"] == "0" and not os.path.exists(sys.argv[1]):
 """
 
 
+@pytest.mark.soak
 def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

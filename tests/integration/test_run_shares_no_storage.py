@@ -68,6 +68,7 @@ def test_an_object_store_has_one_living_run(bucket: str, tmp_path: Path) -> None
     assert "beginning afresh: step" in fresh.stderr and resumed_steps(fresh.stdout) == [0]
 
 
+@pytest.mark.soak
 def test_a_folder_has_one_living_run_of_several_nodes(tmp_path: Path) -> None:
     def command(port: int, *more: str) -> list[str]:
         where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}")

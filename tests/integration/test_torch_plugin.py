@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.etcd import wait_until
 from support.patience import PATIENT
 
@@ -167,6 +168,7 @@ def test_torchrun_is_refused_in_a_run_of_another_launcher(
         assert told in nodes.output("stock")
 
 
+@pytest.mark.soak
 def test_training_goes_on_while_the_store_is_frozen(tmp_path: Path) -> None:
     member = standalone(tmp_path / "etcd")
     try:
@@ -187,6 +189,7 @@ def test_training_goes_on_while_the_store_is_frozen(tmp_path: Path) -> None:
         member.stop()
 
 
+@pytest.mark.soak
 def test_a_node_that_leaves_closes_nothing_and_a_spent_budget_ends_all(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_node_of_another_version_joins_or_is_refused_in_one_line(
         run.trains("a", "c", beyond=5)
 
 
+@pytest.mark.soak
 def test_a_script_whose_python_has_another_version_fails_in_a_line(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """\
 import sys, tempfile, time
 from pathlib import Path
@@ -56,6 +58,7 @@ for kind in ("ddp", "fsdp"):
 """
 
 
+@pytest.mark.soak
 def test_the_rank_that_keeps_the_other_waiting_has_more_of_its_own_time(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

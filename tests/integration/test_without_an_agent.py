@@ -169,6 +169,7 @@ def test_a_run_that_ends_as_a_whole_goes_on_from_what_was_sealed_last(
     assert committed(tmp_path) == STEPS
 
 
+@pytest.mark.soak
 def test_a_daemon_that_is_killed_is_replaced_and_what_comes_then_is_committed(
     tmp_path: Path, digest: str
 ) -> None:

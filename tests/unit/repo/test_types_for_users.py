@@ -61,12 +61,13 @@ SEEN = [
     "list[str]",
 ]
 
-# Only the types of spotelastic itself are asked for: to read all of torch would take a minute.
+# Types of other packages are left out: to read those of torch alone would take a minute.
 SETTINGS = """\
 [mypy]
 strict = true
-[mypy-torch.*,boto3.*,botocore.*,numpy.*]
 follow_imports = skip
+[mypy-spotelastic.*,spotelastic_checkpoints.*,msgspec.*]
+follow_imports = silent
 """
 
 
