@@ -24,6 +24,7 @@ NONE_CHARGED = ("--max-restarts", "0")
 DAMAGED = "0, 00000000:1B:00.0, 7, No, No"
 
 
+@pytest.mark.soak
 def test_a_node_ends_with_a_line_and_a_code_that_say_that_it_is_sick(tmp_path: Path) -> None:
     """Nobody replaces a machine of one's own."""
     log, name = tmp_path / "kmsg", uuid.uuid4().hex

@@ -141,6 +141,7 @@ print(json.dumps(told))
 """Runs commands one after another in one process, and prints what each has printed."""
 
 
+@pytest.mark.soak
 def test_a_mac_sees_what_this_machine_sees(terminal: Terminal, laptop: Terminal) -> None:
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     assert within(PATIENT, terminal.has_report)

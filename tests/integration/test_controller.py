@@ -52,6 +52,7 @@ def test_the_control_plane_outlives_each_of_its_parts(trial: Trial, hook: Webhoo
     control_nodes_have_logged_records(trial)
 
 
+@pytest.mark.soak
 def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     what_the_laptop_finds_is_what_was_created(trial)
     bringing_up_again_changes_what_differs_and_nothing_else(trial)

@@ -177,6 +177,7 @@ def test_a_writer_goes_to_another_process_without_its_memory(tmp_path: Path) -> 
     assert equal(writer.stage(make(3)), make(3))
 
 
+@pytest.mark.soak
 def test_async_save_in_a_process_of_its_own(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "support.async_process", tmp_path],

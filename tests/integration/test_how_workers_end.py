@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.patience import PATIENT
 
 ENDS = """
@@ -20,6 +21,7 @@ if round_ == 0:
 """
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_killed_while_it_finalizes_ends_as_it_was_told(tmp_path: Path) -> None:
     """First after a failure, which is told once; then after its script, which is a failure."""
     (tmp_path / "ends.py").write_text(ENDS)

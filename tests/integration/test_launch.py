@@ -104,6 +104,7 @@ def leave_python() -> None:
         os._exit(0)
 
 
+@pytest.mark.soak
 def test_a_function_may_end_by_itself_but_not_without_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ SCRIPT = Path(__file__).parents[1] / "support/train_small.py"
 CONFIG = """
 import os
 import sys
+import time
 
 import spotelastic
 from spotelastic import client
@@ -24,12 +25,12 @@ from spotelastic import client
 before = dict(os.environ)
 
 
-def config(name):
+def config(name, least=1):
     return spotelastic.JobConfig(
         "train.py",
         args=["250", "0.04"],
         local=True,
-        min=1,
+        min=least,
         max=2,
         name=name,
         instance_types=["m5.large"],
@@ -42,8 +43,10 @@ TWICE = (
     + """
 def run(name):
     told = []
-    cluster = spotelastic.up(config(name), on_update=told.append)
+    cluster = spotelastic.up(config(name, least=2), on_update=told.append)
     assert cluster.status().state == "running"
+    while cluster.status().step < 20:
+        time.sleep(0.1)  # until both nodes hold a step that the one that is left can restore
     lost = cluster.interrupt(kind="loss")
     assert client.find(name).name == name
     assert [each.name for each in client.list()] == [name]

@@ -158,6 +158,7 @@ def memory_of(members: Sequence[Node], incarnation: str, step: int, epoch: int) 
     return Resume("memory", step, incarnation, layout, tuple(holders), epoch=epoch)
 
 
+@pytest.mark.soak
 def test_a_node_reads_from_s3_what_its_ranks_need_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

@@ -287,7 +287,7 @@ def test_plain_events_stand_on_a_line_each() -> None:
     with Plain(lines.append) as plain:
         plain.event(Event(0.0, "notice", "i-1 will go in 15 s"))
         plain.say("drill")
-    assert lines[0].endswith("notice     i-1 will go in 15 s")
+    assert lines[0].endswith("notice      i-1 will go in 15 s")
     assert lines[1] == "drill"
 
 
