@@ -4,55 +4,40 @@ There is no GPU here: what torch notes of a collective is handed in. On a GPU,
 `tests/support/devices.py` has the same as real losses.
 """
 
-import faulthandler
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
+from support.nccl_probes import HANDLING
+from support.warm_python import WarmPython, warm_torch
 from torch._C._distributed_c10d import ErrorType
 
-from spotelastic.training.in_place import nccl, watching
-from spotelastic.training.in_place.groups import Groups, Options, abort_all
+from spotelastic.training.in_place import nccl
+from spotelastic.training.in_place.groups import Groups, abort_all
 
-HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-
-
-def in_a_fork(does: Callable[[], Any]) -> tuple[int, str]:
-    """Return how a forked process ended that does it, and what it wrote to standard error."""
-    reads, writes = os.pipe()
-    if not (child := os.fork()):
-        faulthandler.disable()
-        try:
-            sys.stderr = os.fdopen(writes, "w")
-            does()
-            sys.stderr.flush()
-        finally:
-            os._exit(0)
-    os.close(writes)
-    with os.fdopen(reads) as stream:
-        told = stream.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told
+__all__ = ["warm_torch"]
 
 
-def probe(variables: Mapping[str, str]) -> None:
-    """Write what torch finds when groups are made, and what processes of the script find."""
+Told = Callable[..., tuple[int, str]]
 
-    def made(*given: Any) -> Any:
-        sys.stderr.write(f"{os.environ.get(HANDLING)} ")
-        return dist.ProcessGroupGloo(*given)
 
-    os.environ.update(variables)
-    watching.watch()
-    dist.Backend.register_backend("probe", made, devices=["cpu"])
-    dist.init_process_group("probe", store=dist.HashStore(), rank=0, world_size=1)
-    dist.new_group([0], backend="probe")
-    sys.stderr.write(f"{os.environ.get(HANDLING)}")
+@pytest.fixture
+def told(warm_torch: WarmPython, monkeypatch: pytest.MonkeyPatch) -> Told:
+    """How a process ended that was given a function of `nccl_probes` and these variables, and what
+    it wrote to standard error.
+    """
+    monkeypatch.delenv(HANDLING, raising=False)
+
+    def run(name: str, **variables: str) -> tuple[int, str]:
+        environ = os.environ | variables
+        done = warm_torch.run("-m", "support.nccl_probes", name, environ=environ)
+        return done.returncode, done.stderr
+
+    return run
 
 
 class Noted:
@@ -85,11 +70,10 @@ class Noted:
     ],
 )
 def test_torch_only_notes_errors_of_groups_that_are_looked_at(
-    variables: dict[str, str], while_made: str, later: str, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], while_made: str, later: str, told: Told
 ) -> None:
     """What the script starts itself is not looked at, so that torch has to end it."""
-    monkeypatch.delenv(HANDLING, raising=False)
-    assert in_a_fork(lambda: probe(variables)) == (0, f"{while_made} {while_made} {later}")
+    assert told("probe", **variables) == (0, f"{while_made} {while_made} {later}")
 
 
 WAITS = ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
@@ -170,8 +154,8 @@ def test_a_worker_that_can_rest_is_woken_once() -> None:
     assert groups.broken == "a collective of NCCL failed: TIMEOUT"
 
 
-def test_any_other_process_ends_as_torch_would_have_ended_it() -> None:
-    assert in_a_fork(lambda: Groups().failed("a collective of NCCL failed: TIMEOUT")) == (
+def test_any_other_process_ends_as_torch_would_have_ended_it(told: Told) -> None:
+    assert told("fail") == (
         -signal.SIGABRT,
         "[spotelastic] a collective of NCCL failed: TIMEOUT. This process ends, as its data may be "
         "incomplete.\n",
@@ -197,15 +181,6 @@ def test_groups_without_nccl_have_no_errors_to_look_at() -> None:
     ],
 )
 def test_where_torch_ends_a_worker_whose_peer_is_lost_a_line_says_so(
-    variables: dict[str, str], line: str
+    variables: dict[str, str], line: str, told: Told
 ) -> None:
-    """A backend of the tests has NCCL's name, as there is none here."""
-
-    def asked() -> None:
-        os.environ.update(variables)
-        told = dist.get_backend_config
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        dist.get_backend_config = lambda: told() + ",cuda:nccl"  # type: ignore[assignment]
-        sys.stderr.write(Groups(Options("nccl")).problem(dist.group.WORLD))
-
-    assert in_a_fork(asked) == (0, line)
+    assert told("problem", **variables) == (0, line)
