@@ -183,10 +183,25 @@ def run(
 ) -> tuple[Caused, ...]:
     """Cause the interruptions one after another, in the plan's order.
 
-    Raises `JobFailed` if the job ends before the plan does.
+    Raises `UsageError` for a plan with what the target cannot do, before anything is done, and
+    `JobFailed` if the job ends before the plan does.
     """
+    check(target, plan)
     with closing(DrillPublisher(cluster.objects)) as publisher:
         return tuple(_caused(target, cluster, plan, random.Random(seed), say, publisher))
+
+
+def check(target: ClusterTarget, plan: Sequence[PlannedInterruption]) -> None:
+    """Raise `UsageError` for the first entry with what the target can do to no node."""
+    for number, entry in enumerate(plan, 1):
+        try:
+            target.check_kind(_request(entry, entry.node))
+        except UsageError as error:
+            raise UsageError(f"the drill's plan, {LIST} {number}: {error}") from None
+
+
+def _request(entry: PlannedInterruption, node: str) -> InterruptionRequest:
+    return InterruptionRequest(node, entry.kind, entry.seconds)
 
 
 def _caused(
@@ -212,7 +227,7 @@ def _caused(
         if node is None:
             threading.Event().wait(LOOK_EVERY)
             continue
-        told = _cause(target, cluster, InterruptionRequest(node, entry.kind, entry.seconds))
+        told = _cause(target, cluster, _request(entry, node))
         say(f"{elapsed:6.1f} s, step {status.step}: {told}")
         done.append(Caused(entry.kind, node, status.step, round(elapsed, 3)))
     return done

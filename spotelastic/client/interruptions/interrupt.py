@@ -105,6 +105,7 @@ def interrupt(
     target: "ClusterTarget", cluster: ShownCluster, what: InterruptionRequest
 ) -> CausedInterruption:
     """Cause the interruption. Raises `UsageError` for what cannot be done."""
+    target.check_kind(what)
     known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
     if what.node not in known:
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")

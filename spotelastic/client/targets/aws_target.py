@@ -64,6 +64,19 @@ class AwsTarget(AccountClusters):
 
     def check_room(self, nodes: int, workers: int) -> None: ...
 
+    def check_kind(self, what: InterruptionRequest) -> None:
+        if what.kind in SCHEDULED:
+            raise UsageError(
+                f"--kind {what.typed}: AWS alone decides on that: try it on the local cloud "
+                "(--local)"
+            )
+        is_notice = what.warns and what.kind is InterruptionKind.SPOT_INTERRUPTION
+        if is_notice and what.seconds != fault_injection.WARNING:
+            raise UsageError(
+                f"--in {what.seconds:g}: AWS always gives {fault_injection.WARNING:g} s of notice "
+                "(or none: --kind loss)"
+            )
+
     def check_sessions(self, node: NodeStatus) -> None: ...
 
     def fitted(self, spec: ClusterSpec) -> ClusterSpec:
@@ -91,22 +104,11 @@ class AwsTarget(AccountClusters):
         everywhere.delete(self, name, say, keep_data=keep_data, bucket=bucket)
 
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
-        seconds = what.seconds
-        if what.kind in SCHEDULED:
-            raise UsageError(
-                f"--kind {what.typed}: AWS alone decides on that: try it on the local cloud "
-                "(--local)"
-            )
         if not what.warns:
             autoscaling.end(self.aws, (what.node,))
             return 0.0
-        if what.kind is InterruptionKind.REBALANCE:
-            seconds = fault_injection.LONGEST
-        elif seconds != fault_injection.WARNING:
-            raise UsageError(
-                f"--in {seconds:g}: AWS always gives {fault_injection.WARNING:g} s of notice "
-                "(or none: --kind loss)"
-            )
+        is_recommended = what.kind is InterruptionKind.REBALANCE
+        seconds = fault_injection.LONGEST if is_recommended else fault_injection.WARNING
         fault_injection.interrupt(self.aws, what.node, seconds, demands)
         return seconds
 

@@ -74,6 +74,9 @@ class ClusterTarget(Protocol):
     def check_spot(self, name: str, node: str) -> None:
         """Raise `UsageError` for a node of the cluster that is never given a notice."""
 
+    def check_kind(self, what: InterruptionRequest) -> None:
+        """Raise `UsageError` for an interruption that this cloud can cause of no node at all."""
+
     def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
         """Let the cluster of that job have so many nodes. Raises `UsageError` if it may not."""
 
@@ -112,9 +115,7 @@ class ClusterTarget(Protocol):
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         """Interrupt a node; return the seconds until it goes, None if it stays.
 
-        `demands` are those of what has to be made for that.
-
-        Raises `UsageError` for what this cloud cannot do.
+        `check_kind` has let the request pass. `demands` are those of what has to be made for it.
         """
 
 

@@ -154,6 +154,14 @@ class KubeTarget:
     def check_spot(self, name: str, node: str) -> None:
         """Do nothing: every pod may be evicted."""
 
+    def check_kind(self, what: InterruptionRequest) -> None:
+        """Raise `UsageError` for what a pod cannot meet."""
+        if what.kind not in (InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.LOSS):
+            raise UsageError(
+                f"--kind {what.typed}: pods on Kubernetes get a notice, or are lost: give notice "
+                "or loss"
+            )
+
     def allow(self, spec: JobSpec, nodes: int, say: Say) -> None:
         """Do nothing: groups have no limits of their own."""
 
@@ -225,11 +233,6 @@ class KubeTarget:
 
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
         """Delete the node's pod: with its grace as the notice, or at once for a loss."""
-        if what.kind not in (InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.LOSS):
-            raise UsageError(
-                f"--kind {what.typed}: pods on Kubernetes get a notice, or are lost: give notice "
-                "or loss"
-            )
         pod = self.api.get("Pod", what.node)
         if pod is None:
             raise UsageError(f"there is no pod {what.node}")

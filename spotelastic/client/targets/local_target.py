@@ -124,6 +124,8 @@ class LocalTarget(AccountClusters):
     def check_room(self, nodes: int, workers: int) -> None:
         validation.room(nodes, workers, folder=Path(tempfile.gettempdir()))
 
+    def check_kind(self, what: InterruptionRequest) -> None: ...
+
     def check_sessions(self, node: NodeStatus) -> None:
         raise UsageError(
             f"nodes of the local cloud are processes on this machine: {node.id} has the address "

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.fake_aws import fake_aws
@@ -14,13 +14,19 @@ from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.main import main
 from spotelastic.client import commands
+from spotelastic.client.interruptions import drill_plan
 from spotelastic.client.interruptions import interrupt as client_interrupt
+from spotelastic.client.interruptions.drill_plan import PlannedInterruption
 from spotelastic.client.interruptions.interrupt import InterruptionRequest, interrupt
 from spotelastic.client.targets import account, aws_target, find, local_target
 from spotelastic.client.targets.aws_target import AwsTarget
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
+from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_target import LocalTarget
+from spotelastic.client.targets.shown_cluster import ShownCluster
+from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import UsageError
+from spotelastic.kubernetes.provider.api import KubeApi
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands, Capacity, JobSpec, Settings
@@ -30,6 +36,7 @@ CLUSTER = ClusterRecord(fake_aws(), SPEC, "bucket")
 INFO = CloudInfo("http://127.0.0.1:1", 1, "/tmp", "127.77.0.0/16", "us-east-1", ("us-east-1a",), 1)
 AWS: CloudTarget = AwsTarget(Aws("us-east-1"))
 LOCAL: CloudTarget = LocalTarget(INFO)
+KUBE: ClusterTarget = KubeTarget(KubePlace(), cast(KubeApi, SimpleNamespace(namespace="ml")))
 NODES = {"i-spot": True, "i-bought": False}
 """By id: whether it is spot."""
 NO_DEMANDS = AccountDemands()
@@ -197,12 +204,13 @@ def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
         (LOCAL, "i-spot", "by-hand", 15.0, "^--kind by-hand --in 15: an end by hand comes without"),
         (AWS, "i-spot", "maintenance", 600.0, "^--kind maintenance: AWS alone decides on that"),
         (AWS, "i-spot", "capacity-block", 60.0, "^--kind capacity-block: AWS alone decides"),
+        (KUBE, "i-spot", "rebalance", 120.0, "^--kind rebalance: pods on Kubernetes get a notice"),
         (LOCAL, "i-spot", "flood", 120.0, "^--kind flood: expected notice, rebalance, loss, "),
     ],
 )
 def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
     asked: list[tuple[object, ...]],
-    cloud: CloudTarget,
+    cloud: ClusterTarget,
     node: str,
     kind: str,
     seconds: float,
@@ -211,6 +219,33 @@ def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
     with pytest.raises(UsageError, match=why):
         interrupt(cloud, CLUSTER, InterruptionRequest.asked(node, kind, seconds))
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("cloud", "kind", "seconds", "why"),
+    [
+        (AWS, InterruptionKind.MAINTENANCE, 600.0, "--kind maintenance: AWS alone decides"),
+        (AWS, InterruptionKind.SPOT_INTERRUPTION, 15.0, "--in 15: AWS always gives 120 s"),
+        (KUBE, InterruptionKind.BY_HAND, 0.0, "--kind by-hand: pods on Kubernetes get a notice"),
+    ],
+)
+def test_a_drill_with_what_its_target_cannot_do_takes_no_node(
+    asked: list[tuple[object, ...]],
+    cloud: ClusterTarget,
+    kind: InterruptionKind,
+    seconds: float,
+    why: str,
+) -> None:
+    bucket = MemoryBucket("demo")
+    cluster = cast(ShownCluster, SimpleNamespace(name="demo", spec=SPEC, objects=bucket))
+    plan = [
+        PlannedInterruption(0.0, 0, InterruptionKind.LOSS, "i-spot", 0.0),
+        PlannedInterruption(0.0, 0, kind, "i-spot", seconds),
+    ]
+    told: list[str] = []
+    with pytest.raises(UsageError, match=f"^the drill's plan, interruption 2: {why}"):
+        drill_plan.run(cloud, cluster, plan, 0, told.append)
+    assert (asked, told, bucket.names("")) == ([], [], ())
 
 
 # -- scale ---------------------------------------------------------------------------------------
