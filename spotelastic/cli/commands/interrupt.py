@@ -52,7 +52,8 @@ def interrupt(
         typer.Option(
             metavar="KIND",
             help="notice, rebalance, loss (without notice), by-hand (somebody ends it); on the "
-            "local cloud also maintenance, retirement or capacity-block.",
+            "local cloud also maintenance, retirement or capacity-block; on Kubernetes notice, or "
+            "loss (with one second of grace).",
         ),
     ] = "notice",
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,

@@ -88,11 +88,13 @@ class CausedInterruption:
     node: str
     kind: InterruptionKind
     seconds: float | None
-    """Seconds until the node goes; None if it stays."""
+    """Seconds until the node goes; None if it stays. On Kubernetes a loss has one."""
 
     def __str__(self) -> str:
         if self.seconds == 0:
             return f"{self.node} is taken away without notice"
+        if self.kind is InterruptionKind.LOSS:
+            return f"{self.node} has one second, the least that Kubernetes gives"
         if self.kind in SCHEDULED and self.seconds is not None:
             return f"{self.node} {self.kind.traits.outlook} in {self.seconds:g} s"
         is_recommended = self.kind is InterruptionKind.REBALANCE

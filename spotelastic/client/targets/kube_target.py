@@ -18,6 +18,7 @@ from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable, Us
 from spotelastic.kubernetes.job import MOST_NODES
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import api as kube_api
+from spotelastic.kubernetes.provider import capacity
 from spotelastic.kubernetes.provider.api import KubeApi
 from spotelastic.kubernetes.provider.names import CLUSTER, PART
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
@@ -232,14 +233,18 @@ class KubeTarget:
     # -- what befalls it -------------------------------------------------------------------------
 
     def interrupt(self, what: InterruptionRequest, demands: AccountDemands) -> float | None:
-        """Delete the node's pod: with its grace as the notice, or at once for a loss."""
+        """Delete the node's pod with its grace as the notice.
+
+        A loss has the least that Kubernetes gives: a kubelet raises less to one second.
+        """
         pod = self.api.get("Pod", what.node)
         if pod is None:
             raise UsageError(f"there is no pod {what.node}")
         grace = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
-        seconds = max(1.0, min(what.seconds, grace)) if what.warns else 1.0
+        least = float(capacity.AT_ONCE)
+        seconds = max(least, min(what.seconds, grace)) if what.warns else least
         self.api.delete("Pod", what.node, int(seconds))
-        return seconds if what.warns else 0.0
+        return seconds
 
     # -- within ----------------------------------------------------------------------------------
 

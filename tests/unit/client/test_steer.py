@@ -248,6 +248,28 @@ def test_a_drill_with_what_its_target_cannot_do_takes_no_node(
     assert (asked, told, bucket.names("")) == ([], [], ())
 
 
+@pytest.mark.parametrize(
+    ("kind", "asked_for", "grace", "told"),
+    [
+        ("loss", 120.0, 1, "has one second, the least that Kubernetes gives"),
+        ("notice", 0.0, 1, "will be taken away in 1 s"),
+        ("notice", 15.0, 15, "will be taken away in 15 s"),
+        ("notice", 120.0, 30, "will be taken away in 30 s"),
+    ],
+)
+def test_what_a_pod_is_given_on_kubernetes_is_what_is_told(
+    asked: list[tuple[object, ...]], kind: str, asked_for: float, grace: int, told: str
+) -> None:
+    pods = SimpleNamespace(
+        get=lambda *_: {"spec": {"terminationGracePeriodSeconds": 30}},
+        delete=lambda *its: asked.append(its),
+    )
+    target = KubeTarget(KubePlace(), cast(KubeApi, pods))
+    caused = interrupt(target, CLUSTER, InterruptionRequest.asked("i-spot", kind, asked_for))
+    assert asked == [("Pod", "i-spot", grace)]
+    assert (str(caused), caused.seconds) == (f"i-spot {told}", grace)
+
+
 # -- scale ---------------------------------------------------------------------------------------
 
 
