@@ -10,6 +10,7 @@ record and the sending.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED, Capacity, Job
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Round
@@ -49,6 +50,8 @@ class NotificationFacts:
     round: Round | None = None
     trained: bool = False
     """Whether training has begun in this life of the job."""
+    step: int = 0
+    """The newest step that is known; of a job that has ended, its last."""
     nodes: int = 0
     least: int = 0
     short_since: float | None = None
@@ -124,9 +127,11 @@ def _near(within: float | None, policy: NotificationPolicy) -> float:
 def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
     step = round_.resume.step
     where = f"at step {step}" if step else "from the start"
+    workers = counted(round_.world_size, "worker")
+    nodes = counted(len(round_.members), "node")
     text = (
-        f"The job of {facts.cluster} trains {where}, with {round_.world_size} workers on "
-        f"{len(round_.members)} nodes.\n\nSee it: spotelastic status {facts.cluster}"
+        f"The job of {facts.cluster} trains {where}, with {workers} on "
+        f"{nodes}.\n\nSee it: spotelastic status {facts.cluster}"
     )
     return Notification(f"begun {life}", "begun", f"{facts.cluster} has begun to train", text)
 
@@ -134,7 +139,8 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
 def _ended(facts: NotificationFacts, job: Job) -> Notification:
     cluster = facts.cluster
     title = f"{cluster} has {job.state}" if job.state != "stopped" else f"{cluster} was stopped"
-    lines = [f"The job of {cluster} has ended: {job.state}, at step {job.final_step}."]
+    where = f"at step {facts.step}" if facts.step else "before its first step"
+    lines = [f"The job of {cluster} has ended: {job.state}, {where}."]
     failure = job.failure
     if job.reason:
         lines.append(job.reason)

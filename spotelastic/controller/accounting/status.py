@@ -62,7 +62,7 @@ def status(
         state=state,
         at=now,
         round=round_.number if round_ else 0,
-        step=_step(records),
+        step=reached(records),
         loss=last.loss if last else None,
         world_size=round_.world_size if round_ else 0,
         committed=committed,
@@ -167,8 +167,10 @@ def _has_trained(round_: Round) -> bool:
     return round_.phase != "over" and (bool(round_.parent) or round_.phase == "started")
 
 
-def _step(records: Records) -> int:
-    """Returns the newest step that is known. A round that has just begun has reported none yet."""
+def reached(records: Records) -> int:
+    """Returns the newest step that is known. A round that has just begun has reported none yet, and
+    a job that has failed says none at its end.
+    """
     job, round_ = records.job, records.round
     if job is not None and job.state in ENDED and job.final_step:
         return job.final_step

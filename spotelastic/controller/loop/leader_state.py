@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
 from spotelastic.controller.accounting import usage
+from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
@@ -256,6 +257,7 @@ class LeaderState:
             job=records.job,
             round=round_,
             trained=round_ is not None and round_.phase == "started",
+            step=reached(records),
             nodes=len(records.nodes),
             least=job.settings.min_nodes,
             short_since=self.short_since,

@@ -62,9 +62,20 @@ def test_a_job_that_trains_has_begun_once_in_each_of_its_lives() -> None:
     ],
 )
 def test_an_end_is_told_with_what_to_do(state: str, title: str, todo: str) -> None:
-    (found,) = told(ended(state, final_step=200, reason="why"))
+    (found,) = told(replace(ended(state, reason="why"), step=200))
     assert (found.kind, found.title) == ("ended", title)
     assert "at step 200" in found.text and "why" in found.text and todo in found.text
+
+
+def test_a_job_that_ended_before_its_first_step_is_told_so() -> None:
+    (found,) = told(ended("failed"))
+    assert "failed, before its first step." in found.text and "step 0" not in found.text
+
+
+def test_one_of_a_kind_is_no_several() -> None:
+    one = replace(ROUND, members=(replace(ROUND.members[0], workers=1),))
+    (begun,) = told(replace(TRAINS, round=one))
+    assert "with 1 worker on 1 node." in begun.text
 
 
 def test_a_failure_has_the_end_of_the_first_traceback_and_fits() -> None:

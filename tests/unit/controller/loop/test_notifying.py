@@ -8,7 +8,7 @@ from support.leading import KEYS, SPEC, FakeNotifier, Leader
 
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.job import Capacity, Failure, Job, JobSpec
-from spotelastic.model.progress import Event
+from spotelastic.model.progress import Event, Progress
 from spotelastic.model.round import Member, Round
 from spotelastic.notifications.due import TOLD
 from spotelastic.store.codec import decode, encode
@@ -51,7 +51,7 @@ def recorded(leader: Leader) -> list[Event]:
 
 def fails(leader: Leader) -> None:
     failure = Failure("f", "i-1", "r", 0, 0, 1.0, 1, "boom", "Traceback: boom")
-    job = Job("failed", leader.time.clock(), "rank 0 failed", 7, failure)
+    job = Job("failed", leader.time.clock(), "rank 0 failed", failure=failure)  # it says no step
     leader.store.put(KEYS.job, encode(job))
 
 
@@ -99,6 +99,16 @@ def test_a_new_leader_repeats_nothing(watched: Leader) -> None:
     assert "Traceback: boom" in watched.notifier.sent[0].text
     follows(watched)
     assert watched.notifier.sent == []
+
+
+def test_a_failure_is_told_with_the_last_step_that_is_known(watched: Leader) -> None:
+    watched.turn()
+    watched.store.put(KEYS.progress("i-1"), encode(Progress("i-1", 1, 1485, 1.0)))
+    fails(watched)
+    watched.happen()
+    watched.turn()
+    (ended,) = [each for each in watched.notifier.sent if each.kind == "ended"]
+    assert "failed, at step 1485." in ended.text
 
 
 def test_a_leader_that_dies_between_record_and_sending_loses_it_and_nothing_comes_twice(
