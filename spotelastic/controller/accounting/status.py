@@ -181,9 +181,11 @@ def reached(records: Records) -> int:
 
 
 def _quiet(records: Records) -> str:
-    """Returns what the nodes of the round report of their silence: the first ones of many."""
-    round_ = records.round
-    if round_ is None or round_.phase != "started":
+    """Returns what the nodes of the round report of their silence: the first ones of many. A job
+    that has ended is silent.
+    """
+    job, round_ = records.job, records.round
+    if (job is not None and job.state in ENDED) or round_ is None or round_.phase != "started":
         return ""
     told = (records.progress.get(member.node) for member in round_.members)
     lines = [p.quiet for p in told if p is not None and p.round == round_.number and p.quiet]

@@ -120,6 +120,14 @@ def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
     assert "ValueError" in made.reason
 
 
+def test_silence_is_shown_until_the_job_has_ended() -> None:
+    line = "no step for 961 s: rank 0 at train.py:27"
+    silent = replace(RECORDS, progress={"a": Progress("a", 3, 41, 40.0, quiet=line)})
+    assert status("demo", silent, MACHINES, "", 50.0).quiet == line
+    stopped = replace(silent, job=Job("stopped", 41.0, "told to stop", 41))
+    assert status("demo", stopped, MACHINES, "", 50.0).quiet == ""
+
+
 def test_before_the_first_round_the_job_is_pending() -> None:
     made = status("demo", Records(), {"e": MACHINES["e"]}, "", 5.0)
     assert (made.state, made.step, made.loss) == ("pending", 0, None)
