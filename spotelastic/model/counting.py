@@ -1,4 +1,4 @@
-"""Formats counts, sizes and amounts for people."""
+"""Formats counts, sizes, losses and amounts for people."""
 
 import math
 
@@ -23,6 +23,11 @@ def size(nbytes: float) -> str:
 def duration(seconds: float) -> str:
     """Returns seconds, or minutes from one minute on."""
     return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
+
+
+def loss(value: float) -> str:
+    """Returns a loss with four digits that count: `2.346`, `0.0004321`."""
+    return f"{value:#.4g}".rstrip(".")
 
 
 def usd(amount: float) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.sparkline import sparkline
 from spotelastic.cli.render.tables import Fitting
-from spotelastic.model.counting import counted, dollars
+from spotelastic.model.counting import counted, dollars, loss
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
 
@@ -114,10 +114,9 @@ def _rate(step_time: float) -> str:
 
 
 def _loss_line(shown: JobPicture, width: int) -> Iterable[Text]:
-    loss = shown.status.loss
-    if loss is None:
+    if shown.status.loss is None:
         return
-    text = f"loss {loss:.4g}"
+    text = f"loss {loss(shown.status.loss)}"
     bars = sparkline(shown.losses, min(SPARK, width - len(text) - 3))
     yield Text.assemble(text, *([("   " + bars, "cyan")] if bars else []))
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.model.counting import UNPRICED, counted, dollars, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -136,7 +136,7 @@ def status_line(status: Status) -> str:
     if status.state not in ENDED:
         parts.append(counted(training, "node"))
     if status.loss is not None:
-        parts.append(f"loss {status.loss:.3f}")
+        parts.append(f"loss {loss(status.loss)}")
     if status.step_time:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.counting import counted, dollars
+from spotelastic.model.counting import counted, dollars, loss
 from spotelastic.model.progress import Interruption, Point
 from spotelastic.web.view import words
 
@@ -207,6 +207,6 @@ def told(row: Interruption, now: float) -> str:
 def _summary(executed: Sequence[Point], losses: Sequence[float], interruptions: int) -> str:
     first, last = executed[0], executed[-1]
     return (
-        f"Loss from {words.loss(losses[0])} at step {first.step} to {words.loss(losses[-1])} at "
+        f"Loss from {loss(losses[0])} at step {first.step} to {loss(losses[-1])} at "
         f"step {last.step}, with {counted(interruptions, 'interruption')}"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spotelastic.model.counting import UNPRICED, counted, dollars, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Report
 from spotelastic.web.view import drill, rows, words
@@ -134,7 +134,7 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     speed = f"{words.step_time(status.step_time)} a step" if status.step_time else ""
     yield KeyFigure("Step", f"{status.step:,}", speed)
     if status.loss is not None:
-        yield KeyFigure("Loss", words.loss(status.loss))
+        yield KeyFigure("Loss", loss(status.loss))
     yield _nodes(it)
     if report is not None:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))

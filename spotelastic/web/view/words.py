@@ -79,11 +79,6 @@ def step_time(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1.0 else f"{seconds:.3g} s"
 
 
-def loss(value: float) -> str:
-    """Return a loss with four digits that count."""
-    return f"{value:#.4g}".rstrip(".")
-
-
 def ranks(given: tuple[int, ...]) -> str:
     """Return a node's ranks, which are consecutive: "8–15"."""
     return f"{given[0]}–{given[-1]}" if len(given) > 1 else "".join(map(str, given))

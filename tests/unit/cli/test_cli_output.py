@@ -239,6 +239,10 @@ def test_the_status_shows_every_node() -> None:
     assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
 
 
+def test_a_small_loss_is_not_shown_as_zero() -> None:
+    assert "  loss 0.0004321  " in rendered(tables.status_table(replace(STATUS, loss=0.00043211)))
+
+
 def test_the_status_counts_down_what_is_left_of_a_notice() -> None:
     leaving = replace(STATUS.nodes[0], state="draining", leaves_at=STATUS.at + 103)
     text = rendered(tables.status_table(replace(STATUS, nodes=(leaving,))))
