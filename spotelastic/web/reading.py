@@ -30,9 +30,10 @@ ALL_EVENTS = 5000
 
 
 class _KeptAnswer(Generic[T]):
-    """The answer to one question, which is asked again when it is `every` seconds old.
+    """The answer to one question, which is asked again when it is `every` seconds old, or when what
+    it is an answer to has changed.
 
-    That of a long list, which takes long to read and costs traffic, later.
+    That of a long list, which takes long to read and costs traffic, is asked for later.
     """
 
     def __init__(self, every: float, ask: Callable[[], T], clock: Clock) -> None:
@@ -40,12 +41,15 @@ class _KeptAnswer(Generic[T]):
         self._ask = ask
         self._clock = clock
         self._kept: tuple[float, T] | None = None
+        self._of = 0
 
-    def get(self) -> T:
-        now = self._clock()
-        if self._kept is None or now >= self._kept[0] + self._every + _rows(self._kept[1]) / MANY:
-            self._kept = now, self._ask()
-        return self._kept[1]
+    def get(self, of: int = 0) -> T:
+        """Return the answer. `of` names what it is an answer to, where that changes."""
+        now, kept = self._clock(), self._kept
+        if kept is None or of != self._of or now >= kept[0] + self._every + _rows(kept[1]) / MANY:
+            kept = self._kept = now, self._ask()
+            self._of = of
+        return kept[1]
 
 
 def _rows(answer: object) -> int:
@@ -56,7 +60,8 @@ class ClusterReader:
     """Reads one cluster, again and again.
 
     The status is new at each look. What is large, or costs calls to read, is up to some seconds
-    old. Raises `Unavailable` if the bucket does not answer.
+    old; the list of checkpoints is read again as soon as the status has another commit.
+    Raises `Unavailable` if the bucket does not answer.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock = steady) -> None:
@@ -76,13 +81,14 @@ class ClusterReader:
         is_gone = self._is_gone.get()
         cluster, spec = self.cluster, self.cluster.record.spec
         warning = spec.validity.warning(cluster.name, wall())
+        status = cluster.status()
         return PublishedCluster(
-            status=cluster.status(),
+            status=status,
             events=self._events.get(),
             points=self._curve.get(),
             report=self._report.get(),
             cost=self._cost.get(),
-            checkpoints=self._checkpoints.get(),
+            checkpoints=self._checkpoints.get(of=status.committed),
             script=spec.script,  # without its arguments, which may hold secrets
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
             warnings=(warning,) if warning else (),

@@ -166,15 +166,17 @@ def _repeated(report: Report) -> str:
 
 def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
     status = it.status
+    # The list of checkpoints is read after the status, and may have a newer one.
+    newest = max([status.committed, *(each.step for each in it.checkpoints or () if each.latest)])
     if status.upload is not None and status.upload.total:
         up = status.upload
         part = f"{up.done / up.total:.0%} of step {up.step} at {size(up.rate)}/s"
-        return KeyFigure("Checkpoint", f"{status.committed:,}" if status.committed else "–", part)
-    if not status.committed:
+        return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", part)
+    if not newest:
         return KeyFigure("Checkpoint", "–", "none in the object store yet")
     committed = [event.at for event in it.events if event.kind == "committed"]
     age = words.ago(max(committed), now) if committed and status.state not in ENDED else ""
-    return KeyFigure("Checkpoint", f"{status.committed:,}", age)
+    return KeyFigure("Checkpoint", f"{newest:,}", age)
 
 
 def _per_hour(it: PublishedCluster) -> str:

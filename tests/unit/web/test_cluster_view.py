@@ -87,6 +87,13 @@ def test_an_upload_is_told_by_its_share_and_speed() -> None:
     assert ("60", "25% of step 80 at 12 MB/s") in {(each.value, each.note) for each in figures}
 
 
+def test_the_newest_checkpoint_is_the_same_in_figures_and_table() -> None:
+    listed = replace(PUBLISHED, status=replace(STATUS, committed=40))
+    view = cluster_view(listed, NOW)
+    (figure,) = [each for each in view.figures if each.name == "Checkpoint"]
+    assert figure.value == (view.checkpoints or ())[0].step == "60"
+
+
 def test_of_a_job_that_has_ended_no_time_runs_on() -> None:
     ended = replace(PUBLISHED, status=replace(STATUS, state="failed"))
     first, later = cluster_view(ended, NOW), cluster_view(ended, NOW + 600)

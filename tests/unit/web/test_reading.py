@@ -1,5 +1,6 @@
 """How often a cluster is asked for what a page shows."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ class AskedCluster:
     def __init__(self, events: int = 1) -> None:
         self.asked: list[str] = []
         self.many = EVENTS[:1] * events
+        self.committed = STATUS.committed
         settings = SimpleNamespace(min_nodes=1, max_nodes=2)
         spec = SimpleNamespace(
             settings=settings, script="train.py", storage="s3://b/demo", validity=Validity()
@@ -38,7 +40,7 @@ class AskedCluster:
         raise Unavailable(f"{url} does not answer")
 
     def status(self) -> Any:
-        return self.says("status", STATUS)
+        return self.says("status", replace(STATUS, committed=self.committed))
 
     def events(self) -> Any:
         return self.says("events", self.many)
@@ -85,6 +87,18 @@ def test_the_status_is_new_and_the_rest_as_new_as_it_is_worth() -> None:
 def test_a_long_list_is_read_less_often() -> None:
     first, soon, later = asked(10 * MANY, 0.0, OFTEN + 9.0, OFTEN + 10.0)
     assert ("events" in first, "events" in soon, "events" in later) == (True, False, True)
+
+
+def test_checkpoints_are_listed_again_as_soon_as_the_status_has_a_newer_one() -> None:
+    cluster, clock = AskedCluster(), [0.0]
+    reader = ClusterReader(cast(Cluster, cluster), lambda: clock[0])
+    listed = []
+    for at, committed in ((0.0, 60), (1.0, 60), (2.0, 80), (3.0, 80), (2.0 + SELDOM, 80)):
+        clock[0], cluster.committed = at, committed
+        cluster.asked.clear()
+        reader.read()
+        listed.append("storage" in cluster.asked)
+    assert listed == [True, False, True, False, True]
 
 
 def test_a_storage_that_does_not_answer_leaves_the_rest() -> None:
