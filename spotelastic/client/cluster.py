@@ -24,6 +24,7 @@ from spotelastic.client.interruptions.interrupt import (
     InterruptionRequest,
     interrupt,
 )
+from spotelastic.client.last_status import last_report, last_status
 from spotelastic.client.logs import OutputLine, Wanted
 from spotelastic.client.moving import move as moving
 from spotelastic.client.moving.move import MoveResult
@@ -37,7 +38,14 @@ from spotelastic.client.progress import (
     ignored,
     saying,
 )
-from spotelastic.client.published import cost_of, drill_of, regions_of, status_of
+from spotelastic.client.published import (
+    cost_of,
+    drill_of,
+    is_gone,
+    newest_commit,
+    regions_of,
+    status_of,
+)
 from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.client.targets.find import moved_to
 from spotelastic.client.targets.shown_cluster import ShownCluster
@@ -75,6 +83,8 @@ class Cluster:
         """Measures the time to the first step, if this process has created the cluster."""
         self._told = watch.EventsTold(told)
         self._is_down = False
+        self._left: tuple[Status, Status] | None = None
+        """The status that a cluster has left that is gone, and what is shown of it."""
 
     @property
     def name(self) -> str:
@@ -99,9 +109,13 @@ class Cluster:
     # -- what can be seen ------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return the state of the job: its round, step and loss, and every node."""
+        """Return the state of the job: its round, step and loss, and every node.
+
+        Of a cluster that is gone all nodes are, and a job that had not ended is "taken down".
+        """
         with self._asking():
-            return status_of(self.record)
+            status = status_of(self.record)
+            return self._last_status(status) or status
 
     def events(self) -> tuple[Event, ...]:
         """Return what has happened to the job: notices, losses, rounds, replacements."""
@@ -138,9 +152,10 @@ class Cluster:
         """
         with self._asking():
             report = self.record.objects.report()
-        if report is None:
-            raise UsageError(f"{self.name} has no report yet: its first round has not begun")
-        return report
+            if report is None:
+                raise UsageError(f"{self.name} has no report yet: its first round has not begun")
+            last = self._last_status(status_of(self.record))
+            return report if last is None else last_report(report, last, cost_of(self.record))
 
     def cost(self) -> Cost:
         """Return what the cluster has cost, costs now, and would have cost on demand."""
@@ -359,6 +374,18 @@ class Cluster:
         self._is_down = True
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _last_status(self, stored: Status) -> Status | None:
+        """Return what is shown as the status if the cluster is gone; None while it exists.
+
+        What was stored last does not change any more, so it is looked into once.
+        """
+        if self._left is None or self._left[0] != stored:
+            if not is_gone(self.record, stored):
+                return None
+            committed = newest_commit(self.target.storage, self.record.spec.storage)
+            self._left = stored, last_status(stored, committed)
+        return self._left[1]
 
     def _refresh(self) -> None:
         """Read the job's description again, which others may have changed."""

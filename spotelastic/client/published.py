@@ -1,14 +1,24 @@
 """Reads what a cluster publishes about itself: its status and its costs."""
 
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.decoders import from_json
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
-from spotelastic.cloud.bucket import REGIONS, USAGE
+from spotelastic.cloud.bucket import REGIONS, STOPPING, USAGE
 from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
 from spotelastic.controller.model.regions import RegionsRecord
+from spotelastic.errors import SpotelasticError
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.model.progress import Cost, RemainingDrill, Status
+
+SILENT = 20.0
+"""Seconds after which a status is so old that its cluster may be gone."""
 
 
 def status_of(cluster: ShownCluster) -> Status:
@@ -17,6 +27,24 @@ def status_of(cluster: ShownCluster) -> Status:
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
     return status
+
+
+def is_gone(cluster: ShownCluster, status: Status) -> bool:
+    """Whether the cluster does not exist any more; `status` is what it has stored last.
+
+    Its cloud is asked only where that may be: controllers write each second while it exists, and
+    who takes it down notes that first.
+    """
+    may_be = wall() - status.at > SILENT or cluster.objects.has(STOPPING)
+    return may_be and not cluster.is_there()
+
+
+def newest_commit(open_storage: Callable[[str], Storage], url: str) -> int:
+    """Return the newest step that is committed in a storage; 0: none, or it does not answer."""
+    with suppress(SpotelasticError, CheckpointsError, OSError), closing(open_storage(url)) as its:
+        commit = Commits(its, "").newest()
+        return 0 if commit is None else commit.step
+    return 0
 
 
 def drill_of(cluster: ShownCluster) -> RemainingDrill | None:
@@ -44,8 +72,8 @@ def cost_of(cluster: ShownCluster) -> Cost:
     For a cluster that is gone, up to its last report: no controller saw its instances end.
     """
     bill = _bill(cluster)
-    if not cluster.is_there():
-        bill = closed(bill, status_of(cluster).at)
+    if is_gone(cluster, status := status_of(cluster)):
+        bill = closed(bill, status.at)
     return _cost(cluster, bill)
 
 

@@ -14,7 +14,9 @@ from spotelastic.model.validity import Validity
 
 RankPolicy = Literal["stable", "pinned", "on-demand-first"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
-ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
+TAKEN_DOWN = "taken down"
+"""State of a job that had not ended when its cluster was taken down. It is shown, never stored."""
+ENDED = frozenset({"succeeded", "failed", "stopped", "timed out", TAKEN_DOWN})
 ALLOW_UNCOMMITTED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
 """Workers' environment variable: with 1 a run succeeds although its last step is not committed."""
 MOST_TEXT = 16384

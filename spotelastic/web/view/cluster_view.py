@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
-from spotelastic.model.job import ENDED
+from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Event, Report
 from spotelastic.web.view import drill, rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
@@ -24,6 +24,7 @@ TONES: dict[str, Tone] = {
     "succeeded": "good",
     "pending": "busy",
     "stopped": "still",
+    TAKEN_DOWN: "still",
     "timed out": "warn",
     "failed": "bad",
 }

@@ -1,0 +1,70 @@
+"""Makes what is shown of a cluster that is gone from what it has stored last (pure).
+
+The controller of a cluster that is taken down while its job trains has no time to write that it
+ends. So the stored status says "running", its nodes train, and its bill is open.
+"""
+
+from dataclasses import replace
+
+from spotelastic.model.job import ENDED, TAKEN_DOWN
+from spotelastic.model.progress import Cost, NodeStatus, Report, Status
+
+
+def last_status(stored: Status, committed: int) -> Status:
+    """Return the status of a cluster that is gone.
+
+    `committed` is the newest step in its storage, which may be newer than the stored status; 0: it
+    is not known, or there is none. A job that had ended keeps its state and reason.
+    """
+    newest = committed or stored.committed
+    has_ended = stored.state in ENDED
+    return replace(
+        stored,
+        state=stored.state if has_ended else TAKEN_DOWN,
+        reason=stored.reason if has_ended else _goes_on(newest),
+        step=max(stored.step, newest),
+        committed=newest,
+        nodes=tuple(map(_gone, stored.nodes)),
+        upload=None,
+        replica=0,
+        leader="",
+        etcd_leader="",
+        quiet="",
+        short_since=None,
+        slow=(),
+        warnings=(),
+    )
+
+
+def _goes_on(committed: int) -> str:
+    if not committed:
+        return "it has left no checkpoint: the same `spotelastic up` begins again"
+    return f"its checkpoints stay: the same `spotelastic up` goes on from step {committed}"
+
+
+def _gone(node: NodeStatus) -> NodeStatus:
+    return replace(node, state="gone", ranks=(), leaves_at=None)
+
+
+def last_report(stored: Report, status: Status, cost: Cost) -> Report:
+    """Return the report of a cluster that is gone: with the state and steps of its last status, and
+    with its closed bill."""
+    job = stored.job
+    more = max(0, status.step - job.final_step)
+    return replace(
+        stored,
+        job=replace(
+            job,
+            state=status.state,
+            final_step=job.final_step + more,
+            steps_run=job.steps_run + more,
+        ),
+        node_hours=cost.node_hours,
+        cost_usd=cost.cost_usd,
+        on_demand_usd=cost.on_demand_usd,
+        usd_per_hour=cost.usd_per_hour,
+        control_usd=cost.control_usd,
+        control_usd_per_hour=cost.control_usd_per_hour,
+        total_usd=cost.total_usd,
+        total_usd_per_hour=cost.total_usd_per_hour,
+    )
