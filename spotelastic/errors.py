@@ -2,7 +2,8 @@
 
     SpotelasticError
     ├── UsageError          wrong input from the command line or the script (exit code 2)
-    │   └── NotConfirmed    something that is done only if it is meant, and nobody said so
+    │   ├── NotConfirmed    something that is done only if it is meant, and nobody said so
+    │   └── SeveralClusters no cluster was named, and there are several
     ├── EnvironmentFailure  this machine or account lacks something (exit code 2)
     ├── JobFailed           the user's script failed (exit code 1)
     │   └── WorkerFailed    the same, with the worker that failed first
@@ -12,6 +13,8 @@
 A message says what happened, to what, and what to do next. For each of these errors the user sees
 only the message, never a traceback.
 """
+
+from collections.abc import Sequence
 
 
 class SpotelasticError(Exception):
@@ -28,6 +31,16 @@ class UsageError(SpotelasticError):
 
 class NotConfirmed(UsageError):
     """Nothing was done, because nobody confirmed a price, a change or a deletion."""
+
+
+class SeveralClusters(UsageError):
+    """No cluster was named, and there are several."""
+
+    def __init__(self, names: Sequence[str], by: str = "") -> None:
+        """`by` is the option that names one; empty where the name is an argument."""
+        how = f" with {by}" if by else ""
+        super().__init__(f"there are several clusters; name one{how}: {', '.join(names)}")
+        self.names = tuple(names)
 
 
 class EnvironmentFailure(SpotelasticError):

@@ -5,7 +5,8 @@ The parsers are typer, and argparse for `run`.
 
 import difflib
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 
 _REWORDED = (
     (r"No such command '(.*?)'\. Did you mean '(.*?)'.*", r"no such command: \1; did you mean \2?"),
@@ -41,3 +42,21 @@ def no_such_option(name: str, known: Iterable[str]) -> str:
     """Return the message for an unknown option, with the nearest known one as a suggestion."""
     near = difflib.get_close_matches(name, sorted(set(known)), n=1)
     return f"no such option: {name}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def named_without_option(command: str, args: Sequence[str]) -> str:
+    """Return the message for a cluster that is named by --name where the name is an argument.
+
+    `args` are what was typed after the program's name; `command` has it, as in "spotelastic scale".
+    """
+    name, others = "NAME", []
+    rest = iter(args[len(command.split()) - 1 :])
+    for each in rest:
+        if each == "--name":
+            name = next(rest, name)
+        elif each.startswith("--name="):
+            name = each.removeprefix("--name=")
+        else:
+            others.append(each)
+    typed = shlex.join([*command.split(), name, *others])
+    return f"no such option: --name; a cluster is named without one: `{typed}`"

@@ -43,7 +43,7 @@ def main() -> None:
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
         ended = _told_by_the_local_cloud(error)
-        told = told_by_parser(error) or (ended[0] if ended else _told_by_aws(error))
+        told = told_by_parser(error, sys.argv[1:]) or (ended[0] if ended else _told_by_aws(error))
         told = told or told_by_machine(error)
         if told is None:
             raise
@@ -91,22 +91,24 @@ def told_by_machine(error: Exception) -> str | None:
     return None
 
 
-def told_by_parser(error: Exception) -> str | None:
-    """Return one line for a mistake that the parser of the command line found; None for any other
-    error.
+def told_by_parser(error: Exception, args: Sequence[str] = ()) -> str | None:
+    """Return one line for a mistake that the parser of the command line found in `args`; None for
+    any other error.
 
     Typer does not export the base class of its errors; they are recognized by this method.
     """
     say = getattr(error, "format_message", None)
     if say is None:
         return None
-    from spotelastic.usage_errors import no_such_option, reworded
+    from spotelastic.usage_errors import named_without_option, no_such_option, reworded
 
     context = getattr(error, "ctx", None)
     missing = getattr(error, "option_name", "")
     if missing and context is not None and hasattr(error, "possibilities"):
         known = [name for each in context.command.params for name in each.opts]
         told = no_such_option(missing, [*known, "--help"])
+        if missing == "--name" and "name" in known:  # an argument of that name
+            told = named_without_option(context.command_path, args)
     else:
         told = reworded(say())
     command = getattr(context, "command_path", "spotelastic")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from spotelastic.cli.commands.found_cluster import named_by_option
 from spotelastic.cli.options.common import Region, Where
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import size
@@ -67,9 +68,9 @@ def dump(
     from spotelastic.client.dumps import collect, source
 
     tell = note if json else say
-    made = collect.collect(
-        source.find(name, where, region, note), node, output, tell, within=within
-    )
+    with named_by_option():
+        found = source.find(name, where, region, note)
+    made = collect.collect(found, node, output, tell, within=within)
     if json:
         typer.echo(tables.to_json(made))
         return

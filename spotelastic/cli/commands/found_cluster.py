@@ -1,7 +1,10 @@
 """Finds the cluster that a command is about."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from spotelastic.errors import SeveralClusters
 from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
@@ -26,3 +29,12 @@ def found_cluster(
     from spotelastic.client.targets.find import find, located
 
     return Cluster(*located(find(where, region, note), name, note, gone=gone, left=left))
+
+
+@contextmanager
+def named_by_option() -> Iterator[None]:
+    """Say that --name names a cluster, in a command whose argument is something else."""
+    try:
+        yield
+    except SeveralClusters as error:
+        raise SeveralClusters(error.names, "--name") from None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spotelastic.cli.commands.found_cluster import found_cluster
+from spotelastic.cli.commands.found_cluster import found_cluster, named_by_option
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
 from spotelastic.wrapping import note, say
@@ -71,7 +71,9 @@ def interrupt(
     InterruptionRequest.asked(
         node, kind, seconds
     )  # a mistake is told before a cluster is looked for
-    caused = found_cluster(name, where, region).interrupt(node, kind=kind, seconds=seconds)
+    with named_by_option():
+        cluster = found_cluster(name, where, region)
+    caused = cluster.interrupt(node, kind=kind, seconds=seconds)
     typer.echo(tables.to_json(caused) if json else str(caused))
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotelastic.cli.commands.found_cluster import found_cluster
+from spotelastic.cli.commands.found_cluster import found_cluster, named_by_option
 from spotelastic.cli.options.common import Region
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def _find_target(node: str, name: str | None, region: str | None) -> "CloudTarge
     """
     from spotelastic.errors import UsageError
 
-    cluster = found_cluster(name, None, region)
+    with named_by_option():
+        cluster = found_cluster(name, None, region)
     found = {each.id: each for each in cluster.status().nodes}
     if node not in found:
         raise UsageError(f"there is no node {node}; the nodes are: {', '.join(found) or 'none'}")

@@ -27,7 +27,7 @@ from spotelastic.client.targets import everywhere
 from spotelastic.client.targets.asleep import others, sleeps
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import CHECKPOINTS
-from spotelastic.errors import OtherVersion, UsageError
+from spotelastic.errors import OtherVersion, SeveralClusters, UsageError
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import ClusterSummary
 
@@ -142,7 +142,7 @@ class AccountClusters:
         """Return the name of the only cluster. Raises `UsageError` if there is none, or several."""
         names = self.names()
         if len(names) > 1:
-            raise UsageError(f"there are several clusters; name one: {', '.join(names)}")
+            raise SeveralClusters(names)
         if not names:
             raise UsageError(
                 "there is no cluster: start one with `spotelastic up SCRIPT`, or name one that is "

@@ -18,6 +18,7 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.interruptions.interrupt import CausedInterruption
 from spotelastic.client.targets import find
 from spotelastic.client.targets.aws_target import AwsTarget
+from spotelastic.errors import UsageError
 from spotelastic.model.counting import usd
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
@@ -392,3 +393,18 @@ def test_ages_are_told_in_the_largest_unit_of_which_there_are_two(
 )  # fmt: skip
 def test_prices_have_digits_that_tell_something(amount: float, told: str) -> None:
     assert usd(amount) == told
+
+
+@pytest.mark.parametrize("command", ["dump web", "interrupt web", "shell web", "forward web 80"])
+def test_of_several_clusters_one_is_named_by_the_option_that_names_it(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AwsTarget, "names", lambda place: ("hang", "web"))
+    monkeypatch.setattr(find, "account", lambda *_: AwsTarget(Aws("us-east-1")))
+    for line, told in (
+        (command, "name one with --name: hang, web"),
+        ("cost", "name one: hang, web"),
+    ):
+        done = CliRunner().invoke(app, line.split())
+        assert isinstance(done.exception, UsageError)
+        assert str(done.exception) == f"there are several clusters; {told}"

@@ -172,6 +172,25 @@ def test_both_parsers_speak_alike(line: str, words: str) -> None:
     assert words in told and "--help`)" in told
 
 
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [
+        ("scale --max 2 --name web", "spotelastic scale web --max 2"),
+        ("status --name=web --json", "spotelastic status web --json"),
+        ("stop --name", "spotelastic stop NAME"),
+    ],
+)
+def test_a_cluster_that_is_named_by_an_option_is_told_how_to_be_named(
+    line: str, right: str
+) -> None:
+    with pytest.raises(Exception) as error:
+        main_module.run_command(line.split())
+    told = main_module.told_by_parser(error.value, line.split())
+    assert told is not None and told.startswith(
+        f"no such option: --name; a cluster is named without one: `{right}`"
+    )
+
+
 def test_without_any_cloud_both_ways_out_are_named() -> None:
     told = spotelastic("status")
     assert told.returncode == 2
