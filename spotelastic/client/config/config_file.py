@@ -37,7 +37,7 @@ def defaults(
         field = fields[key]
         if not field.in_file:
             raise UsageError(f"{FILE}: {key} is for a single command: give it as --{key}")
-        values[field.name] = _checked(field, field.read, f"{FILE}: {where}{key}", value)
+        values[field.name] = _checked(field, field.read_entry, f"{FILE}: {where}{key}", value)
     for field in fields.values():
         if text := environ.get(field.variable):
             values[field.name] = _checked(field, field.read_variable, field.variable, text)

@@ -123,6 +123,20 @@ class ConfigField:
             raise ValueError(f"expected {' or '.join(self.choices)}")
         return found
 
+    def read_entry(self, value: Any) -> Any:
+        """Return the value of a key of `spotelastic.toml`, which has types of its own: 3 is no
+        text, and "yes" neither true nor false. Raises `ValueError` that says what is wrong.
+        """
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        match self.kind:
+            case ValueKind.SWITCH if not isinstance(value, bool):
+                raise ValueError("needs true or false")
+            case ValueKind.WHOLE | ValueKind.NUMBER if isinstance(value, str):
+                raise ValueError(f"needs {self.kind.value}, without quotes")
+            case ValueKind.TEXT | ValueKind.PATH if is_number and not self.takes_number:
+                raise ValueError("needs a text, in quotes")
+        return self.read(value)
+
     def read_variable(self, text: str) -> Any:
         """Return the value of a variable, in which commas separate a list's values.
 
