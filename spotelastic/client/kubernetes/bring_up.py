@@ -25,7 +25,8 @@ from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import Conflicting, KubeApi
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.call_errors import Conflicting
 from spotelastic.kubernetes.provider.groups import WORKERS
 from spotelastic.kubernetes.provider.names import KubeNames
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects

@@ -12,7 +12,8 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.kubernetes import cluster_manifests, pod_files
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading, queues
-from spotelastic.kubernetes.provider.api import Conflicting, KubeApi
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.call_errors import Conflicting
 from spotelastic.kubernetes.provider.names import KubeNames
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 from spotelastic.model.job import JobSpec

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from spotelastic.aws.messaging.log_group import GroupLine, LogStream, born
 from spotelastic.clock import wall
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KubeApi, Missing
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.call_errors import Missing
 from spotelastic.kubernetes.provider.names import KubeNames
 
 SKEW = 300

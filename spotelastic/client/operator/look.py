@@ -23,7 +23,8 @@ from spotelastic.errors import UsageError
 from spotelastic.kubernetes.elastic_job import FINALIZER, KIND, MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KINDS, Conflicting, KubeApi, Missing
+from spotelastic.kubernetes.provider.api import KINDS, KubeApi
+from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
 from spotelastic.kubernetes.provider.names import KubeNames
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 

@@ -13,14 +13,27 @@ from typing import TYPE_CHECKING, Any
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.kubernetes import elastic_job
 from spotelastic.kubernetes.pods import Manifest
+from spotelastic.kubernetes.provider.call_errors import (
+    NOT_FOUND,
+    ApiCall,
+    Conflicting,
+    Missing,
+    NamedServer,
+    Undefined,
+    answer,
+    outcome,
+    words,
+)
 
 if TYPE_CHECKING:
     from lightkube import Client
 
 INSTALL = "pip install 'spotelastic[kubernetes]'"
-TOO_MANY = 429
 WATCH_FOR = 240
 """Seconds after which a watch is asked for again; who is in between may end one that is quiet."""
+
+ODD_FILE = (LookupError, TypeError, AttributeError, AssertionError)
+"""What lightkube raises for a kubeconfig that is YAML, and no kubeconfig."""
 
 KINDS = {
     "ConfigMap": "core_v1",
@@ -39,19 +52,12 @@ KINDS = {
 """The kinds of objects that a cluster is made of, and lightkube's modules that have them."""
 
 
-class Missing(EnvironmentFailure):
-    """There is no such object."""
-
-
-class Conflicting(EnvironmentFailure):
-    """The object exists already, or has changed since it was read."""
-
-
 class KubeApi:
     """The objects of one namespace. Thread-safe."""
 
-    def __init__(self, client: "Client", namespace: str) -> None:
+    def __init__(self, client: "Client", namespace: str, server: NamedServer | None = None) -> None:
         self._client = client
+        self._server = server or NamedServer()
         self.namespace = namespace
         self._lock = threading.Lock()
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -110,10 +116,14 @@ class KubeApi:
         """Yield each object of a kind that is there, is made, changes or goes; it ends by an error.
 
         The next watch begins with all objects that are there, so that nothing is missed.
+        Raises `Undefined` if the cluster has no such kind.
         """
-        with self._calling(f"watch objects of the kind {kind}"):
-            for _, found in self._client.watch(_class(kind), server_timeout=WATCH_FOR):
-                yield dict(found.to_dict())
+        try:
+            with self._calling(f"watch objects of the kind {kind}"):
+                for _, found in self._client.watch(_class(kind), server_timeout=WATCH_FOR):
+                    yield dict(found.to_dict())
+        except Missing as error:
+            raise Undefined(kind) from error
 
     def patch(self, kind: str, name: str, patch: Manifest) -> Manifest:
         """Change some fields of an object (a JSON merge patch). Raises `Missing`, `Conflicting`."""
@@ -156,36 +166,30 @@ class KubeApi:
             )
 
     @contextmanager
-    def _calling(self, what: str, missing: Collection[int] = (404,)) -> Iterator[None]:
+    def _calling(self, what: str, missing: Collection[int] = (NOT_FOUND,)) -> Iterator[None]:
         """Count a call, and turn its errors into ours.
 
         `missing` are the codes by which the server says that there is no such object.
         """
         import httpx2
-        from lightkube import ApiError
+        from lightkube.core.exceptions import ConfigError
 
-        outcome = "ok"
+        call, came = ApiCall(what, self.namespace, self._server, missing), "ok"
         try:
             yield
-        except ApiError as error:
-            code, message = error.response.status_code, str(error.status.message)
-            told = f"cannot {what} in the namespace {self.namespace}: {message}"
-            outcome = _outcome(code)
-            if code in missing:
-                raise Missing(told) from error
-            if code == 409:
-                raise Conflicting(told) from error
-            if outcome == "busy":
-                raise Unavailable(told) from error
-            raise EnvironmentFailure(told) from error
+        except httpx2.HTTPStatusError as error:
+            code, message = answer(error)
+            came = outcome(code)
+            raise call.refused(code, message) from error
         except httpx2.HTTPError as error:
-            outcome = "no answer"
-            raise Unavailable(
-                f"cannot {what}: the cluster's API server does not answer ({_words(error)})"
-            ) from error
+            came = "no answer"
+            raise call.unanswered(error) from error
+        except (ConfigError, OSError) as error:  # of the program that the kubeconfig names for it
+            came = "refused"
+            raise call.without_login(error) from error
         finally:
             with self._lock:
-                self._calls["kubernetes", outcome] += 1
+                self._calls["kubernetes", came] += 1
 
 
 def connect(context: str | None = None, namespace: str | None = None) -> KubeApi:
@@ -197,19 +201,25 @@ def connect(context: str | None = None, namespace: str | None = None) -> KubeApi
     try:
         from lightkube import Client, KubeConfig
         from lightkube.core.exceptions import ConfigError
+        from yaml import YAMLError  # type: ignore[import-untyped]
     except ImportError as error:
         raise EnvironmentFailure(
             f"Kubernetes clusters need the extra `kubernetes`: {INSTALL}"
         ) from error
     try:
-        config = KubeConfig.from_env().get(context_name=context)
-        if config is None:
-            raise UsageError(f"--context {context}: the kubeconfig has no such context")
+        known = KubeConfig.from_env()
+        if context is not None and context not in known.contexts:
+            there = ", ".join(known.contexts) or "none"
+            raise UsageError(f"--context {context}: there is no such context; there are: {there}")
+        config = known.get(context_name=context)
+        assert config is not None
         where = namespace or config.namespace or "default"
-        return KubeApi(Client(config=config, namespace=where), where)
-    except (ConfigError, OSError, KeyError) as error:
+        told = config.context_name if known.fname else ""  # else it is the pod's own account
+        server = NamedServer(str(config.cluster.server), told, context is not None)
+        return KubeApi(Client(config=config, namespace=where), where, server)
+    except (ConfigError, YAMLError, OSError, *ODD_FILE) as error:
         raise UsageError(
-            f"no Kubernetes cluster is configured ({_words(error)}): set KUBECONFIG, or name a "
+            f"no Kubernetes cluster is configured ({words(error)}): set KUBECONFIG, or name a "
             "context of your kubeconfig with --context"
         ) from error
 
@@ -240,13 +250,3 @@ def _object(manifest: Manifest) -> Any:
 
 def _called(manifest: Manifest) -> str:
     return f"the {manifest['kind']} {manifest['metadata']['name']}"
-
-
-def _outcome(code: int) -> str:
-    if code == TOO_MANY or code >= 500:
-        return "busy"
-    return "missing" if code == 404 else "refused"
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__

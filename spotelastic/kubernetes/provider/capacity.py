@@ -21,7 +21,8 @@ from spotelastic.cloud.model import (
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import groups, pod_reading
-from spotelastic.kubernetes.provider.api import Conflicting, KubeApi, Missing
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
 from spotelastic.kubernetes.provider.names import GROUP, KubeNames
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 

@@ -18,7 +18,8 @@ from typing import Literal
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import Conflicting, KubeApi, Missing
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
 from spotelastic.kubernetes.provider.groups import owner
 from spotelastic.kubernetes.provider.names import KubeNames
 

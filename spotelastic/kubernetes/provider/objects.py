@@ -15,7 +15,8 @@ from typing import IO, Any
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import Conflicting, KubeApi, Missing
+from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
 from spotelastic.kubernetes.provider.names import OBJECT, KubeNames
 
 PART_BYTES = 700_000
