@@ -81,11 +81,11 @@ def carry_out(api: KubeApi, at: LookedAt, decision: OperatorDecision, now: float
     """Tell the events, write the status, and take the step."""
     its = at.seen.resource
     for event in decision.events:
-        say(f"{its.name}: {event.reason}: {event.message}")
         try:
             api.create(event.manifest(its, api.namespace, now))
         except Conflicting:
-            pass  # it was told before
+            continue  # it was told before
+        say(f"{its.name}: {event.reason}: {event.message}")
     if decision.status != its.status:
         api.patch_status(KIND, its.name, dict(decision.status))
     _take(api, at, decision, say)
