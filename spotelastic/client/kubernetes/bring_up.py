@@ -15,7 +15,7 @@ from spotelastic.client import confirmation
 from spotelastic.client.config.capacity_policy import keep_deadline
 from spotelastic.client.config.differences import differences
 from spotelastic.client.confirmation import Confirm
-from spotelastic.client.kubernetes import code_shipping, kube_cluster
+from spotelastic.client.kubernetes import code_shipping, kube_cluster, take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster, put, released, ship
 from spotelastic.client.kubernetes.kube_job import KubeJob
 from spotelastic.client.progress import Say
@@ -26,7 +26,7 @@ from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider.api import KubeApi
-from spotelastic.kubernetes.provider.call_errors import Conflicting
+from spotelastic.kubernetes.provider.call_errors import Conflicting, NoNamespace
 from spotelastic.kubernetes.provider.groups import WORKERS
 from spotelastic.kubernetes.provider.names import KubeNames
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
@@ -73,13 +73,25 @@ def carry_out(target: KubeTarget, job: KubeJob, known: KubeCluster | None, say: 
         return change(target.api, job, known, say)
     try:
         return create(target.api, job, say)
+    except NoNamespace:
+        raise  # nothing can be there
     except BaseException:
-        try:
-            say(f"creating {job.name} failed: deleting what was created")
-            target.down(job.name, say)
-        except SpotelasticError as error:
-            say(f"not all of {job.name} could be deleted: {error}; run `spotelastic down` again")
+        _remove(target, job.name, say)
         raise
+
+
+def _remove(target: KubeTarget, name: str, say: Say) -> None:
+    """Delete what was created of a cluster, if anything was."""
+    try:
+        if not take_down.left(target.api, name):
+            return
+        say(f"creating {name} failed: deleting what was created")
+        target.down(name, say)
+    except SpotelasticError as error:
+        say(
+            f"not all of {name} could be deleted: {error}; run `spotelastic down "
+            f"{target.arguments_of(name)}` again"
+        )
 
 
 def objects(job: KubeJob) -> list[Manifest]:
