@@ -14,7 +14,6 @@ from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.progress import FirstStepTimer, OnUpdate, ignored, saying, training
 from spotelastic.client.targets import find as targets
 from spotelastic.client.targets.choice import chosen
-from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.client.targets.find import Place
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.clock import steady
@@ -152,7 +151,8 @@ def find(
     last status and report are still stored. Raises `UsageError` if there is none.
     """
     place = KubePlace(context, namespace) if kube else local
-    return Cluster(*targets.located(_target(place, region), name, _say_nothing, gone=gone))
+    where = _account_named(place, region)
+    return Cluster(*targets.found(name, where, region, _say_nothing, gone=gone))
 
 
 def list(
@@ -165,15 +165,15 @@ def list(
 ) -> tuple[ClusterSummary, ...]:
     """Return a summary of every cluster; the arguments are those of `find`."""
     place = KubePlace(context, namespace) if kube else local
-    return _target(place, region).listing()
+    where = _account_named(place, region)
+    return targets.find(where, region, _say_nothing).listing()
 
 
-def _target(place: Place, region: str | None) -> ClusterTarget:
+def _account_named(place: Place, region: str | None) -> Place:
+    """Return the place, which is AWS if only a region is named."""
     if isinstance(place, KubePlace) and region is not None:
         raise UsageError("region and kube name two places: give one")
-    if place is None and region is not None:
-        place = False
-    return targets.find(place, region, _say_nothing)
+    return False if place is None and region is not None else place
 
 
 def _say_nothing(line: str) -> None: ...

@@ -35,7 +35,8 @@ def is_gone(cluster: ShownCluster, status: Status) -> bool:
     Its cloud is asked only where that may be: controllers write each second while it exists, and
     who takes it down notes that first.
     """
-    may_be = wall() - status.at > SILENT or cluster.objects.has(STOPPING)
+    its = cluster.objects
+    may_be = its.is_left or wall() - status.at > SILENT or its.has(STOPPING)
     return may_be and not cluster.is_there()
 
 

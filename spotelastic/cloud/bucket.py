@@ -6,7 +6,7 @@ A provider stores bytes by name; what the objects mean is the same for all of th
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, ClassVar, TypeVar
 
 import msgspec
 from spotelastic_checkpoints.decoders import from_json
@@ -49,6 +49,8 @@ class ClusterBucket(ABC):
 
     __slots__ = ()
 
+    is_left: ClassVar[bool] = False
+    """Whether a cluster that is gone has left them, so that no controller writes them any more."""
     cluster: str
 
     @abstractmethod

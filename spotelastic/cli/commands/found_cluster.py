@@ -26,9 +26,9 @@ def found_cluster(
     `gone`: also one that was taken down and has left its last report. `left` says what that is.
     """
     from spotelastic.client.cluster import Cluster
-    from spotelastic.client.targets.find import find, located
+    from spotelastic.client.targets.find import found
 
-    return Cluster(*located(find(where, region, note), name, note, gone=gone, left=left))
+    return Cluster(*found(name, where, region, note, gone=gone, left=left))
 
 
 @contextmanager

@@ -158,6 +158,8 @@ def down(
         raise UsageError("--delete-data: name the cluster whose checkpoints to delete")
     if delete_data and name is not None and _delete_here(name, where):
         return
+    if not delete_data and name is not None and _is_gone_here(name, where):
+        return
     target = find(where, region, note)
     if not delete_data:
         target = holding(target, name, note)
@@ -179,6 +181,19 @@ def _delete_here(name: str, where: bool | None) -> bool:
         return False
     _confirm(found.run, str(found.folder))
     local_data.delete(found, say)
+    return True
+
+
+def _is_gone_here(name: str, where: bool | None) -> bool:
+    """Tell what a local cluster has left that ended with the local cloud; return False if that is
+    not meant."""
+    from spotelastic.client.targets import local_data
+    from spotelastic.client.targets.find import left_here
+
+    found = left_here(name, where)
+    if found is None:
+        return False
+    local_data.tell_gone(found, say)
     return True
 
 

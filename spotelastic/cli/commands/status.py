@@ -217,11 +217,12 @@ def dashboard(
     `restart` and `down` do. The address has a token: whoever has it can do all
     of that.
     """
-    from spotelastic.client.targets.find import find, located
+    from spotelastic.client.targets.find import find, left_target, located
     from spotelastic.web.server import run
     from spotelastic.web.server.source import TargetSource
 
-    target = find(where, region, note)
+    left = left_target(name, where) if name is not None else None
+    target = left if where and left is not None else find(where, region, note)
     if name is not None:
         located(target, name, note, gone=True)
     first = f"&cluster={name}" if name is not None else ""

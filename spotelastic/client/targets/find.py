@@ -12,6 +12,7 @@ from spotelastic.client.targets.asleep import awake, sleeps
 from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT, AwsTarget
 from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
+from spotelastic.client.targets.left_target import LeftTarget
 from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
@@ -19,6 +20,7 @@ from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.base.kept_logs import KeptOutput
 
+LAST_REPORT = "this is its last report"
 Place = bool | KubePlace | None
 """Where a command looks: True in the local cloud, False on AWS, None in the local cloud if one
 runs."""
@@ -109,7 +111,7 @@ def located(
     note: Say,
     *,
     gone: bool = False,
-    left: str = "this is its last report",
+    left: str = LAST_REPORT,
 ) -> tuple[ClusterTarget, ShownCluster]:
     """Return the cluster of that name, or the only one, and where it is now: jobs may be moved.
 
@@ -130,6 +132,40 @@ def located(
     if (there := following(at, its, note)) is at:
         return at, its
     return there, there.cluster(its.name)
+
+
+def found(
+    name: str | None,
+    where: Place,
+    region: str | None,
+    note: Say,
+    *,
+    gone: bool = False,
+    left: str = LAST_REPORT,
+) -> tuple[ClusterTarget, ShownCluster]:
+    """Return what `located` finds where `find` looks, for a command about one cluster.
+
+    `gone`: while no local cloud runs, also what a local cluster has left on this machine: before
+    AWS is asked if `where` or the lack of an account says so, and otherwise if AWS has none of that
+    name. Raises `UsageError` if there is none.
+    """
+    here = left_target(name, where) if gone and name is not None else None
+    if here is not None and (where or not aws_is_configured()):
+        return here, here.cluster_or_gone(name, note, left)
+    try:
+        return located(find(where, region, note), name, note, gone=gone, left=left)
+    except UsageError:
+        if here is None or region is not None:
+            raise
+        return here, here.cluster_or_gone(name, note, left)
+
+
+def left_target(name: str, where: Place) -> LeftTarget | None:
+    """Return what the local cluster of that name has left on this machine; None if a local cloud
+    runs, if `where` means another place, or if there is nothing."""
+    if where is False or isinstance(where, KubePlace) or cloud.find() is not None:
+        return None
+    return LeftTarget.of(name)
 
 
 def moved_to(home: CloudTarget, cluster: ShownCluster) -> CloudTarget | None:

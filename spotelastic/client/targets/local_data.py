@@ -104,6 +104,17 @@ def tell(cluster: str, say: Say) -> None:
     )
 
 
+def tell_gone(found: KeptCluster, say: Say) -> None:
+    """Tell that a cluster is gone, what it has left, and what deletes that."""
+    say(f"{found.cluster} is gone")
+    tell(found.cluster, say)
+    if found.step is None:
+        say(
+            f"it has left no checkpoint; `spotelastic down {found.cluster} --local --delete-data` "
+            "deletes what else it has left"
+        )
+
+
 def delete(found: KeptCluster, say: Say) -> None:
     """Delete the data while no local cloud runs. Raises `UsageError` if one has just started."""
     with cloud.alone():

@@ -1,6 +1,7 @@
 """Certificates that are about to end: who is told, when, and what to do."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -38,8 +39,9 @@ def test_an_end_is_told_in_time_with_what_to_do(
 
 
 def test_status_warns_beside_what_programs_read(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("SPOTELASTIC_HOME", str(tmp_path))  # the user's own may have such a cluster
     spec = JobSpec("demo", "demo", "train.py", (), "c0de", Settings(1, 2), "s3://bucket/demo", ())
 
     def look(validity: Validity) -> tuple[str, str]:

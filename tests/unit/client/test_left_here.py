@@ -1,0 +1,131 @@
+"""What a local cluster has left is read where no local cloud runs any more."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from spotelastic_checkpoints.commit.commit_protocol import folder
+from spotelastic_checkpoints.types import Commit
+from support.published import BEGAN, EVENTS, REPORT, STATUS
+
+from spotelastic import client
+from spotelastic.cli.main import main
+from spotelastic.client.targets import find
+from spotelastic.clock import wall
+from spotelastic.cloud.bucket import EVENTS as EVENTS_JSON
+from spotelastic.cloud.bucket import JOB, USAGE
+from spotelastic.cloud.bucket import REPORT as REPORT_JSON
+from spotelastic.cloud.bucket import STATUS as STATUS_JSON
+from spotelastic.controller.accounting.usage import Usage
+from spotelastic.errors import UsageError
+from spotelastic.local import cloud
+from spotelastic.model.job import JobSpec, Settings
+
+NAME, RUN = "quokka", "our-run"
+
+
+@pytest.fixture(autouse=True)
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bucket of a local cloud that has ended, with a cluster that was taken down."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTELASTIC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(find, "aws_is_configured", lambda: False)
+    bucket = cloud.buckets() / f"spotelastic-{cloud.ACCOUNT}-us-east-1"
+    storage = bucket / RUN / "checkpoints"
+    url = f"s3://{bucket.name}/{RUN}/checkpoints/"
+    spec = JobSpec(NAME, RUN, "train.py", (), "", Settings(1, 2), url, ())
+    put(bucket, JOB, msgspec.json.encode(spec))
+    put(bucket, STATUS_JSON, msgspec.json.encode(replace(STATUS, name=NAME, at=wall())))
+    put(bucket, REPORT_JSON, msgspec.json.encode(REPORT))
+    put(bucket, EVENTS_JSON, b"".join(msgspec.json.encode(each) + b"\n" for each in EVENTS))
+    used = (Usage("i-1", "g6.xlarge", True, BEGAN, None, 0.25, 1.0),)
+    put(bucket, USAGE, msgspec.json.encode(used))
+    commit = storage / folder(Commit(1, 130))
+    commit.mkdir(parents=True)
+    (commit / ".metadata").write_bytes(b"a record")
+    return bucket
+
+
+def put(bucket: Path, name: str, data: bytes) -> None:
+    (bucket / NAME).mkdir(parents=True, exist_ok=True)
+    (bucket / NAME / name).write_bytes(data)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", *args])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("where", [(), ("--local",)])
+def test_all_that_shows_a_cluster_reads_what_it_has_left(
+    where: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    shown = {
+        "status": "taken down, its checkpoints stay: the same `spotelastic up` goes on from step",
+        "events": "launch",
+        "cost": "node-hours",
+        "report": "taken down",
+    }
+    for look, text in shown.items():
+        assert command(monkeypatch, look, NAME, *where) == 0
+        out, err = capsys.readouterr()
+        assert f"{NAME} is gone: this is its last report" in err
+        assert text in out
+    page = tmp_path / "report.html"
+    assert command(monkeypatch, "report", NAME, "--html", str(page), *where) == 0
+    assert "This cluster is gone" in page.read_text() and "taken down" in page.read_text()
+
+
+def test_a_program_finds_it_too() -> None:
+    its = client.find(NAME, gone=True)
+    assert its.status().committed == its.status().step == 130
+    assert its.report().total_usd_per_hour == 0.0
+    assert [event.kind for event in its.events()] == [event.kind for event in EVENTS]
+    with pytest.raises(UsageError, match="is gone, and no local cloud is running"):
+        its.stop()
+    with pytest.raises(UsageError, match="no local cloud is running"):
+        client.find(NAME)
+
+
+def test_one_that_aws_has_not_is_found_where_an_account_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nowhere(*_: object, **__: object) -> None:
+        raise UsageError("there is no cluster of that name")
+
+    monkeypatch.setattr(find, "aws_is_configured", lambda: True)
+    monkeypatch.setattr(find, "located", nowhere)
+    assert client.find(NAME, gone=True).status().state == "taken down"
+    for elsewhere in ({"local": False}, {"region": "us-west-2"}):
+        with pytest.raises(UsageError, match="there is no cluster of that name"):
+            client.find(NAME, gone=True, **elsewhere)
+
+
+def test_of_one_that_was_moved_the_newest_counts(bucket: Path) -> None:
+    there = cloud.buckets() / f"spotelastic-{cloud.ACCOUNT}-us-west-2"
+    put(there, JOB, (bucket / NAME / JOB).read_bytes())
+    put(
+        there,
+        STATUS_JSON,
+        msgspec.json.encode(replace(STATUS, name=NAME, state="succeeded", at=wall())),
+    )
+    assert client.find(NAME, gone=True).status().state == "succeeded"
+
+
+def test_down_tells_that_it_is_gone_and_what_deletes_its_data(
+    bucket: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "down", NAME) == 0
+    told = "".join(capsys.readouterr())
+    assert f"{NAME} is gone" in told
+    assert f"`spotelastic down {NAME} --local --delete-data` deletes" in told
+    assert (bucket / NAME / JOB).exists()
+    assert command(monkeypatch, "down", "wallaby") == 2
+    assert "no local cloud is running" in capsys.readouterr().err
