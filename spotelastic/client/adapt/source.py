@@ -3,6 +3,7 @@
 Whoever does not understand a script says where it ends to understand, and changes nothing.
 """
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +29,7 @@ class Source:
         try:
             module = cst.parse_module(text)
         except cst.ParserSyntaxError as error:
-            raise UsageError(
-                f"{name} is not a Python file: line {error.raw_line}: {error.message}"
-            ) from None
+            raise UsageError(f"{name} is not a Python file: {_wrong(text, error)}") from None
         wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.module = wrapper.module
         self._places = wrapper.resolve(PositionProvider)
@@ -142,3 +141,14 @@ def argument(call: cst.Call, name: str, position: int | None = None) -> cst.Arg 
             return arg
     plain = [arg for arg in call.args if arg.keyword is None and not arg.star]
     return plain[position] if position is not None and position < len(plain) else None
+
+
+def _wrong(text: str, error: cst.ParserSyntaxError) -> str:
+    """Return what is wrong with a script, and in which line, as Python itself says it."""
+    try:
+        ast.parse(text)
+    except SyntaxError as its:
+        return f"line {its.lineno}: {its.msg}"
+    except ValueError as its:
+        return str(its)
+    return f"line {error.raw_line} cannot be read"

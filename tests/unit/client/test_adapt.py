@@ -240,7 +240,7 @@ def test_what_is_not_understood_is_said_with_its_line(text: str, line: int, why:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("def f(:\n", "not a Python file: line 1"),
+        ("def f(:\n", "not a Python file: line 1: invalid syntax$"),
         ("import lightning as L\n", "Lightning"),
         ("from transformers import Trainer\nTrainer().train()\n", "Hugging Face"),
         ("import pytorch_lightning\n", "hugging-face-and-lightning"),
