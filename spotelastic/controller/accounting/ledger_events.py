@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from spotelastic.cloud.events import WARNED_AHEAD
+from spotelastic.model.counting import counted, dollars
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Interruption, Report
@@ -55,10 +56,12 @@ def _told(row: Interruption) -> str:
     what = f"{row.node} ({row.kind.traits.label})"
     if _is_idle(row):
         return f"{what}: it had not trained yet, so nothing was lost"
-    steps = "1 step" if row.steps_lost == 1 else f"{row.steps_lost} steps"
-    parts = [f"{what}: training paused {row.pause_s:.2f} s", f"{steps} repeated"]
+    parts = [
+        f"{what}: training paused {row.pause_s:.2f} s",
+        f"{counted(row.steps_lost or 0, 'step')} repeated",
+    ]
     if row.usd is not None:
-        parts.append(f"${row.usd:.4f}")
+        parts.append(dollars(row.usd))
     if row.saved_step is not None:
         parts.append(f"on from step {row.saved_step}")
     return ", ".join(parts)

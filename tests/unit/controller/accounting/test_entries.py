@@ -31,10 +31,15 @@ def test_an_event_says_what_an_interruption_cost_and_carries_the_whole_row() -> 
     (event,) = told(NOTICE)
     assert (event.kind, event.node, event.at) == ("ledger", "i-1", 2000.0)
     assert event.message == (
-        "i-1 (spot notice): training paused 1.20 s, 3 steps repeated, $0.0123, on from step 60"
+        "i-1 (spot notice): training paused 1.20 s, 3 steps repeated, $0.012, on from step 60"
     )
     stored = msgspec.json.decode(msgspec.json.encode(event), type=Event)
     assert msgspec.convert(stored.data["interruption"], Interruption) == NOTICE
+
+
+def test_a_small_cost_is_not_told_as_none() -> None:
+    (event,) = told(replace(NOTICE, usd=0.000023))
+    assert ", $0.000023, " in event.message
 
 
 @pytest.mark.parametrize(
