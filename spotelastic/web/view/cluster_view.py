@@ -148,12 +148,14 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
 
 def _nodes(it: PublishedCluster) -> KeyFigure:
     status = it.status
-    wanted = ""
+    sizes, most = "", 0
     if it.sizes is not None:
-        low, high = it.sizes
-        wanted = f"{low} wanted" if low == high else f"{low} to {high} wanted"
+        low, most = it.sizes
+        sizes = str(low) if low == most else f"{low} to {most}"
     if status.state in ENDED:
-        return KeyFigure("Rounds", str(status.round), f"{wanted.replace('wanted', 'nodes')}")
+        nodes = "node" if most == 1 else "nodes"
+        return KeyFigure("Rounds", str(status.round), f"{sizes} {nodes}" if sizes else "")
+    wanted = f"{sizes} wanted" if sizes else ""
     training = sum(row.state == "training" for row in status.nodes)
     parts = [f"round {status.round}" if status.round else "", wanted]
     return KeyFigure("Nodes training", str(training), " · ".join(filter(None, parts)))

@@ -102,6 +102,13 @@ def test_of_a_job_that_has_ended_no_time_runs_on() -> None:
     assert ("Rounds", "3") in {(each.name, each.value) for each in first.figures}
 
 
+def test_what_has_ended_had_one_node_or_more() -> None:
+    ended = replace(PUBLISHED, status=replace(STATUS, state="stopped"))
+    for sizes, note in (((1, 1), "1 node"), ((2, 2), "2 nodes"), ((1, 4), "1 to 4 nodes")):
+        figures = cluster_view(replace(ended, sizes=sizes), NOW).figures
+        assert [each.note for each in figures if each.name == "Rounds"] == [note]
+
+
 def test_checkpoints_that_were_not_listed_differ_from_none() -> None:
     assert cluster_view(replace(PUBLISHED, checkpoints=None), NOW).checkpoints is None
     assert cluster_view(replace(PUBLISHED, checkpoints=()), NOW).checkpoints == ()
