@@ -155,14 +155,16 @@ def status_table(
     status: Status, drill: RemainingDrill | None = None, regions: RegionsRecord | None = None
 ) -> RenderableType:
     """Return the job, why its round began (or how it ended), its regions, the drill under way, and
-    its nodes.
+    its nodes, if it has any.
     """
-    parts = [headline(status), Text(status_line(status)), *notes(status)]
+    parts: list[RenderableType] = [headline(status), Text(status_line(status)), *notes(status)]
     if regions is not None:
         parts.append(Text(f"regions: {regions.reason}"))
     if drill is not None:
         parts.append(Text(drill_line(drill, wall())))
-    return Group(*parts, Text(), nodes_table(status))
+    if status.nodes:
+        parts += [Text(), nodes_table(status)]
+    return Group(*parts)
 
 
 def headline(status: Status) -> Text:
@@ -357,7 +359,7 @@ def _cost(report: Report) -> str:
     if not report.is_priced:
         return UNPRICED
     text = f"{dollars(report.cost_usd)} (estimated)"
-    if report.usd_per_hour:
+    if report.usd_per_hour and report.job.state not in ENDED:
         text += f", {dollars(report.usd_per_hour)} an hour now"
     if report.on_demand_usd > 0:
         saved = 1 - report.cost_usd / report.on_demand_usd
@@ -370,7 +372,7 @@ def _cost(report: Report) -> str:
 def _with_control(report: Report) -> str:
     total, control = dollars(report.total_usd), dollars(report.control_usd)
     text = f"in all   {total}, {control} of it for control nodes"
-    if report.total_usd_per_hour:
+    if report.total_usd_per_hour and report.job.state not in ENDED:
         text += f", {dollars(report.total_usd_per_hour)} an hour now"
     return text
 

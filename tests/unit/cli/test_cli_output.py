@@ -170,9 +170,20 @@ def test_a_wide_row_of_the_ledger_is_stacked_before_anything_of_it_is_cut() -> N
 
 
 def test_the_bill_shows_workers_and_control_nodes_apart_and_what_they_come_to() -> None:
-    report = replace(REPORT, control_usd=0.1, total_usd=0.1246, total_usd_per_hour=0.5)
+    running = ReportJob("running", 400, 407)
+    report = replace(
+        REPORT,
+        job=running,
+        usd_per_hour=0.3,
+        control_usd=0.1,
+        total_usd=0.1246,
+        total_usd_per_hour=0.5,
+    )
     told = "in all   $0.12, $0.10 of it for control nodes, $0.50 an hour now"
-    assert told in rendered(tables.report_table(report), 80).splitlines()
+    text = rendered(tables.report_table(report))
+    assert told in text.splitlines() and "$0.30 an hour now" in text
+    ended = rendered(tables.report_table(replace(report, job=REPORT.job)))
+    assert "of it for control nodes\n" in ended and "an hour" not in ended
     cost = Cost(
         name="demo",
         usd_per_hour=1.5,
@@ -242,6 +253,11 @@ def test_the_status_shows_every_node() -> None:
 
 def test_a_small_loss_is_not_shown_as_zero() -> None:
     assert "  loss 0.0004321  " in rendered(tables.status_table(replace(STATUS, loss=0.00043211)))
+
+
+def test_the_status_of_a_job_without_nodes_has_no_empty_table() -> None:
+    text = rendered(tables.status_table(replace(STATUS, nodes=())))
+    assert "step 120" in text and "role" not in text
 
 
 def test_the_status_counts_down_what_is_left_of_a_notice() -> None:
