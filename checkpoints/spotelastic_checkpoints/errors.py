@@ -3,7 +3,8 @@
     CheckpointsError
     ├── DaemonUnavailable    the node's daemon did not answer in time, is gone, or new to the round
     ├── StorageUnavailable   the object store did not answer in time; a later try may succeed
-    ├── StorageRefused       the object store said no, or belongs to another run; do not try again
+    ├── StorageRefused       the object store said no; do not try again
+    │   ├── StorageOwned     the storage belongs to another run
     │   └── StorageMoved     the run goes on in another storage, to which it was moved
     ├── Fenced               another round has claimed the storage; nothing may be committed
     │   └── SupersededByNewerEpoch  a later round of the same run has, and may commit it yet
@@ -32,6 +33,10 @@ class StorageUnavailable(CheckpointsError):
 
 class StorageRefused(CheckpointsError):
     """The object store answered with a refusal. Another try is of no use."""
+
+
+class StorageOwned(StorageRefused):
+    """The storage belongs to another run, and nobody has said that this one may take it over."""
 
 
 class StorageMoved(StorageRefused):
@@ -65,6 +70,7 @@ BY_NAME: dict[str, type[CheckpointsError]] = {
         DaemonUnavailable,
         StorageUnavailable,
         StorageRefused,
+        StorageOwned,
         StorageMoved,
         Fenced,
         SupersededByNewerEpoch,

@@ -186,6 +186,13 @@ class ClaimStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class FailJob:
+    """End the job as failed, unless it has ended: it can never begin."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartWorkers:
     round: Round
     member: Member
@@ -380,6 +387,7 @@ Action = (
     | ServeStore
     | CloseStore
     | ClaimStorage
+    | FailJob
     | StartWorkers
     | AdoptEpoch
     | ReportFailure

@@ -16,7 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotelastic_checkpoints import addresses, messages
-from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable, ProtocolRefused
+from spotelastic_checkpoints.errors import (
+    CheckpointsError,
+    DaemonUnavailable,
+    ProtocolRefused,
+    StorageOwned,
+)
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.types import (
@@ -130,7 +135,8 @@ class Checkpoints:
                     Claimed(round_.incarnation, answer.epoch, answer.commit, run_id=answer.run_id)
                 )
             except CheckpointsError as error:
-                self._post(Claimed(round_.incarnation, 0, None, str(error)))
+                owned = isinstance(error, StorageOwned)
+                self._post(Claimed(round_.incarnation, 0, None, str(error), owned=owned))
 
         threading.Thread(target=claim, name="claim", daemon=True).start()
 

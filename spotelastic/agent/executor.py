@@ -235,6 +235,11 @@ class AgentExecutor:
         return self._processes.do(action, local, seen)
 
     @_do.register
+    def _(self, action: actions.FailJob, local: NodeState, seen: RunState) -> Events:
+        membership.fail(self._store, self.keys, action.reason, self._clock())
+        return []
+
+    @_do.register
     def _(self, action: actions.KeepStore, local: NodeState, seen: RunState) -> Events:
         kept = local.store.round_store
         if kept is None:

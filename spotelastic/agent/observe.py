@@ -382,9 +382,9 @@ def _(event: events.Claimed, local: NodeState, now: float) -> NodeState:
     claim = local.store.claim
     if claim is None or claim.round != event.round:
         return local
-    return _store(
-        local, claim=replace(claim, pending=False, epoch=event.epoch, run_id=event.run_id)
-    )
+    owned = event.error if event.owned else ""
+    claim = replace(claim, pending=False, epoch=event.epoch, run_id=event.run_id, owned=owned)
+    return _store(local, claim=claim)
 
 
 @after.register

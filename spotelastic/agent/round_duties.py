@@ -24,6 +24,7 @@ from spotelastic.agent.actions import (
     EndRound,
     ExamineGpus,
     Exit,
+    FailJob,
     FlushUploads,
     KeepStore,
     KillWorkers,
@@ -209,6 +210,9 @@ def _say_ready(
             patience = 0.0
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
+            return
+        if claim.owned and not round_.parent:  # a run that goes on may still save its state
+            yield FailJob(claim.owned)
             return
     told = local.agreement.acknowledged[:2]
     # The first node answers again when it has claimed the storage after all.

@@ -25,7 +25,7 @@ from spotelastic_checkpoints.commit.tenancy import (
     Tenant,
     tenant_here,
 )
-from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused
+from spotelastic_checkpoints.errors import CheckpointsError, StorageOwned, StorageRefused
 from spotelastic_checkpoints.provenance import (
     Record,
     Recorded,
@@ -139,6 +139,8 @@ class _Claiming:
             return self.use
         if self.options.fresh:
             tenancy = self._afresh(folder, tenancy)
+        else:
+            self._check_owner()
         kept, record = StoredRun(open_storage(self.storage), self.options.rdzv_id), self._record()
         for line in lines(kept, record, "--fresh"):
             self.say(line)
@@ -217,6 +219,18 @@ class _Claiming:
         self.say(f"beginning afresh: earlier checkpoints are kept in {shown(str(aside))}")
         self._lock(folder)
         return self._tenancy()[0]
+
+    def _check_owner(self) -> None:
+        """Raise `UsageError` where the checkpoints are those of another run: nothing of this one
+        could be saved.
+        """
+        commits = Commits(open_storage(self.storage), self.options.rdzv_id)
+        try:
+            commits.check_owner(take_over=self.options.take_over)
+        except StorageOwned as error:
+            raise UsageError(f"{error} (--take-over)") from None
+        except CheckpointsError:
+            pass  # the first claim tells what is wrong
 
     def _displaced(self, by: Tenant) -> None:
         self.use.displaced = True

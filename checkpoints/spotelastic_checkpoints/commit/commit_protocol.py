@@ -32,6 +32,7 @@ from spotelastic_checkpoints.errors import (
     Fenced,
     RestoreFailed,
     StorageMoved,
+    StorageOwned,
     StorageRefused,
     SupersededByNewerEpoch,
 )
@@ -129,7 +130,7 @@ class Commits:
         Returns the epoch and the newest commit. Steps that the last round completed but did not
         record are recorded first, and so are those of `history`. Claims run one at a time, because
         a proposal that was replaced leaves its claim under way. `run_id` is for a storage that has
-        none. The claim's nonce begins with `mark`. Raises `StorageRefused` where the storage
+        none. The claim's nonce begins with `mark`. Raises `StorageOwned` where the storage
         belongs to another run, unless `take_over`, and `StorageMoved` where the run was moved.
         """
         with self._one_claim:
@@ -162,11 +163,16 @@ class Commits:
         self._claiming = None
         return EpochClaim(latest.epoch, newest, latest.run_id)
 
+    def check_owner(self, *, take_over: bool = False) -> None:
+        """Raise what `claim` would raise because of whose storage this is."""
+        latest, _ = self._latest.read()
+        self._check_owner(latest, take_over)
+
     def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
         if isinstance(latest, ForwardPointer):
             raise StorageMoved(f"{self.storage.url}: {latest.refusal}")
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
-            raise StorageRefused(
+            raise StorageOwned(
                 f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
                 "use another storage, or take it over"
             )
@@ -174,7 +180,7 @@ class Commits:
     def begin_afresh(self, *, take_over: bool = False) -> Commit | None:
         """Make all existing commits stop counting, and return the newest of them.
 
-        Nothing is deleted now or collected later. Raises `StorageRefused` where the storage belongs
+        Nothing is deleted now or collected later. Raises `StorageOwned` where the storage belongs
         to another run, unless `take_over`.
         """
         while True:

@@ -66,7 +66,7 @@ class DaemonClient:
 
         `rounds` are the incarnations of the round that claims and of the one before it. `run_id`
         is the id for experiment trackers that a storage gets which has none. Raises
-        `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the storage belongs
+        `StorageUnavailable` after `timeout` seconds, and `StorageOwned` when the storage belongs
         to another run, unless `take_over`.
         """
         request = ClaimEpoch(owner, timeout, take_over, tuple(rounds), run_id)

@@ -66,6 +66,8 @@ class Claimed(AgentEvent, frozen=True):
     commit: Commit | None
     error: str = ""
     run_id: str = ""
+    owned: bool = False
+    """Whether it failed because the storage belongs to another run."""
 
 
 class EpochSuperseded(AgentEvent, frozen=True):

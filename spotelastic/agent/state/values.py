@@ -201,6 +201,8 @@ class StorageClaim:
     pending: bool = True
     epoch: int = 0
     run_id: str = ""
+    owned: str = ""
+    """Says to which other run the storage belongs; empty where it does not."""
 
 
 @dataclass(frozen=True, slots=True)

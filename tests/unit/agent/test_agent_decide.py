@@ -16,6 +16,7 @@ from spotelastic.agent.observe import observe
 from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
 from spotelastic.agent.shutdown import STUCK
 from spotelastic.agent.state.events import (
+    Claimed,
     EpochSuperseded,
     ExaminationStarted,
     Exited,
@@ -134,6 +135,26 @@ def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed
     later = replace(first, parent="r0")
     soon = NOW + CLAIM_PATIENCE
     assert do.Acknowledge(later, ready=True) in decided(ready, seen(later), soon).actions
+
+
+def test_a_job_whose_storage_belongs_to_another_run_fails_before_it_has_trained() -> None:
+    """Nothing of it could be saved. One that has trained goes on, and says so."""
+    first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),), epoch=0)
+    ready = changed(
+        local(),
+        workers=None,
+        round_store=RoundStore("s1", "r1", "10.0.0.2:5"),
+        claim=StorageClaim("r1", NOW, pending=True),
+    )
+    refused = observe(ready, Claimed("r1", 0, None, "it is a's, not b's", owned=True), NOW)
+    acts = decided(refused, seen(first), NOW).actions
+    assert do.FailJob("it is a's, not b's") in acts
+    assert do.Acknowledge(first, ready=True) not in acts
+    away = observe(ready, Claimed("r1", 0, None, "it does not answer"), NOW)
+    assert do.Acknowledge(first, ready=True) in decided(away, seen(first), NOW).actions
+    later = replace(first, parent="r0")
+    acts = decided(refused, seen(later), NOW).actions
+    assert do.Acknowledge(later, ready=True) in acts
 
 
 def test_a_port_that_rounds_share_opens_once_the_round_has_started() -> None:

@@ -63,6 +63,16 @@ def test_two_living_runs_do_not_share_a_storage(storage: str) -> None:
     assert run(storage, "b.py") == [], "it is free again, and nothing is in it"
 
 
+def test_a_storage_that_belongs_to_another_run_is_refused_unless_it_is_taken_over(
+    storage: str,
+) -> None:
+    trained(storage, 20)
+    told = "belongs to the run default, not to b: use another storage, or take it over "
+    with pytest.raises(UsageError, match=rf"{told}\(--take-over\)"):
+        run(storage, "--rdzv-id", "b", "b.py")
+    assert run(storage, "--rdzv-id", "b", "--take-over", "b.py")[0].startswith("resuming")
+
+
 def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
     options, said = parse(["a.py"], {}), list[str]()
     etcd = MemoryStore(steady)
