@@ -59,7 +59,7 @@ class DaemonGone(AgentEvent, frozen=True):
 
 
 class Claimed(AgentEvent, frozen=True):
-    """The answer to a claim; epoch 0: it failed."""
+    """The answer to a claim; epoch 0: it failed, if `owned` because another run has the storage."""
 
     round: str
     epoch: int
@@ -67,7 +67,6 @@ class Claimed(AgentEvent, frozen=True):
     error: str = ""
     run_id: str = ""
     owned: bool = False
-    """Whether it failed because the storage belongs to another run."""
 
 
 class EpochSuperseded(AgentEvent, frozen=True):
