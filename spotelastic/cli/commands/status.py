@@ -173,12 +173,21 @@ def report(
     """Show the cost of every interruption, the goodput and the bill."""
     from spotelastic.cli.render import tables
 
-    left = f"{LAST_REPORT}; `spotelastic logs {name}` prints its output"
+    left = _left(name, where)
     cluster = found_cluster(name, where, region, gone=True, left=left)
     if html is not None:
         _write_page(cluster, html)
     if html is None or json:
         tables.show(cluster.report(), tables.report_table, as_json=json)
+
+
+def _left(name: str | None, where: object) -> str:
+    """Return what a cluster that is gone has left. On Kubernetes output goes with its pods."""
+    from spotelastic.client.targets.kube_target import KubePlace
+
+    if isinstance(where, KubePlace):
+        return LAST_REPORT
+    return f"{LAST_REPORT}; `spotelastic logs {name}` prints its output"
 
 
 def _write_page(cluster: "Cluster", file: Path) -> None:
