@@ -200,7 +200,8 @@ class ClusterSummary:
     name: str
     state: str
     """The job's state; "incomplete" for a cluster that is partly created or partly removed, "of
-    another version" for one that this installation cannot read."""
+    another version" for one that this installation cannot read, "gone" for one on Kubernetes that
+    went before its job had ended."""
     nodes: int = 0
     """Number of live worker nodes."""
     step: int = 0

@@ -23,7 +23,7 @@ from spotelastic.kubernetes.provider.api import KubeApi
 from spotelastic.kubernetes.provider.names import CLUSTER, PART
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import AccountDemands, JobSpec
+from spotelastic.model.job import ENDED, AccountDemands, JobSpec
 from spotelastic.model.progress import ClusterSummary
 
 if TYPE_CHECKING:
@@ -64,12 +64,16 @@ class KubeTarget:
 
     def _summary(self, name: str) -> ClusterSummary:
         try:
-            known = self.known(name)
+            left = self._left(name)
         except OtherVersion:
             return ClusterSummary(name, "of another version")
-        if known is None:
+        if left is None:
             return ClusterSummary(name, "gone")
-        status = status_of(known)
+        status = status_of(left)
+        if root(self.api, name) is None:
+            return ClusterSummary(
+                name, status.state if status.state in ENDED else "gone", 0, status.step
+            )
         workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
         return ClusterSummary(name, status.state, workers, status.step)
 
@@ -88,7 +92,7 @@ class KubeTarget:
         if found is None:
             names = self.names()
             if name in names:
-                raise UsageError(f"{name} is gone, or incomplete; `{self._down(name)}` removes it")
+                raise UsageError(self._gone(name))
             others = f"; there are: {', '.join(names)}" if names else ""
             raise UsageError(f"there is no cluster {name} in {self._where}{others}")
         return found
@@ -103,6 +107,18 @@ class KubeTarget:
                 note(f"{name} is gone: {left}; `{self._down(name)}` removes that, too")
                 return gone
         return self.cluster(name)
+
+    def _gone(self, name: str) -> str:
+        """Return what is left of a cluster that is not there as a whole, for people."""
+        left = self._left(name)
+        if left is None:
+            return f"{name} is gone, or incomplete; `{self._down(name)}` removes it"
+        status = status_of(left)
+        ended = f"has {status.state}" if status.state in ENDED else "was cut off"
+        return (
+            f"{name} is gone: its job {ended} at step {status.step}; `spotelastic up --kube` goes "
+            f"on from its checkpoint, and `{self._down(name)}` removes its last report"
+        )
 
     def _only_one(self) -> str:
         names = self.names()
