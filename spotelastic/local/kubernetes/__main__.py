@@ -1,15 +1,26 @@
 """Runs an emulated cluster until Ctrl-C: `python -m spotelastic.local.kubernetes`."""
 
+import argparse
 import signal
 import sys
+from collections.abc import Sequence
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.local.kubernetes import cluster
 from spotelastic.signals import Signals
 
+PROGRAM = "python -m spotelastic.local.kubernetes"
+ABOUT = """Run an emulated Kubernetes cluster on this machine, for kubectl and other clients, until
+Ctrl-C. It prints the kubeconfig by which they use it. Pods are processes of this machine; the
+cluster ends with this command, and everything in it."""
 
-def main() -> int:
-    """Start a cluster, say how it is used, and end it at a signal. Returns the exit code."""
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Start a cluster, say how it is used, and end it at a signal. Returns the exit code.
+
+    `args` are those of the command line; None: the process's own. There is only --help.
+    """
+    argparse.ArgumentParser(PROGRAM, description=ABOUT, allow_abbrev=False).parse_args(args)
     with Signals():
         try:
             with cluster.running() as found:
