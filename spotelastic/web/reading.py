@@ -10,9 +10,11 @@ from spotelastic_checkpoints.catalog.catalog import Catalog, StepEntry
 from spotelastic_checkpoints.errors import CheckpointsError
 
 from spotelastic.client.cluster import Cluster
-from spotelastic.client.targets.find import following, holding
+from spotelastic.client.targets.cloud_target import CloudEnded
+from spotelastic.client.targets.find import following, holding, left_target
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
+from spotelastic.model.job import TAKEN_DOWN
 from spotelastic.model.progress import Cost, Report
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
@@ -66,6 +68,8 @@ class ClusterReader:
 
     def __init__(self, cluster: Cluster, clock: Clock = steady) -> None:
         self.cluster = cluster
+        self._ends = 0
+        """How often it has ended with its cloud: what is asked seldom is asked again then."""
         self._is_gone = _KeptAnswer(SELDOM, self._ask_whether_gone, clock)
         self._events = _KeptAnswer(OFTEN, cluster.events, clock)
         self._report = _KeptAnswer(OFTEN, self._read_report, clock)
@@ -77,17 +81,23 @@ class ClusterReader:
 
     def read(self) -> PublishedCluster:
         """Return what is published now."""
-        self.cluster.target.check()
-        is_gone = self._is_gone.get()
-        cluster, spec = self.cluster, self.cluster.record.spec
-        warning = spec.validity.warning(cluster.name, wall())
+        try:
+            self.cluster.target.check()
+        except CloudEnded:
+            if not self._goes_on_with_what_is_left():
+                raise
+        cluster = self.cluster
         status = cluster.status()
+        ends = self._ends + (status.state == TAKEN_DOWN)
+        is_gone = self._is_gone.get(of=ends)
+        spec = cluster.record.spec
+        warning = spec.validity.warning(cluster.name, wall())
         return PublishedCluster(
             status=status,
             events=self._events.get(),
             points=self._curve.get(),
             report=self._report.get(),
-            cost=self._cost.get(),
+            cost=self._cost.get(of=ends),
             checkpoints=self._checkpoints.get(of=status.committed),
             script=spec.script,  # without its arguments, which may hold secrets
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
@@ -96,6 +106,16 @@ class ClusterReader:
             regions=self._regions.get(),
             is_gone=is_gone,
         )
+
+    def _goes_on_with_what_is_left(self) -> bool:
+        """Read the cluster from this machine, as its local cloud has ended; False: it cannot be."""
+        left = left_target(self.cluster.name, None)
+        if left is None:
+            return False
+        self.cluster.target = left
+        self.cluster.record = left.cluster_or_gone(None, _unsaid)
+        self._ends += 1
+        return True
 
     def _ask_whether_gone(self) -> bool:
         """Look for the cluster, whose job may be described anew by now, or be in another region."""

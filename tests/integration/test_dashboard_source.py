@@ -138,6 +138,7 @@ def test_a_cluster_is_seen_and_taken_down(cluster: ClusterRecord, target: Accoun
     gone = source.look(NAME)
     assert (gone.trouble, gone.facts["gone"]) == ("", True)
     assert "This cluster is gone." in gone.sections["warnings"]
+    assert "taken down" in gone.sections["head"] and "running" not in gone.sections["head"]
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:

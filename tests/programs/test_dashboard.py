@@ -260,6 +260,6 @@ def _takes_down(page: Page) -> None:
     expect(page.locator("#done")).to_have_text(
         "demo is taken down; its checkpoints stay", timeout=WAIT
     )
-    ended = "the local cloud has ended, and its clusters with it"
-    expect(page.locator("#trouble")).to_have_text(ended, timeout=WAIT)
+    expect(page.locator(".pill")).to_have_text("taken down", timeout=WAIT)
+    expect(page.get_by_text("This cluster is gone.")).to_be_visible(timeout=WAIT)
     expect(page.get_by_role("button", name="Take down")).to_be_disabled()

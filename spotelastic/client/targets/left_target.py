@@ -15,7 +15,7 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import local_data
-from spotelastic.client.targets.cloud_target import CloudTarget
+from spotelastic.client.targets.cloud_target import CloudEnded, CloudTarget
 from spotelastic.client.targets.local_data import KeptCluster
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.cloud.bucket import JOB, STATUS, ClusterBucket
@@ -184,7 +184,9 @@ class LeftTarget:
     # -- what is checked -------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Do nothing: no cloud can end."""
+        """Raise `CloudEnded` once a local cloud runs, in which the cluster may be up again."""
+        if cloud.find() is not None:
+            raise CloudEnded("the local cloud of this cluster has ended, and another one runs now")
 
     def check_room(self, nodes: int, workers: int) -> None:
         """Raise `UsageError`."""

@@ -3,6 +3,8 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,16 +14,20 @@ from support.published import BEGAN, EVENTS, REPORT, STATUS
 
 from spotelastic import client
 from spotelastic.cli.main import main
+from spotelastic.client.cluster import Cluster
 from spotelastic.client.targets import find
+from spotelastic.client.targets.cloud_target import CloudEnded
+from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import EVENTS as EVENTS_JSON
-from spotelastic.cloud.bucket import JOB, USAGE
+from spotelastic.cloud.bucket import JOB, USAGE, ClusterBucket
 from spotelastic.cloud.bucket import REPORT as REPORT_JSON
 from spotelastic.cloud.bucket import STATUS as STATUS_JSON
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.model.job import JobSpec, Settings
+from spotelastic.web.reading import ClusterReader
 
 NAME, RUN = "quokka", "our-run"
 
@@ -129,3 +135,38 @@ def test_down_tells_that_it_is_gone_and_what_deletes_its_data(
     assert (bucket / NAME / JOB).exists()
     assert command(monkeypatch, "down", "wallaby") == 2
     assert "no local cloud is running" in capsys.readouterr().err
+
+
+def test_a_page_of_one_whose_local_cloud_ends_shows_what_it_has_left() -> None:
+    its, clock = client.find(NAME, gone=True), [0.0]
+    left, ended = its.target, [False]
+
+    def check() -> None:
+        if ended[0]:
+            raise CloudEnded("the local cloud has ended")
+
+    record = SimpleNamespace(
+        name=NAME, spec=its.record.spec, objects=ThatOfARunningCloud(its.record.objects)
+    )
+    running: Any = SimpleNamespace(check=check, known=lambda _: record, storage=left.storage)
+    reader = ClusterReader(Cluster(running, cast(ShownCluster, record)), lambda: clock[0])
+    seen = reader.read()
+    assert (seen.status.state, seen.is_gone) == ("running", False)
+    assert seen.cost is not None and seen.cost.total_usd_per_hour > 0
+    ended[0] = True
+    gone = reader.read()
+    assert (gone.status.state, gone.is_gone) == ("taken down", True)
+    assert gone.cost is not None and gone.cost.total_usd_per_hour == 0
+    assert reader.read().status == gone.status
+
+
+class ThatOfARunningCloud:
+    """The same objects, of which the controllers write more."""
+
+    is_left = False
+
+    def __init__(self, objects: ClusterBucket) -> None:
+        self._objects = objects
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
