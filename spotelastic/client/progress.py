@@ -52,6 +52,10 @@ def saying(on_update: OnUpdate) -> Say:
     return say
 
 
+STEP_WITHIN = 10.0
+"""Seconds from the first round's start within which `up --detach` waits for a step."""
+
+
 class FirstStepTimer:
     """Measures once how long it took from a beginning to the first step.
 
@@ -75,6 +79,28 @@ class FirstStepTimer:
             return None
         self.is_over = True
         return FirstStep(self._clock() - self._began)
+
+
+class Beginning:
+    """Tells when a job that was brought up can be left to itself: it trains.
+
+    A round has started then, and a step was made. A script need not report steps, or may take long
+    to the first one: it is not waited for longer than `STEP_WITHIN`.
+    """
+
+    def __init__(self, first: FirstStepTimer | None, clock: Clock = steady) -> None:
+        self._first = first
+        self._clock = clock
+        self._since: float | None = None
+
+    def is_over(self, status: Status) -> bool:
+        """Look at a new status, which `first` has seen."""
+        if ended(status) or not training(status):
+            return ended(status)
+        if self._since is None:
+            self._since = self._clock()
+        waited = self._clock() - self._since
+        return self._first is None or self._first.is_over or waited >= STEP_WITHIN
 
 
 def ended(status: Status) -> bool:

@@ -31,6 +31,7 @@ from spotelastic.client.targets.find import find, holding
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings
+from spotelastic.model.progress import Interruption
 from spotelastic.web.reading import SELDOM, ClusterReader
 
 pytestmark = pytest.mark.soak
@@ -85,6 +86,14 @@ def killed(step: str, moment: str = "done", *, back: bool = False) -> None:
     assert child.returncode in ends, at
 
 
+def settled_move(there: CloudTarget) -> Interruption | None:
+    """The report's row of the move, once training has gone on after it."""
+    report = there.report()
+    rows = report.interruptions if report is not None else ()
+    [row] = [row for row in rows if row.kind is InterruptionKind.MOVED] or [None]
+    return row if row is not None and row.pause_s is not None else None
+
+
 def trains(region: str, beyond: int) -> int:
     """The job's step, once it has made one beyond that; nothing of it is in the other region."""
     at = holding(home(), NAME, print)
@@ -127,8 +136,7 @@ def test_a_job_is_moved_and_its_report_goes_on(tmp_path: Path) -> None:
         assert isinstance(its.look().source.latest, ForwardPointer)
         with pytest.raises(StorageMoved):
             Commits(its.storage_here(), its.spec.run).claim()
-        report = eventually(its.there.report, "a report")
-        [row] = [row for row in report.interruptions if row.kind is InterruptionKind.MOVED]
+        row = eventually(lambda: settled_move(its.there), "a report with the whole move")
         assert (row.saved_step, row.steps_lost) == (done.step, 0)
         assert row.pause_s is not None and row.pause_s > 0
         early = trial.cluster.objects.events()

@@ -28,7 +28,7 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
 from spotelastic.client.interruptions.drill_publisher import DrillPublisher
-from spotelastic.client.progress import Say, ended, training
+from spotelastic.client.progress import Beginning, Say, ended
 from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.shown_cluster import ShownCluster
@@ -141,7 +141,7 @@ def watch(
     drill: Drill | None,
 ) -> Status:
     """Show the job until it has ended, or with --detach until it trains; return the last status."""
-    until, last = training if config.detach else ended, None
+    until, last = Beginning(cluster.first).is_over if config.detach else ended, None
     costs = CostWatch(lambda: cluster.record)
     if cluster.first is None:  # it was up before
         with suppress(Unavailable):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spotelastic.client.progress import FirstStepTimer
+from spotelastic.client.progress import STEP_WITHIN, Beginning, FirstStepTimer
 from spotelastic.model.progress import NodeStatus, Status
 
 NODE = NodeStatus("i-1", "worker", "training", "us-east-1a", "10.0.0.1", (0,))
@@ -39,3 +39,22 @@ def test_it_is_told_once_when_this_cluster_has_made_one(
     assert at == ([] if told_at is None else [told_at])
     assert {str(told[number]) for number in at} <= {"first step 96 s after the command"}
     assert timer.is_over == bool(at)
+
+
+def test_a_job_is_left_to_itself_once_it_has_made_a_step_or_has_had_time_for_one() -> None:
+    now = [100.0]
+    timer = FirstStepTimer(4.0, clock=lambda: now[0])
+    left = Beginning(timer, clock=lambda: now[0])
+
+    def over(status: Status) -> bool:
+        timer.feed(status)
+        return left.is_over(status)
+
+    now[0] += 2 * STEP_WITHIN  # nodes may take their time
+    assert [over(PENDING), over(seen(0)), over(seen(0)), over(seen(1))] == [False] * 3 + [True]
+    slow = Beginning(FirstStepTimer(4.0), clock=lambda: now[0])
+    assert not slow.is_over(seen(0))
+    now[0] += STEP_WITHIN
+    assert slow.is_over(seen(0))
+    assert Beginning(FirstStepTimer(4.0)).is_over(Status("train", "failed", 0.0))
+    assert Beginning(None).is_over(seen(4000)), "it was up before"
