@@ -11,8 +11,8 @@ from spotelastic.client.cluster import Cluster
 from spotelastic.client.logs import Wanted
 from spotelastic.client.progress import Say
 from spotelastic.client.published import published_facts
-from spotelastic.client.targets.cloud_target import ClusterTarget
-from spotelastic.client.targets.find import located
+from spotelastic.client.targets.cloud_target import CloudEnded, ClusterTarget
+from spotelastic.client.targets.find import left_target, located
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.metrics import exposition
@@ -140,7 +140,17 @@ class TargetSource:
             known = self._shown.get(name)
         if known is not None:
             return known
-        self._target.check()
-        reader = ClusterReader(Cluster(*located(self._target, name, lambda _: None, gone=True)))
+        reader = ClusterReader(self._found(name))
         with self._lock:
             return self._shown.setdefault(name, _ShownCluster(reader, ClusterFeed(reader)))
+
+    def _found(self, name: str) -> Cluster:
+        at = self._target
+        try:
+            at.check()
+        except CloudEnded:
+            left = left_target(name, None)
+            if left is None:
+                raise
+            at = left
+        return Cluster(*located(at, name, lambda _: None, gone=True))

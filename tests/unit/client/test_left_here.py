@@ -16,7 +16,7 @@ from spotelastic import client
 from spotelastic.cli.main import main
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.targets import find
-from spotelastic.client.targets.cloud_target import CloudEnded
+from spotelastic.client.targets.cloud_target import CloudEnded, ClusterTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import EVENTS as EVENTS_JSON
@@ -28,6 +28,7 @@ from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.web.reading import ClusterReader
+from spotelastic.web.server.source import TargetSource
 
 NAME, RUN = "quokka", "our-run"
 
@@ -158,6 +159,18 @@ def test_a_page_of_one_whose_local_cloud_ends_shows_what_it_has_left() -> None:
     assert (gone.status.state, gone.is_gone) == ("taken down", True)
     assert gone.cost is not None and gone.cost.total_usd_per_hour == 0
     assert reader.read().status == gone.status
+
+
+def test_a_page_that_is_opened_after_the_end_of_the_local_cloud_shows_it_too() -> None:
+    def ended() -> None:
+        raise CloudEnded("the local cloud has ended")
+
+    source = TargetSource(cast(ClusterTarget, SimpleNamespace(check=ended)))
+    look = source.look(NAME)
+    assert (look.trouble, look.facts["gone"]) == ("", True)
+    assert "taken down" in look.sections["head"]
+    with pytest.raises(CloudEnded):
+        source.look("wallaby")
 
 
 class ThatOfARunningCloud:
