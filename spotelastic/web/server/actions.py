@@ -1,6 +1,7 @@
 """What the buttons of a page do: the same as the commands of these names."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -10,6 +11,8 @@ from spotelastic.errors import UsageError
 
 ButtonAction: TypeAlias = Callable[[Cluster, Mapping[str, Any], Say], str]
 """Does it, and returns what was done, in one line. Raises `UsageError` for a mistake."""
+LABELS = {"min": "Fewest", "max": "Most", "seconds": "Seconds of notice"}
+"""What the page calls what is given."""
 
 
 def _interrupt(cluster: Cluster, given: Mapping[str, Any], say: Say) -> str:
@@ -23,7 +26,10 @@ def _interrupt(cluster: Cluster, given: Mapping[str, Any], say: Say) -> str:
 
 def _scale(cluster: Cluster, given: Mapping[str, Any], say: Say) -> str:
     low, high = _number(given, "min", int), _number(given, "max", int)
-    done = cluster.scale(min=low, max=high, on_update=lambda update: say(str(update)))
+    try:
+        done = cluster.scale(min=low, max=high, on_update=lambda update: say(str(update)))
+    except UsageError as error:  # it names the flags of the command
+        raise UsageError(re.sub(r"--(min|max)\b(?!-)", _label, str(error))) from None
     return f"{done.name} {done.text}"
 
 
@@ -66,4 +72,8 @@ def _number(given: Mapping[str, Any], key: str, kind: Callable[[Any], Any]) -> A
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UsageError(f"{key}: {value!r} is not a number")
+    raise UsageError(f"{LABELS.get(key, key)}: {value!r} is not a number")
+
+
+def _label(flag: re.Match[str]) -> str:
+    return LABELS[flag[1]]

@@ -9,6 +9,7 @@ from spotelastic.client.commands import CommandResult
 from spotelastic.client.interruptions.interrupt import CausedInterruption
 from spotelastic.errors import UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.validation import sizes
 from spotelastic.web.server.actions import ACTIONS
 
 
@@ -76,9 +77,17 @@ def test_a_button_does_what_its_command_does(
     ("action", "given", "message"),
     [
         ("interrupt", {"seconds": "5"}, "choose a node"),
-        ("interrupt", {"node": "i-1", "seconds": "soon"}, "seconds: 'soon' is not a number"),
-        ("interrupt", {"node": "i-1", "seconds": "nan"}, "seconds: 'nan' is not a number"),
-        ("scale", {"min": "1.5"}, "min: '1.5' is not a number"),
+        (
+            "interrupt",
+            {"node": "i-1", "seconds": "soon"},
+            "Seconds of notice: 'soon' is not a number",
+        ),
+        (
+            "interrupt",
+            {"node": "i-1", "seconds": "nan"},
+            "Seconds of notice: 'nan' is not a number",
+        ),
+        ("scale", {"min": "1.5"}, "Fewest: '1.5' is not a number"),
         ("scale", {"max": ["2"]}, "is not a number"),
         ("down", {}, "type the cluster's name, demo"),
         ("down", {"typed": "Demo"}, "type the cluster's name, demo"),
@@ -92,3 +101,14 @@ def test_a_mistake_is_told_and_nothing_is_done(
     with pytest.raises(UsageError, match=message):
         ACTIONS[action](cast(Cluster, cluster), given, lambda _: None)
     assert cluster.told == []
+
+
+def test_a_mistake_in_sizes_is_told_in_the_words_of_the_page() -> None:
+    class Refusing(Commanded):
+        def scale(self, **given: Any) -> CommandResult:
+            sizes(minimum=given["min"], maximum=given["max"], per_node=None)
+            return super().scale(**given)
+
+    for low, high, told in ((5, 1, "Fewest 5 is above Most 1"), (1, 1001, "Most 1001: at most")):
+        with pytest.raises(UsageError, match=told):
+            ACTIONS["scale"](cast(Cluster, Refusing()), {"min": low, "max": high}, lambda _: None)
