@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.published import BEGAN, PUBLISHED, with_texts
+from support.published import BEGAN, COST, PUBLISHED, with_texts
 
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
@@ -69,10 +70,9 @@ def watched(browser: Browser, width: int, scheme: str, *, js: bool = True) -> It
         context.close()
 
 
-def fits(page: Page) -> bool:
-    """Whether the page itself need not be moved sideways."""
-    html = page.locator("html")
-    return bool(html.evaluate("page => page.scrollWidth <= page.clientWidth"))
+def fits(page: Page, part: str = "html") -> bool:
+    """Whether the page itself, or a part of it, need not be moved sideways."""
+    return bool(page.locator(part).evaluate("part => part.scrollWidth <= part.clientWidth"))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -90,10 +90,11 @@ def test_a_report_runs_nothing_of_anybody_elses(
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_report_is_readable(browser: Browser, width: int, scheme: str, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(report_page(cluster_view(PUBLISHED, BEGAN + 101)))
+    small = replace(COST, usd_per_hour=0.023, total_usd=0.0068, total_usd_per_hour=0.068)
+    file.write_text(report_page(cluster_view(replace(PUBLISHED, cost=small), BEGAN + 101)))
     with watched(browser, width, scheme) as page:
         page.goto(file.as_uri())
-        assert fits(page)
+        assert fits(page) and fits(page, "#costs .scroll")
         ground = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
         assert (ground == "rgb(245, 246, 248)") == (scheme == "light")
         mark = page.locator("#chart circle.tip").first
