@@ -86,6 +86,19 @@ def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
     assert AwsTarget(aws).data(NAME).url == f"s3://{BUCKET}/{NAME}/checkpoints/"
 
 
+def test_down_of_one_that_is_gone_tells_what_deletes_its_data(
+    aws: Aws, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = gone(aws)
+    (folder / "spotelastic.toml").write_text(f"bucket = {BUCKET!r}")
+    assert command(monkeypatch, "down", NAME) == 0
+    told = "".join(capsys.readouterr())
+    assert f"{NAME} is gone; `spotelastic down {NAME} --delete-data` deletes what it has" in told
+    assert objects.job() is not None
+    assert command(monkeypatch, "down", "koala") == 2
+    assert "there is no cluster named koala" in capsys.readouterr().err
+
+
 def test_one_of_the_shared_bucket_is_found_where_up_is_told_another(aws: Aws, folder: Path) -> None:
     objects = gone(aws, bucket="")
     place, notes = AwsTarget(aws), list[str]()

@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from spotelastic.cli.commands.found_cluster import found_cluster, named_by_optio
 from spotelastic.cli.options.common import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
 from spotelastic.wrapping import note, say
+
+if TYPE_CHECKING:
+    from spotelastic.client.targets.cloud_target import ClusterTarget
 
 INTERRUPT_EXAMPLES = """[bold]Examples[/]
 
@@ -167,7 +170,11 @@ def down(
         at = target.account("--delete-data")
         data = at.data(name, bucket)
         _confirm(data.run.cluster, and_others(data.url, regions_of(at, name)))
-    target.down(name, say, keep_data=not delete_data, bucket=bucket)
+    try:
+        target.down(name, say, keep_data=not delete_data, bucket=bucket)
+    except UsageError:
+        if delete_data or name is None or not _is_gone(target, name):
+            raise
 
 
 def _delete_here(name: str, where: bool | None) -> bool:
@@ -181,6 +188,20 @@ def _delete_here(name: str, where: bool | None) -> bool:
         return False
     _confirm(found.run, str(found.folder))
     local_data.delete(found, say)
+    return True
+
+
+def _is_gone(target: "ClusterTarget", name: str) -> bool:
+    """Tell what deletes the data of a cluster that was taken down before; return False if there is
+    no such cluster."""
+    if name in target.names():
+        return False
+    try:
+        target.cluster_or_gone(name, lambda _: None)
+    except UsageError:
+        return False
+    its = target.arguments_of(name)
+    say(f"{name} is gone; `spotelastic down {its} --delete-data` deletes what it has left")
     return True
 
 
