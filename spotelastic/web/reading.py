@@ -86,10 +86,11 @@ class ClusterReader:
         except CloudEnded:
             if not self._goes_on_with_what_is_left():
                 raise
+        # First: a job that was moved is followed to another region.
+        is_gone = self._is_gone.get(of=self._ends)
         cluster = self.cluster
         status = cluster.status()
-        ends = self._ends + (status.state == TAKEN_DOWN)
-        is_gone = self._is_gone.get(of=ends)
+        was_taken_down = status.state == TAKEN_DOWN
         spec = cluster.record.spec
         warning = spec.validity.warning(cluster.name, wall())
         return PublishedCluster(
@@ -97,14 +98,14 @@ class ClusterReader:
             events=self._events.get(),
             points=self._curve.get(),
             report=self._report.get(),
-            cost=self._cost.get(of=ends),
+            cost=self._cost.get(of=self._ends + was_taken_down),
             checkpoints=self._checkpoints.get(of=status.committed),
             script=spec.script,  # without its arguments, which may hold secrets
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
             warnings=(warning,) if warning else (),
             drill=self._drill.get(),
             regions=self._regions.get(),
-            is_gone=is_gone,
+            is_gone=is_gone or was_taken_down,
         )
 
     def _goes_on_with_what_is_left(self) -> bool:
