@@ -14,7 +14,13 @@ from spotelastic.client.progress import Say
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady
-from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable, UsageError
+from spotelastic.errors import (
+    EnvironmentFailure,
+    OtherVersion,
+    SeveralClusters,
+    Unavailable,
+    UsageError,
+)
 from spotelastic.kubernetes.job import MOST_NODES
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import api as kube_api
@@ -123,7 +129,7 @@ class KubeTarget:
     def _only_one(self) -> str:
         names = self.names()
         if len(names) > 1:
-            raise UsageError(f"there are several clusters; name one: {', '.join(names)}")
+            raise SeveralClusters(names)
         if not names:
             raise UsageError(
                 f"there is no cluster in {self._where}: start one with `spotelastic up --kube`"
