@@ -118,7 +118,7 @@ def _resources(config: PodConfig) -> PodResources:
     return PodResources(
         gpus=config.gpus or 0,
         gpu_resource=config.gpu_resource,
-        cpu=config.cpu or "",
+        cpu=str(config.cpu or ""),
         memory=config.memory or "",
         shared_memory=config.shm_size or "",
         more=_pairs("--resource", config.resource),

@@ -54,6 +54,16 @@ def test_the_job_has_its_etcd_at_the_control_pod_and_the_scheduler_chooses_zones
     assert (job.spec.storage, job.spec.run) == ("s3://b/run", "train")
 
 
+def test_cpus_may_be_a_number_in_the_file_and_in_python(folder: Path) -> None:
+    (folder / "spotelastic.toml").write_text("[kubernetes]\ncpu = 4\n")
+    for config in (PodConfig.load(folder, **NEEDED), PodConfig("train.py", **NEEDED, cpu=4)):
+        assert config.cpu == "4"
+    assert kube_job(PodConfig("train.py", **NEEDED, cpu=4), folder).pods.resources.cpu == "4"
+    (folder / "spotelastic.toml").write_text("[kubernetes]\nmemory = 4\n")
+    with pytest.raises(UsageError, match="memory = 4: needs a text, in quotes"):
+        PodConfig.load(folder, **NEEDED)
+
+
 def test_values_of_secrets_come_from_variables_unless_another_secret_has_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
