@@ -131,7 +131,10 @@ def test_what_a_cluster_that_is_gone_has_cost_grows_no_more(
     bill = [Usage("a", "g5.xlarge", True, 0.0, None, 0.5, 1.0)]
     status = Status("demo", "running", 3600.0)
     told: Any = SimpleNamespace(
-        get=lambda _: msgspec.json.encode(bill), report=lambda: None, status=lambda: status
+        get=lambda _: msgspec.json.encode(bill),
+        report=lambda: None,
+        status=lambda: status,
+        is_left=False,
     )
     spec: Any = SimpleNamespace(capacity=Capacity(max_cost=10.0))
     cluster: Any = SimpleNamespace(name="demo", spec=spec, objects=told)
