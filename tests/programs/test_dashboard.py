@@ -234,7 +234,7 @@ def _sees_a_mistake(page: Page) -> None:
     expect(dialog.get_by_label("Most")).to_have_value("2")
     dialog.get_by_label("Fewest").fill("3")
     dialog.get_by_role("button", name="Scale").click()
-    expect(dialog.get_by_role("alert")).to_have_text("--min 3 is above --max 2", timeout=WAIT)
+    expect(dialog.get_by_role("alert")).to_have_text("Fewest 3 is above Most 2", timeout=WAIT)
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_be_hidden()
 
