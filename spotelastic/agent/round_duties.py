@@ -211,7 +211,7 @@ def _say_ready(
         if claim.pending and now < claim.asked_at + patience:
             yield Wake(claim.asked_at + patience)
             return
-        if claim.owned and not round_.parent:  # a run that goes on may still save its state
+        if claim.owned and not round_.parent:  # one that has trained goes on, and says so
             yield FailJob(claim.owned)
             return
     told = local.agreement.acknowledged[:2]

@@ -57,6 +57,20 @@ def test_a_job_is_applied_scaled_by_editing_and_deleted_whoever_dies(applied: Ap
     _check_rights(applied)
 
 
+def test_a_storage_is_that_of_one_job_and_another_fails_before_it_trains(applied: Applied) -> None:
+    """The first one goes on, whatever the other one does."""
+    applied.apply("first", ENDLESS, max=1)
+    applied.training("first", 1)
+    applied.apply("other", ENDLESS, max=1)
+    failed = applied.until("other", lambda it: it["state"] == "failed", "its refusal")
+    assert failed["step"] == 0
+    assert "belongs to the run first, not to other" in str(failed)
+    applied.training("first", 1, applied.status("first")["step"])
+    for name in ("other", "first"):
+        applied.delete(name)
+        applied.gone(name)
+
+
 def test_a_job_of_the_image_ends_and_is_not_begun_again_and_its_name_is_not_anothers(
     applied: Applied,
 ) -> None:

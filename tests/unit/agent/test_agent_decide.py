@@ -118,15 +118,23 @@ def test_a_node_that_finds_its_own_name_as_the_holder_takes_that_up() -> None:
     assert do.Campaign() not in decided(local(), seen(), NOW).actions
 
 
-def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed() -> None:
-    """Only the store knows whether there is a commit to go on from."""
-    first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),), epoch=0)
-    ready = changed(
+FIRST = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),), epoch=0)
+"""A proposed round of which this node is the first one."""
+
+
+def claiming() -> NodeState:
+    """A node that waits only for the answer to its claim."""
+    return changed(
         local(),
         workers=None,
         round_store=RoundStore("s1", "r1", "10.0.0.2:5"),
         claim=StorageClaim("r1", NOW, pending=True),
     )
+
+
+def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed() -> None:
+    """Only the store knows whether there is a commit to go on from."""
+    first, ready = FIRST, claiming()
     acknowledges = do.Acknowledge(first, ready=True)
     assert acknowledges not in decided(ready, seen(first), NOW + CLAIM_TIMEOUT).actions
     failed = changed(ready, claim=StorageClaim("r1", NOW, pending=False))
@@ -139,13 +147,7 @@ def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed
 
 def test_a_job_whose_storage_belongs_to_another_run_fails_before_it_has_trained() -> None:
     """Nothing of it could be saved. One that has trained goes on, and says so."""
-    first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),), epoch=0)
-    ready = changed(
-        local(),
-        workers=None,
-        round_store=RoundStore("s1", "r1", "10.0.0.2:5"),
-        claim=StorageClaim("r1", NOW, pending=True),
-    )
+    first, ready = FIRST, claiming()
     refused = observe(ready, Claimed("r1", 0, None, "it is a's, not b's", owned=True), NOW)
     acts = decided(refused, seen(first), NOW).actions
     assert do.FailJob("it is a's, not b's") in acts

@@ -29,7 +29,9 @@ class PodOptions:
         metavar="URL",
         shown_default="s3://BUCKET/NAME/checkpoints with --bucket",
     )
-    cpu: str | int | None = option(None, "CPUs that a pod requests: 8, 500m.", UP, PODS, metavar="N")
+    cpu: str | int | None = option(
+        None, "CPUs that a pod requests: 8, 500m.", UP, PODS, metavar="N"
+    )
     memory: str | None = option(
         None, "Memory of a pod, requested and at most: 64Gi.", UP, PODS, metavar="SIZE"
     )
