@@ -201,7 +201,7 @@ class ClusterSummary:
     state: str
     """The job's state; "incomplete" for a cluster that is partly created or partly removed, "of
     another version" for one that this installation cannot read, "gone" for one on Kubernetes that
-    went before its job had ended."""
+    has left nothing of its job."""
     nodes: int = 0
     """Number of live worker nodes."""
     step: int = 0

@@ -29,7 +29,7 @@ from spotelastic.kubernetes.provider.api import KubeApi
 from spotelastic.kubernetes.provider.names import CLUSTER, PART
 from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.job import ENDED, AccountDemands, JobSpec
+from spotelastic.model.job import ENDED, TAKEN_DOWN, AccountDemands, JobSpec
 from spotelastic.model.progress import ClusterSummary
 
 if TYPE_CHECKING:
@@ -77,9 +77,8 @@ class KubeTarget:
             return ClusterSummary(name, "gone")
         status = status_of(left)
         if root(self.api, name) is None:
-            return ClusterSummary(
-                name, status.state if status.state in ENDED else "gone", 0, status.step
-            )
+            state = status.state if status.state in ENDED else TAKEN_DOWN
+            return ClusterSummary(name, state, 0, status.step)
         workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
         return ClusterSummary(name, status.state, workers, status.step)
 

@@ -64,8 +64,8 @@ def ended(state: str) -> Status:
     [
         (ended("succeeded"), ("succeeded", 700), "its job has succeeded at step 700"),
         (ended("failed"), ("failed", 700), "its job has failed at step 700"),
-        (ended("running"), ("gone", 700), "its job was cut off at step 700"),
-        (None, ("gone", 0), "its job was cut off at step 0"),
+        (ended("running"), ("taken down", 700), "its job was cut off at step 700"),
+        (None, ("taken down", 0), "its job was cut off at step 0"),
     ],
 )
 def test_a_job_that_is_gone_is_told_with_its_outcome_and_how_it_goes_on(
