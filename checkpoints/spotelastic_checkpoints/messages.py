@@ -81,6 +81,16 @@ class SaveFailed(Value, frozen=True, tag="failed"):
     """The problem, in one line for people."""
 
 
+class Rehearsed(Value, frozen=True, tag="rehearsed"):
+    """A step was made again, and compared with what it was at first."""
+
+    step: int
+    world_size: int
+    outcome: str
+    """equal, noise or different."""
+    message: str
+
+
 class Superseded(Value, frozen=True, tag="superseded"):
     """A later claim of the same run has fenced this round's epoch, so nothing can be committed."""
 
@@ -91,7 +101,17 @@ class Closed(Value, frozen=True, tag="closed"):
     """The connection to the daemon was lost. The client makes this event; it is never sent."""
 
 
-DaemonEvent = Attached | Sealed | Points | Committed | WorkerLeft | SaveFailed | Superseded | Closed
+DaemonEvent = (
+    Attached
+    | Sealed
+    | Points
+    | Committed
+    | WorkerLeft
+    | SaveFailed
+    | Rehearsed
+    | Superseded
+    | Closed
+)
 
 # -- requests: from the agent ---------------------------------------------------------------------
 
@@ -268,6 +288,15 @@ class Complain(Value, frozen=True, tag="complain"):
     message: str
 
 
+class Rehearse(Value, frozen=True, tag="rehearse"):
+    """Report what a rehearsal has found."""
+
+    step: int
+    world_size: int
+    outcome: str
+    message: str
+
+
 class Leave(Value, frozen=True, tag="leave"):
     """The worker closes its Checkpointer, having finished `step`."""
 
@@ -297,6 +326,7 @@ Request = (
     | Await
     | Urge
     | Complain
+    | Rehearse
     | Leave
 )
 

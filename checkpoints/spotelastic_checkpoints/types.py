@@ -61,6 +61,10 @@ class Schedule(Value, frozen=True):
     """Steps between two checkpoints in the object store."""
 
 
+REHEARSAL = "-rehearsal"
+"""End of the incarnation of slots that a rehearsal restores from. No round has such a name."""
+
+
 class Holder(Value, frozen=True):
     """A node that holds sealed slots which a round resumes from."""
 

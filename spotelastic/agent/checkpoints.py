@@ -42,6 +42,7 @@ from spotelastic.agent.state.events import (
     LocalEvent,
     SaveSealed,
     Stepped,
+    StepRehearsed,
     WorkerAttached,
 )
 from spotelastic.agent.state.values import Workers
@@ -220,6 +221,8 @@ class Checkpoints:
                 self._post(LeftCheckpointer())
             case messages.SaveFailed(message=message):
                 logger.warning(f"checkpoints: {message}")
+            case messages.Rehearsed(step, world_size, outcome, message):
+                self._post(StepRehearsed(step, world_size, outcome, message))
             case messages.Superseded(epoch=epoch):
                 self._post(EpochSuperseded(epoch))
             case messages.Closed():

@@ -18,6 +18,7 @@ from spotelastic.agent.state.events import (
     CommitSeen,
     LocalEvent,
     NodesRead,
+    StepRehearsed,
     StoreWentBack,
 )
 from spotelastic.agent.state.values import NEW, NodeState
@@ -91,6 +92,8 @@ class AgentCore:
         self._observe(event, now)
         if isinstance(event, CommitSeen):
             self._executor.tell_commit(event.commit, event.at)
+        elif isinstance(event, StepRehearsed):
+            self._executor.tell_rehearsal(event)
 
     def _read(self, event: StoreChanged, now: float) -> None:
         keys, before = self._executor.keys, self._seen

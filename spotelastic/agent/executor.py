@@ -480,6 +480,15 @@ class AgentExecutor:
         with contextlib.suppress(Unavailable):
             membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
 
+    def tell_rehearsal(self, found: events.StepRehearsed) -> None:
+        """Records what this node's workers have found by making a step again."""
+        told = logger.warning if found.outcome == "different" else logger.info
+        told(found.message)
+        data = {"step": found.step, "ranks": found.world_size, "outcome": found.outcome}
+        with contextlib.suppress(Unavailable):
+            event = Event(self._clock(), "rehearsed", found.message, self.config.node, data)
+            self._record(event)
+
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
 

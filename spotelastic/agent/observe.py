@@ -397,6 +397,11 @@ def _(event: events.CommitSeen, local: NodeState, now: float) -> NodeState:
     return _committed(local, event.commit)
 
 
+@after.register
+def _(event: events.StepRehearsed, local: NodeState, now: float) -> NodeState:
+    return local  # it is recorded for people, and decides nothing
+
+
 def _committed(local: NodeState, commit: Commit) -> NodeState:
     return _store(local, commit=max(commit, local.store.commit or commit))
 

@@ -18,15 +18,16 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
-from spotelastic_checkpoints.types import Schedule
+from spotelastic_checkpoints.types import Resume, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training.in_place import watching
+from spotelastic.training.in_place import rehearsing, watching
 from spotelastic.training.in_place.batches import Batches
 from spotelastic.training.in_place.building import Build, Builder
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
+from spotelastic.training.rehearsal import kept_state
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
@@ -65,6 +66,10 @@ class Checkpointer:
     `build` returns, by name, what is bound to the ranks: a sharded model, and its optimizer.
     `steps()` and `restore()` put that into `state`, and again when nodes have come or gone.
 
+    `rehearse` says whether `steps()` makes an early step, and rarely a later one, several times, to
+    see whether it comes back as it was: True or "auto", False or "off", or "strict", which ends a
+    run whose step does not. By default the job's `--rehearse` counts, which is "auto".
+
     Periodic saves copy parameters while forward and backward go on. Set `overlap=False` if the
     script changes a few elements of a parameter outside of the optimizer, through `.data`.
     """
@@ -82,6 +87,7 @@ class Checkpointer:
         take_over: bool = False,
         overlap: bool = True,
         build: Build | None = None,
+        rehearse: bool | str | None = None,
     ) -> None:
         tell_mistakes_in_a_line()
         self._state = State(state)
@@ -121,8 +127,12 @@ class Checkpointer:
             restore=self._load,
             resumed=self._resumed,
             complain=lambda message: self._entered()[1].complain(message),  # noqa: PLW0108
+            own=self._own,
+            keep=self._keep,
+            go_back=self._go_back,
+            rehearsed=self._rehearsed,
         )
-        self._steps = Steps(loop)
+        self._steps = Steps(loop, rehearsing.mode(rehearse))
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
@@ -449,6 +459,22 @@ class Checkpointer:
         if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
+
+    def _keep(self) -> Resume | None:
+        session, client, plan = self._entered()
+        self._settle(client)
+        return kept_state.keep(session, client, plan, self._last_step)
+
+    def _go_back(self, source: Resume) -> None:
+        session, client, _ = self._entered()
+        if self._builder.is_wanted:
+            self._builder.let_go()
+            self._builder.build()
+        kept_state.restore(session, client, self._state, self._own, source)
+
+    def _rehearsed(self, step: int, outcome: str, line: str) -> None:
+        session, client, _ = self._entered()
+        client.rehearsed(step, session.ranks.world_size, outcome, line)
 
     def _save_alone(self) -> None:
         _, client, plan = self._entered()

@@ -222,6 +222,8 @@ class Agent:
             ),
             "SPOTELASTIC_CONTROL": str(self.path),
             "SPOTELASTIC_NCCL_ERRORS": "1",
+            # The stand-in of a daemon keeps nothing that a rehearsal could restore.
+            "SPOTELASTIC_REHEARSE": os.environ.get("SPOTELASTIC_REHEARSE", "off"),
         }
 
     def _accept(self) -> None:

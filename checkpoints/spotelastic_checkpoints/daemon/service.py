@@ -227,6 +227,7 @@ class Service:
             messages.Sealing: lambda client, ident, r: self._sealing(client, r),
             messages.Await: lambda client, ident, r: self._await(client, ident, r.target),
             messages.Complain: lambda client, ident, r: self._complain(r.message),
+            messages.Rehearse: lambda client, ident, r: self._rehearsed(r),
             messages.Urge: lambda client, ident, r: self._urge(),
             messages.Leave: lambda client, ident, r: self._leave(client, r),
         }
@@ -424,6 +425,12 @@ class Service:
 
     def _complain(self, message: str) -> object:
         self.tell_problem(message)
+        return _LATER
+
+    def _rehearsed(self, told: messages.Rehearse) -> object:
+        logger.info(told.message)
+        event = messages.Rehearsed(told.step, told.world_size, told.outcome, told.message)
+        self.clients.emit(event)
         return _LATER
 
     def _leave(self, client: Client, request: messages.Leave) -> None:

@@ -220,6 +220,17 @@ class WorkerClient:
             self._reconnect(0.0)
         crash_points.reached(Stage.SLOT_REPORTED)
 
+    def reserve(self) -> None:
+        """Ask for the next slot, without a word of what the last one was used for."""
+        try:
+            self._reservation = self._connection.send(messages.Reserve())
+        except DaemonUnavailable:
+            self._reconnect(0.0)
+
+    def rehearsed(self, step: int, world_size: int, outcome: str, message: str) -> None:
+        """Tell people what a rehearsal has found."""
+        self._tell(messages.Rehearse(step, world_size, outcome, message))
+
     def wait(self, step: int) -> int:
         """Wait at the target `step`, which is sealed, and return the next target."""
         while self.page.target == step:

@@ -12,7 +12,10 @@ from spotelastic_checkpoints.messages import Fetch, Fetched
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
 from spotelastic_checkpoints.restore.sources import OpenSource, SourceContext
-from spotelastic_checkpoints.types import Commit, RestoreSet, Resume
+from spotelastic_checkpoints.types import REHEARSAL, Commit, RestoreSet, Resume
+
+REHEARSED = "rehearsal"
+"""Source of a restore that is no part of how the round began."""
 
 
 @dataclass
@@ -117,8 +120,9 @@ class Restores:
                 each.read_by.add(local_rank)
                 each.opened.fetcher.passed(local_rank, END)
                 if len(each.read_by) == self._ranks:
-                    self.restore_time = time.monotonic() - each.began
-                    self.restored_from = each.source
+                    if each.source != REHEARSED:
+                        self.restore_time = time.monotonic() - each.began
+                        self.restored_from = each.source
                     each.opened.fetcher.remove()
                     del self._restores[key]
 
@@ -142,6 +146,8 @@ class Restores:
 
 
 def _source(resume: Resume) -> str:
+    if resume.incarnation.endswith(REHEARSAL):
+        return REHEARSED
     return "replica" if any(holder.replica for holder in resume.holders) else resume.kind
 
 

@@ -138,6 +138,15 @@ class CommitSeen(AgentEvent, frozen=True):
     at: float
 
 
+class StepRehearsed(AgentEvent, frozen=True):
+    """The workers have made a step again, and compared it with what it was at first."""
+
+    step: int
+    world_size: int
+    outcome: str
+    message: str
+
+
 # -- what else happens to the node ----------------------------------------------------------------
 
 
@@ -447,6 +456,7 @@ LocalEvent = (
     | LeftCheckpointer
     | Stepped
     | CommitSeen
+    | StepRehearsed
     | AgentStarted
     | Noticed
     | NoticeTold

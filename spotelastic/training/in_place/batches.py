@@ -1,20 +1,30 @@
 """Takes batches of a loader for ever, and the right ones again when a step is begun again."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch.utils.data import IterableDataset
 
 from spotelastic.errors import UsageError
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import loaders
 from spotelastic.training.in_place.steps import Steps
+from spotelastic.training.in_place.undo import version
 
 T = TypeVar("T")
+
+SMALL = 1 << 20
+"""Bytes up to which a batch is copied in any case, in case its step changes it."""
+TRIED = 3
+"""Steps after which a batch that is larger is copied no more, if none of them has changed one."""
 
 
 class Batches(Generic[T]):
     """An iterator over a loader's batches that begins the loader again where it ends.
 
-    If a step is begun again, the batches that were taken in it come again. With an
+    If a step is begun again, the batches that were taken in it come again, as they were. With an
     `ElasticSampler`, they are this rank's new share of them: the loader begins again at the cursor.
     """
 
@@ -22,12 +32,21 @@ class Batches(Generic[T]):
         self._loader = loader
         self._iterator: Iterator[T] | None = None
         self._is_elastic = _sampler_of(loader) is not None
-        self._taken: list[T] = []
+        self._taken: list[_Taken[T]] = []
         """Batches of the step that is being made, where the loader cannot be begun again."""
         self._again: list[T] = []
+        self._unchanged = 0
+        """Steps in a row that have not changed their batches."""
         self._steps = steps
         steps.undone.append(self._undone)
         steps.counted.append(self._counted)
+        steps.ask(self._problem)
+        if isinstance(getattr(loader, "dataset", None), IterableDataset):
+            steps.complain(
+                "checkpoint.batches(loader): the data set is an IterableDataset. What a lost rank "
+                "would have read of it, nobody reads: use an indexed data set with an "
+                "se.ElasticSampler"
+            )
 
     def __iter__(self) -> Self:
         return self
@@ -35,7 +54,7 @@ class Batches(Generic[T]):
     def __next__(self) -> T:
         batch = self._again.pop(0) if self._again else self._next()
         if self._steps.is_within and not self._is_elastic:
-            self._taken.append(batch)
+            self._taken.append(_Taken(batch, copies=self._unchanged < TRIED))
         return batch
 
     def _next(self) -> T:
@@ -47,13 +66,64 @@ class Batches(Generic[T]):
             return batch
         raise UsageError("checkpoint.batches(loader): the loader has no batches")
 
+    def _problem(self) -> str:
+        if all(taken.can_come_again for taken in self._taken):
+            return ""
+        self._unchanged = 0
+        return "a batch above 1 MiB is changed by the step that has taken it"
+
     def _undone(self) -> None:
         if self._is_elastic:
             self._iterator = None
-        self._again, self._taken = [*self._taken, *self._again], []
+        self._again, self._taken = [*(each.again for each in self._taken), *self._again], []
 
     def _counted(self) -> None:
+        if self._taken and self._unchanged < TRIED:
+            same = all(each.is_unchanged for each in self._taken)
+            self._unchanged = self._unchanged + 1 if same else 0
         self._taken = []
+
+
+class _Taken(Generic[T]):
+    """A batch that a step has taken."""
+
+    def __init__(self, batch: T, *, copies: bool) -> None:
+        self._batch = batch
+        self._tensors = [*_tensors(batch)]
+        self._versions = [*map(version, self._tensors)]
+        self._copy: T | None = None
+        if copies or sum(each.nbytes for each in self._tensors) <= SMALL:
+            try:
+                self._copy = copy.deepcopy(batch)
+            except Exception:  # some object cannot be copied: it comes again as it is
+                self._copy = None
+
+    @property
+    def is_unchanged(self) -> bool:
+        return self._versions == [*map(version, self._tensors)]
+
+    @property
+    def can_come_again(self) -> bool:
+        return self._copy is not None or self.is_unchanged
+
+    @property
+    def again(self) -> T:
+        return self._batch if self._copy is None else self._copy
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for each in batch.values():
+            yield from _tensors(each)
+    elif isinstance(batch, list | tuple):
+        for each in batch:
+            yield from _tensors(each)
+    elif hasattr(batch, "__dict__"):
+        for each in vars(batch).values():
+            if isinstance(each, torch.Tensor):
+                yield each
 
 
 def _sampler_of(loader: Any) -> ElasticSampler | None:

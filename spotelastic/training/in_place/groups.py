@@ -74,6 +74,10 @@ class Groups:
     """Groups that the script makes anew for each round."""
     is_closed: bool = False
     """Whether this process has closed its groups, and has made no others since."""
+    has_failed: bool = False
+    """Whether a collective has failed in the step that is being made, also where the script has
+    caught its error.
+    """
     broken: str = ""
     """Why it has done so without having been asked."""
     rests: bool = False
@@ -207,7 +211,7 @@ class Groups:
         assert options is not None
         self.leave()
         self.sockets, self.prepares, self.is_closed, self.broken = {}, None, False, ""
-        self._is_out = False
+        self._is_out = self.has_failed = False
         set_variables(variables)
         if self.hook is not None and sys.excepthook.__name__ == _HOOK:
             sys.excepthook = self.hook

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import Enter, Standing
@@ -16,6 +17,7 @@ from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
@@ -62,6 +64,16 @@ class LoopParts:
     """Declares this worker present; training goes on from this step."""
     complain: Callable[[str], None]
     """Reports a problem to people."""
+    own: OwnValues
+    """What is saved besides the state: where the run rehearses is a part of it."""
+    keep: Callable[[], Resume | None]
+    """Keeps the state in memory for a rehearsal, and returns where from it is restored; None where
+    that is not possible. All ranks call it.
+    """
+    go_back: Callable[[Resume], None]
+    """Restores what was kept. All ranks call it."""
+    rehearsed: Callable[[int, str, str], None]
+    """Tells people of a rehearsal: its step, its outcome in a word, and a line."""
     memory: Memory = field(default_factory=Memory)
     """What this process holds, by round."""
 
@@ -121,7 +133,8 @@ class Meeting:
     @property
     def is_over(self) -> bool:
         """Whether this worker takes part in no collective of the round any more."""
-        return self.asked or self._loop.groups.is_closed
+        groups = self._loop.groups
+        return self.asked or groups.is_closed or groups.has_failed
 
     def is_lost(self, error: BaseException) -> bool:
         """Return whether an exception says no more than that ranks of this round are lost.
@@ -170,11 +183,16 @@ class Meeting:
     def vote(self) -> None:
         """Return once all ranks of the round have called this. Raises what torch raises otherwise.
 
-        Where this worker was asked to rest, that is raised: it enters no collective any more.
+        Where this worker was asked to rest, or a collective of the step has failed, that is raised:
+        it enters no collective any more.
         """
         ranks = self._loop.ranks()
         if self.asked:
             raise dist.DistError("the agent wants this worker to leave the round")
+        if self._loop.groups.has_failed:
+            raise dist.DistError(
+                "a collective has failed in the step, and the script has caught it"
+            )
         if ranks.world_size == 1:
             return
         dist.all_reduce(torch.ones(1), group=ranks.group)

@@ -4,6 +4,7 @@ The wrapper, the parameters and the gradients stay the same objects, so that opt
 code go on with them. Only what DDP makes for its group is made anew: the reducer with its buckets.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place.held import Kept, held, keeper
-from spotelastic.training.in_place.watching import wrapped
+from spotelastic.training.in_place.watching import trained, wrapped
 from spotelastic.training.state.per_rank import PerRank
 from spotelastic.training.state.state import State
 
@@ -100,9 +101,10 @@ def _point(ddp: Any, former: object) -> None:
     ddp.reducer._remove_autograd_hooks()
     hooks = [(hook, dist.group.WORLD if kept is former else kept) for hook, kept in ddp._comm_hooks]
     ddp.process_group = dist.group.WORLD
-    parameters, sparse = ddp._build_params_for_reducer()
-    names = ddp._build_debug_param_to_name_mapping(parameters)
-    ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+    with _trained_as_made(ddp):
+        parameters, sparse = ddp._build_params_for_reducer()
+        names = ddp._build_debug_param_to_name_mapping(parameters)
+        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
     ddp._has_rebuilt_buckets = False
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False
@@ -112,6 +114,25 @@ def _point(ddp: Any, former: object) -> None:
     for hook, kept in hooks:
         ddp.register_comm_hook(kept, hook)
     ddp.require_forward_param_sync = True
+
+
+@contextlib.contextmanager
+def _trained_as_made(ddp: DistributedDataParallel) -> Iterator[None]:
+    """Have those parameters trained in the block that were when the wrapper was made.
+
+    They decide what its reducer reduces. A part of the model may be frozen at this moment, and the
+    wrapper of a rank that arrives was made before that.
+    """
+    made = trained.get(ddp)
+    now = [(each, each.requires_grad) for each in ddp.module.parameters()]
+    try:
+        if made is not None:
+            for parameter, _ in now:
+                parameter.requires_grad_(id(parameter) in made)
+        yield
+    finally:
+        for parameter, was in now:
+            parameter.requires_grad_(was)
 
 
 def _wrapper_problem(ddp: Any) -> str:

@@ -21,8 +21,9 @@ Must never happen:
 """
 
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +38,7 @@ from spotelastic.model.in_place import Change, Enter, Standing
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
+from spotelastic.training.in_place.rehearsing import Mode, Rehearsing, Stage
 from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
@@ -53,6 +55,10 @@ class Step:
         self.finished = False
         """Whether the step counts. After a block of which a rank was lost it is False, and the same
         step comes again.
+        """
+        self.rehearses = False
+        """Whether the block is made again in any case: the run tries whether it comes back as it
+        was.
         """
         self.begun = False
         """Whether its block has been entered."""
@@ -84,7 +90,11 @@ class _Attempt:
 
     step: Step
     voted: bool = False
+    stepped: set[int] | None = field(default_factory=set)
+    """Ids of the optimizers that have stepped; None: the script has others."""
     change: Change = "clean"
+    problem: str = ""
+    """Why what the attempt has changed cannot be put back."""
     order: Enter | None = None
     """What the agent said when this worker rested in the vote."""
 
@@ -98,18 +108,23 @@ class _Attempt:
 class Steps:
     """The steps of one Checkpointer's loop."""
 
-    def __init__(self, loop: LoopParts) -> None:
+    def __init__(self, loop: LoopParts, rehearses: Mode = "off") -> None:
         self._loop = loop
+        self._rehearsing = Rehearsing(loop, rehearses)
         self._meeting: Meeting | None = None
         self._undo = Undo(loop.state)
         self._attempt: _Attempt | None = None
         self._hook: RemovableHandle | None = None
         self._process = 0
+        self._concerned: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool]
+        self._concerned = weakref.WeakKeyDictionary()
         self._entry: tuple[Enter, Standing] | None = None
         """The round to enter where the loop asks for the next step, and where this worker stands.
         """
         self._has_met = False
         """Whether this worker has voted where a loop asked for the first step of this round."""
+        self._made: _Attempt | None = None
+        """An attempt of a rehearsal that would count if the loop were left now."""
         self._uncounted: Step | None = None
         """A finished step at whose end all ranks are to wait. What is between the blocks comes
         before.
@@ -118,6 +133,11 @@ class Steps:
         """Called when a step is begun again, or the ranks have changed."""
         self.counted: list[Callable[[], None]] = []
         """Called when a step counts."""
+        self.complain = loop.complain
+
+    def ask(self, problem: Callable[[], str]) -> None:
+        """Have this asked for what of an attempt cannot be put back; it returns "" if all can."""
+        self._undo.others.append(problem)
 
     @property
     def is_within(self) -> bool:
@@ -130,6 +150,10 @@ class Steps:
             self._begin()
         while not self._are_done(total):
             step = Step(self._loop.last_step() + 1, self)
+            if self._meeting is not None:
+                if not self._rehearse(step, self._meeting):
+                    continue
+                step.rehearses = self._rehearsing.is_made_again
             yield step
             if self._attempt is not None:
                 raise UsageError("checkpoint.steps(): the step before is still being made")
@@ -148,7 +172,7 @@ class Steps:
         All vote where they first ask in a round, too, also those that go on: who has arrived may go
         on in the loop of the next epoch, while that of the epoch before ends here for the others.
         """
-        self.settle()
+        self._enter_round()
         meeting = self._meeting
         while meeting is not None:
             last = self._loop.last_step()
@@ -164,8 +188,42 @@ class Steps:
                 self._enter(meeting, meeting.rest(standing, error), standing)
         return self._loop.last_step() >= total
 
+    def _rehearse(self, step: Step, meeting: Meeting) -> bool:
+        """Keep the state of a step that is rehearsed, or restore it for its next attempt. Returns
+        False where a peer was lost meanwhile.
+        """
+        rehearsing, standing = self._rehearsing, Standing(step.number - 1, "dirty")
+        try:
+            if rehearsing.restores_first:
+                rehearsing.restore()
+                self._undo.put_back()
+                rehearsing.put_back()
+                self._undo.go_on_anew()
+                self._tell(self.undone)
+            else:
+                standing = Standing(step.number - 1)
+                rehearsing.prepare(step.number)
+        except Exception as error:
+            if not meeting.is_lost(error):
+                raise
+            self._enter(meeting, meeting.rest(standing, error), standing)
+            return False
+        self._made = None
+        return True
+
     def settle(self) -> None:
-        """Do what the end of the last block has left to do: wait for others, and enter a round."""
+        """Do what the end of the last block has left to do: count a step that was rehearsed, wait
+        for others, and enter a round.
+        """
+        made, self._made = self._made, None
+        if made is not None and self._meeting is not None:
+            self._rehearsing.give_up()
+            self._undo.finished(made.stepped)
+            self._finish(made)
+            self._tell_and_rest(made.step, self._meeting)
+        self._enter_round()
+
+    def _enter_round(self) -> None:
         step, self._uncounted = self._uncounted, None
         if step is not None and self._meeting is not None:
             self._tell_and_rest(step, self._meeting)
@@ -219,6 +277,8 @@ class Steps:
         if self._meeting is not None and not self._loop.builder.is_wanted:
             self._undo.note()
         self._attempt = _Attempt(step)
+        self._loop.groups.has_failed = False
+        self._rehearsing.begins()
 
     def ends(self, step: Step, error: BaseException | None) -> bool:
         """The block of a step ends. Returns whether an exception that came out of it is settled."""
@@ -235,12 +295,15 @@ class Steps:
             self._attempt = None
 
     def _settled(self, attempt: _Attempt, meeting: Meeting, error: BaseException | None) -> bool:
-        stepped = attempt.voted
         if error is None and not attempt.voted:
             try:
                 self._vote(attempt, meeting, has_gradients=False)
             except failures.Unwound as unwound:
                 error = unwound
+        if self._rehearsing.has_struck(error):
+            self._begin_again(attempt, error)
+            self._rehearsing.undone(attempt.problem)
+            return True
         if attempt.order is not None and not attempt.is_behind:
             if error is not None and not failures.is_unwinding(error):
                 return False
@@ -254,7 +317,9 @@ class Steps:
             standing = Standing(self._loop.last_step(), attempt.change)
             self._entry = meeting.rest(standing, error), standing
             return True
-        self._undo.finished(stepped=stepped)
+        if attempt.order is None and self._is_made_again(attempt, meeting):
+            return False
+        self._undo.finished(attempt.stepped)
         if attempt.is_behind:
             assert attempt.order is not None
             self._loop.count_quietly(attempt.step.number)
@@ -267,6 +332,21 @@ class Steps:
         else:
             self._tell_and_rest(attempt.step, meeting)
         return False
+
+    def _is_made_again(self, attempt: _Attempt, meeting: Meeting) -> bool:
+        """Return whether an attempt is one of a rehearsal that is not the last."""
+        if self._rehearsing.stage is Stage.NONE:
+            return False
+        try:
+            if not self._rehearsing.made(attempt.step.number, attempt.step.loss):
+                return False
+        except Exception as error:
+            if not meeting.is_lost(error):
+                raise
+            self._rehearsing.give_up()  # the step counts: all ranks have made it
+            return False
+        self._made = attempt
+        return True
 
     def _finish(self, attempt: _Attempt) -> None:
         """The step counts, for this process."""
@@ -285,14 +365,18 @@ class Steps:
             self._entry = meeting.rest(standing, failure), standing
         if meeting.asked and self._entry is None:
             self._entry = meeting.rest(standing), standing
+        if self._entry is None:
+            self._rehearsing.stepped(step.number)
 
     def _begin_again(self, attempt: _Attempt, error: BaseException | None) -> None:
         """Undo what the attempt has done. If that is not possible, the state counts as dirty."""
         failures.clear_frames(error)
         # Not every optimizer's writes are seen, so what was dirty stays so.
-        exact = attempt.change != "dirty" and self._undo.is_exact
+        attempt.problem = attempt.problem or self._undo.problem
+        exact = self._rehearsing.undoes and not attempt.problem
         self._undo.put_back()
-        attempt.change = "clean" if exact else "dirty"
+        self._rehearsing.put_back()
+        attempt.change = "clean" if exact and attempt.change != "dirty" else "dirty"
         self._tell(self.undone)
 
     # -- the vote ---------------------------------------------------------------------------------
@@ -302,21 +386,36 @@ class Steps:
     ) -> None:
         """An optimizer is about to step. It has its gradients, unless it computes them itself."""
         attempt, meeting = self._attempt, self._meeting
-        if attempt is None or meeting is None or attempt.voted or os.getpid() != self._process:
+        if attempt is None or meeting is None or os.getpid() != self._process:
             return
         entries = self._loop.state.values.values()
         if any(isinstance(each, Lasting) and each.owns(optimizer) for each in entries):
             return
+        if not self._concerns(optimizer):
+            return
+        if attempt.stepped is not None:
+            attempt.stepped.add(id(optimizer))
+        if attempt.voted:
+            return
         if any(callable(each) for each in (*args[1:], more.get("closure"))):  # the first is itself
             attempt.change = "dirty"
+            attempt.problem = "an optimizer is given a closure, and steps before the step vote"
         else:
             self._vote(attempt, meeting)
+
+    def _concerns(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer is of the state. Others may step on some ranks alone."""
+        known = self._concerned.get(optimizer)
+        if known is None:
+            known = self._concerned[optimizer] = self._undo.concerns(optimizer)
+        return known
 
     def votes(self, step: Step) -> None:
         """The step has all its gradients, as the script says."""
         attempt = self._attempt
         if attempt is None or attempt.step is not step:
             raise UsageError("step.vote() belongs into the block of its step: `with step:`")
+        attempt.stepped = None
         if self._meeting is not None and not attempt.voted:
             self._vote(attempt, self._meeting)
 
@@ -333,8 +432,10 @@ class Steps:
                 value.refuse_ended()
         meeting.has_gradients()
         attempt.voted = True
+        voting = self._rehearsing.voting()
         try:
-            meeting.vote()
+            with voting:
+                meeting.vote()
         except Exception as error:
             if not meeting.is_lost(error):
                 raise
@@ -342,7 +443,8 @@ class Steps:
                 self._begin_again(attempt, error)
             else:  # whoever is asked to begin the step again has to be able to
                 unchanged: Change = "pending" if has_gradients else "clean"
-                attempt.change = unchanged if self._undo.is_exact else "dirty"
+                exact = self._rehearsing.undoes and not self._undo.problem
+                attempt.change = unchanged if exact else "dirty"
             standing = Standing(self._loop.last_step(), attempt.change)
             attempt.order = meeting.rest(standing, error)
             if not attempt.is_behind:
@@ -354,14 +456,17 @@ class Steps:
     def _enter(self, meeting: Meeting, order: Enter, standing: Standing) -> None:
         """Go on in another round, which may take several attempts."""
         self._attempt = None  # A restore may have optimizers step, to make their state.
-        self._has_met = False
+        self._made, self._has_met = None, False
+        self._rehearsing.give_up()
         meeting.enter(order, standing)
+        self._rehearsing.resumed = self._loop.last_step()
         self._undo.go_on_anew()
         self._tell(self.undone)
 
     def _begin(self) -> None:
         """See whether this worker can rest, before its first step."""
         self._process = os.getpid()
+        self._rehearsing.resumed = self._loop.last_step()
         self._meeting = self._meeting or Meeting.of(self._loop)
         if self._meeting is not None:
             # The hook is called, not traced, where a step is compiled.

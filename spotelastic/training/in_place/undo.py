@@ -9,11 +9,12 @@ parameters are compared as well: a script may have an optimizer of its own.
 """
 
 import copy
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from spotelastic.training.data.sampler import ElasticSampler, Position
 from spotelastic.training.state import randomness
@@ -22,11 +23,13 @@ from spotelastic.training.state.state import State
 
 SMALL = 1 << 20
 """Bytes up to which a tensor is copied."""
+CARRIES = "gradients are kept from one block to the next, and no save has them"
 MANY = 1000
 """Parts up to which a container of plain values is copied."""
 SAMPLED = 8
-"""Parameters of which a few elements are compared."""
+"""Parameters of which a few elements are compared, and large tensors besides."""
 _ELEMENTS = 16
+_OF_EVERY_OPTIMIZER = ("defaults", "state", "param_groups")
 _UNCHANGING = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
@@ -43,7 +46,10 @@ class Undo:
         self._buffers: list[tuple[MutableMapping[str, Any], str]] = []
         self._modules: list[torch.nn.Module] = []
         self._trained: list[torch.Tensor] = []
+        self._parts: list[torch.nn.Module] = []
         self._copies: dict[int, torch.Tensor] = {}
+        self.others: list[Callable[[], str]] = []
+        """Return what else cannot be put back; empty if it can."""
         self._carries = False
         """Whether the last step left gradients, and no optimizer has stepped with them."""
 
@@ -53,12 +59,14 @@ class Undo:
         if not _are_same(modules, self._modules):
             self._modules, self._buffers = modules, [*_places(modules)]
             self._trained = [each for module in modules for each in module.parameters()]
+            self._parts = [part for module in modules for part in module.modules()]
         begun = _Begun(randomness.capture(), carries=self._carries)
         begun.parameters += self._trained
         self._note_buffers(begun)
         for name, value in self._state.values.items():
             if isinstance(value, torch.optim.Optimizer):
                 begun.groups.append((value, [_options(group) for group in value.param_groups]))
+                begun.attributes.append((value, _attributes(value)))
                 for group in value.param_groups:
                     begun.parameters += group["params"]
             elif isinstance(value, torch.Tensor):
@@ -67,46 +75,81 @@ class Undo:
                 begun.samplers.append((value, value.position()))
             elif not (_is_module(value) or isinstance(value, Lasting)):
                 begun.values[name] = _noted(value, begun)
-        begun.versions = [*map(_version, begun.parameters)]
+        begun.versions = [*map(version, begun.parameters)]
         begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
-        begun.watched_versions = [*map(_version, begun.watched)]
-        begun.sampled = begun.parameters[:: len(begun.parameters) // SAMPLED + 1]
+        begun.watched_versions = [*map(version, begun.watched)]
+        begun.sampled = [*_some(begun.parameters), *_some(begun.watched)]
+        begun.trained = [parameter.requires_grad for parameter in self._trained]
+        begun.training = [part.training for part in self._parts]
         begun.samples = [sample.clone() for sample in _samples(begun.sampled)]
         self._begun = begun
 
-    def finished(self, *, stepped: bool) -> None:
-        """The step counts. `stepped` says whether an optimizer has stepped in it."""
+    def finished(self, stepped: Collection[int] | None) -> None:
+        """The step counts. `stepped` are the ids of the optimizers that have stepped in it; None:
+        the script has others, of which nothing is known.
+
+        What an optimizer has not stepped with may be added to in the next step.
+        """
         begun, self._begun = self._begun, None
-        self._carries = not stepped and begun is not None and _have_gradients(begun.parameters)
+        if begun is None or stepped is None:
+            self._carries = False
+        elif not stepped:
+            self._carries = _have_gradients(begun.parameters)
+        else:
+            self._carries = any(
+                _have_gradients(group["params"])
+                for optimizer, _ in begun.groups
+                if id(optimizer) not in stepped
+                for group in optimizer.param_groups
+            )
+
+    def concerns(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer changes something of the state."""
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        trained = {*map(id, self._trained)}
+        if any(id(parameter) in trained for parameter in own):
+            return True
+        if any(value is optimizer for value in self._state.values.values()):
+            return True
+        places = {chunk.tensor.untyped_storage().data_ptr() for chunk in self._state.view().chunks}
+        return any(_local(each).untyped_storage().data_ptr() in places for each in own)
 
     @property
-    def is_exact(self) -> bool:
-        """Whether all can be put back that was changed. It cannot once an optimizer has stepped."""
+    def problem(self) -> str:
+        """Why what was changed cannot be put back; empty if it can. It cannot once an optimizer has
+        stepped.
+        """
         begun = self._begun
-        return begun is None or (
-            not begun.carries
-            and not begun.unknown
-            and begun.versions == [*map(_version, begun.parameters)]
-            and begun.watched_versions == [*map(_version, begun.watched)]
-            and all(map(torch.equal, begun.samples, _samples(begun.sampled)))
-            and all(
-                held.get(name) is tensor for held, name, tensor, own in begun.buffers if own is None
-            )
-        )
+        if begun is None:
+            return ""
+        if begun.carries:
+            return CARRIES
+        if begun.unknown:
+            return "the state has something that cannot be copied at each step"
+        if begun.versions != [*map(version, begun.parameters)]:
+            return "parameters change before the step vote (see step.vote())"
+        same = begun.watched_versions == [*map(version, begun.watched)]
+        if not same or any(
+            held.get(name) is not tensor for held, name, tensor, own in begun.buffers if own is None
+        ):
+            return "a tensor above 1 MiB changes before the step vote"
+        if not all(map(torch.equal, begun.samples, _samples(begun.sampled))):
+            return "parameters, or tensors above 1 MiB, change through .data before the step vote"
+        return next((problem for ask in self.others if (problem := ask())), "")
 
     def put_back(self) -> None:
         """Undo what was done since the step began, as far as it was noted."""
         begun = self._begun
         if begun is None:
             return
-        for held, name, tensor, copied in begun.buffers:
-            if copied is not None:
-                held[name] = tensor
-                with torch.no_grad():
-                    tensor.copy_(copied)
+        self._put_back_modules(begun)
         for optimizer, groups in begun.groups:
             for group, options in zip(optimizer.param_groups, groups, strict=False):
                 _put_back_options(group, options)
+        for optimizer, attributes in begun.attributes:
+            for name in _attributes(optimizer).keys() - attributes.keys():
+                delattr(optimizer, name)
+            vars(optimizer).update(attributes)
         for name, noted in begun.values.items():
             self._put_back_value(name, noted)
         for sampler, position in begun.samplers:
@@ -117,6 +160,18 @@ class Undo:
             elif parameter.grad is not None:
                 parameter.grad = torch.zeros_like(parameter.grad)
         randomness.apply(begun.randomness)
+
+    def _put_back_modules(self, begun: "_Begun") -> None:
+        for held, name, tensor, copied in begun.buffers:
+            if copied is not None:
+                held[name] = tensor
+                with torch.no_grad():
+                    tensor.copy_(copied)
+        for parameter, is_trained in zip(self._trained, begun.trained, strict=False):
+            if parameter.requires_grad != is_trained:
+                parameter.requires_grad_(is_trained)
+        for part, is_training in zip(self._parts, begun.training, strict=False):
+            part.training = is_training
 
     def go_on_anew(self) -> None:
         """End iterations over data: the ranks have changed, and so have their shares."""
@@ -180,6 +235,12 @@ class _Begun:
     )
     """Where each buffer is held, its name, the tensor, and a copy unless it is large."""
     groups: list[tuple[torch.optim.Optimizer, list[dict[str, Any]]]] = field(default_factory=list)
+    attributes: list[tuple[torch.optim.Optimizer, dict[str, Any]]] = field(default_factory=list)
+    """What libraries keep on an optimizer, as a scaler its scale."""
+    trained: list[bool] = field(default_factory=list)
+    """`requires_grad` of each parameter of the state's modules."""
+    training: list[bool] = field(default_factory=list)
+    """`training` of each of their parts."""
     parameters: list[torch.Tensor] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     had_gradient: list[bool] = field(default_factory=list)
@@ -252,6 +313,22 @@ def _put_back_options(group: dict[str, Any], options: dict[str, Any]) -> None:
             group[key] = value
 
 
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if not (name.startswith("_") or name in _OF_EVERY_OPTIMIZER or callable(value))
+    }
+
+
+def _some(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return tensors[:: len(tensors) // SAMPLED + 1]
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def _places(modules: list[torch.nn.Module]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
     for module in modules:
         for part in module.modules():
@@ -281,7 +358,7 @@ def _is_like(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left.shape == right.shape and left.dtype == right.dtype and left.device == right.device
 
 
-def _version(tensor: torch.Tensor) -> int:
+def version(tensor: torch.Tensor) -> int:
     """Return how often torch has seen the tensor written to. Inference tensors are not counted."""
     return -1 if tensor.is_inference() else tensor._version
 

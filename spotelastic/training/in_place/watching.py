@@ -18,11 +18,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from spotelastic.training.in_place import loaders
+from spotelastic.training.in_place import failures, loaders
 from spotelastic.training.in_place.groups import Options, groups
 
 IN_PLACE = "SPOTELASTIC_IN_PLACE"
@@ -36,6 +37,11 @@ wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 """The wrappers of this process. A script may have the model within in its state instead."""
 
 
+trained: weakref.WeakKeyDictionary[DistributedDataParallel, frozenset[int]]
+trained = weakref.WeakKeyDictionary()
+"""The ids of the parameters that each of them had to reduce when it was made."""
+
+
 def watch() -> None:
     """Look at what process groups are made of from now on.
 
@@ -45,6 +51,7 @@ def watch() -> None:
         groups.prepares = groups.prepares or dict(os.environ)
         os.environ.update(_ALONE)
     _note_wrappers()
+    _note_failures()
     loaders.watch()
     if hasattr(c10d.init_process_group, "_spotelastic"):
         return
@@ -110,6 +117,27 @@ def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
+def _note_failures() -> None:
+    """Note that a collective has failed, whatever the script makes of its error."""
+    if hasattr(torch.autograd.backward, "_spotelastic"):
+        return
+    torch.autograd.backward = _noting_failures(torch.autograd.backward)
+    dist.Work.wait = _noting_failures(dist.Work.wait)  # type: ignore[method-assign]
+
+
+def _noting_failures(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def noted(*args: Any, **more: Any) -> Any:
+        try:
+            return function(*args, **more)
+        except Exception as error:
+            groups.has_failed = groups.has_failed or failures.is_of_collective(error)
+            raise
+
+    noted._spotelastic = True  # type: ignore[attr-defined]
+    return noted
+
+
 def _note_wrappers() -> None:
     made = DistributedDataParallel.__init__
     if hasattr(made, "_spotelastic"):
@@ -119,6 +147,8 @@ def _note_wrappers() -> None:
     def noted(self: DistributedDataParallel, *args: Any, **more: Any) -> None:
         made(self, *args, **more)
         wrapped.add(self)
+        own = self.module.parameters()
+        trained[self] = frozenset(id(each) for each in own if each.requires_grad)
 
     noted._spotelastic = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = noted  # type: ignore[method-assign]

@@ -22,6 +22,8 @@ from spotelastic.training.state.value_entries import OWN
 
 SAMPLED = 1024
 """Elements that are kept of each tensor."""
+GRADIENT = "gradient of "
+"""Beginning of the names of gradients."""
 SHOWN = 40
 """Characters up to which a value is shown."""
 _UNKNOWN = b"unknown"
@@ -39,6 +41,9 @@ class Fingerprint:
     """Some elements of each tensor of floats, and floats among the values, as float64."""
     shown: dict[str, str] = field(default_factory=dict)
     """Values that are short enough to be shown."""
+    tensors: set[str] = field(default_factory=set)
+    saved: frozenset[str] = frozenset()
+    """Names of what a save has in it."""
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or a value."""
@@ -55,6 +60,7 @@ class Fingerprint:
             self.samples[name] = torch.tensor([value], dtype=torch.float64)
 
     def _add_tensor(self, name: str, tensor: torch.Tensor) -> None:
+        self.tensors.add(name)
         try:
             self.digests[name] = digest_of_tensor(tensor)
         except RuntimeError:  # a layout without bytes of its own
@@ -100,6 +106,9 @@ def take(state: State, loss: Any = None) -> Fingerprint:
     for entry in view.entries:
         if entry.path[0] != OWN:
             found.add(entry.fqn, entry.get())
+    # Of buffers the first rank's are saved, and restored on all.
+    others = view.buffers if state.rank else ()
+    found.saved = frozenset(name for name in found.digests if name not in others)
     for name, value in state.values.items():
         if isinstance(value, torch.nn.Module):
             for key, each in _of_module(name, value):
@@ -118,7 +127,8 @@ def take(state: State, loss: Any = None) -> Fingerprint:
 def differences(
     first: Fingerprint, second: Fingerprint, before: Fingerprint | None = None
 ) -> list[Difference]:
-    """Return what differs, the largest differences first.
+    """Return what differs. What others follow from comes first: values before parameters, and these
+    before gradients; then the largest.
 
     `before` is what there was before the step, beside which the size of differences is told.
     """
@@ -133,7 +143,13 @@ def differences(
         for name in names
         if first.digests.get(name) != second.digests.get(name)
     ]
-    return sorted(found, key=lambda each: -math.inf if each.size is None else -each.size)
+    return sorted(found, key=lambda each: (_order(each.name, first), -(each.size or 0.0)))
+
+
+def _order(name: str, fingerprint: Fingerprint) -> int:
+    if name.startswith(GRADIENT):
+        return 2
+    return int(name in fingerprint.tensors)
 
 
 def _of_module(name: str, module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -142,9 +158,17 @@ def _of_module(name: str, module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     for key, parameter in module.named_parameters():
         yield f"requires_grad of {name}.{key}", parameter.requires_grad
         if parameter.grad is not None:
-            yield f"gradient of {name}.{key}", parameter.grad
+            yield f"{GRADIENT}{name}.{key}", parameter.grad
+        yield from _attributes(f"{name}.{key}", parameter)
     for key, part in module.named_modules():
-        yield f"{'.'.join(filter(None, (name, key)))}.training", part.training
+        yield from _attributes(".".join(filter(None, (name, key))), part)
+
+
+def _attributes(name: str, owner: object) -> Iterator[tuple[str, Any]]:
+    """Yield what a module or a parameter keeps as plain attributes, `training` among them."""
+    for key, value in vars(owner).items():
+        if not key.startswith("_") and isinstance(value, (*_PLAIN, torch.Tensor)):
+            yield f"{name}.{key}", value
 
 
 def _number(loss: Any) -> Any:

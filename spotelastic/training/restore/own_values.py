@@ -1,7 +1,7 @@
 """What is saved besides the script's state: the step, the seed, and each rank's random numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from spotelastic_checkpoints.format.layout import SHARED
 
 from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH
+from spotelastic.training.runtime.rehearsal_record import Record, of_script
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state import randomness
 from spotelastic.training.state.value_entries import OWN, ValueEntry
@@ -20,6 +21,8 @@ class OwnValues:
 
     branch: int = NO_BRANCH
     """The step to which the run was sent back last."""
+    rehearsals: Record = field(default_factory=lambda: of_script(None))
+    """At which steps the run rehearses."""
     seed: int | None = None
     """Where random numbers come from when they cannot be restored; None until it is agreed on."""
 
@@ -38,6 +41,7 @@ class OwnValues:
             _own_entry("step", last_step),
             _own_entry("seed", lambda: self.seed),
             _own_entry(BRANCH, lambda: self.branch),
+            _own_entry("rehearsals", lambda: self.rehearsals.value()),  # noqa: PLW0108
             _own_entry(f"rng-{ranks.rank}", randomness.capture, ranks.rank),
         ]
 
@@ -46,6 +50,7 @@ class OwnValues:
         ranks, derive them. `asked` is the step that the script asked for.
         """
         self.seed = restored.own_value("seed")
+        self.rehearsals = of_script(restored.own_value("rehearsals"))
         branch = restored.own_value(BRANCH) if asked is None else asked
         self.branch = NO_BRANCH if branch is None else branch
         state = None

@@ -97,6 +97,23 @@ def open_source(
     return _Resuming(session, client, state, patience).open(step)
 
 
+def open_exactly(
+    session: WorkerSession,
+    client: SourceClient,
+    state: State,
+    patience: RestorePatience = RestorePatience(),
+) -> RestoreSource:
+    """Fetch the session's source as `open_source` does, and no other one in its place.
+
+    All ranks call it. Raises `SpotelasticError` where one of them cannot have it.
+    """
+    source = session.resume
+    restored, problem = _Resuming(session, client, state, patience).fetch(source)
+    if restored is None:
+        raise SpotelasticError(f"step {source.step} cannot be restored: {problem}")
+    return restored
+
+
 class _Misfits:
     """What of a source does not fit the state of the ranks.
 
@@ -152,13 +169,13 @@ class _Resuming:
                 f"restore(step={step}): this step was not committed; "
                 "`spotelastic ckpt ls` shows those that were"
             )
-        restored, problem = self._fetch(_from_store(commit))
+        restored, problem = self.fetch(_from_store(commit))
         if restored is None:
             raise SpotelasticError(f"cannot resume from step {step}: {problem}")
         return restored
 
     def _fetch_or_go_back(self, source: Resume) -> RestoreSource:
-        restored, problem = self._fetch(source)
+        restored, problem = self.fetch(source)
         if restored is not None:
             return restored
         before = Commit(source.epoch, source.step) if source.kind == "store" else None
@@ -171,7 +188,7 @@ class _Resuming:
                 # An agent makes an event of it; a script's own daemon would print it a second time.
                 if self.session.restarts:
                     self.client.complain(message)
-            restored, problem = self._fetch(_from_store(commit))
+            restored, problem = self.fetch(_from_store(commit))
             if restored is not None:
                 return restored
             before = commit
@@ -179,7 +196,7 @@ class _Resuming:
             f"cannot resume from step {source.step}: {problem}; there is no commit before it"
         )
 
-    def _fetch(self, source: Resume) -> tuple[RestoreSource | None, str]:
+    def fetch(self, source: Resume) -> tuple[RestoreSource | None, str]:
         """Fetch the source on all ranks. Returns it if all have it, or else None and why.
 
         Raises `Unavailable`, or `EnvironmentFailure` where room or a right is missing, when that

@@ -99,6 +99,14 @@ class SavePlan:
             self._view = self._whole_view()
             self.saver.follow(self._view)
 
+    def fits(self) -> bool:
+        """Return whether the state there is now can be saved by the plan."""
+        try:
+            self.follow()
+        except LayoutChanged:
+            return False
+        return True
+
     def compare_values(self, step: int) -> None:
         """Check that values which changed since the plan are still the same on all ranks.
 

@@ -161,6 +161,11 @@ class Saver:
         """Bytes of a slot."""
         return arena.slot_bytes(self._layout.nbytes, self._index, len(self._value_items))
 
+    @property
+    def layout_hash(self) -> str:
+        """Hash of the layout of all ranks' slots."""
+        return self._plan.hash
+
     def follow(self, view: StateView) -> None:
         """Use other tensors of the same layout from now on.
 
@@ -200,14 +205,15 @@ class Saver:
         due: bool,
         overlaps: bool,
         sealed: Callable[[], None] = lambda: None,
+        incarnation: str = "",
     ) -> Copying | None:
         """Fill and seal the slot, and return what goes on beside training, if it `overlaps`.
 
-        `sealed` is called when the slot is sealed; in that case in another thread. Raises
-        `LayoutChanged`.
+        `sealed` is called when the slot is sealed; in that case in another thread. `incarnation` is
+        the round's unless given. Raises `LayoutChanged`.
         """
         lengths = self._fill_values(slot)
-        header = self._header(slot.owner, step, due=due)
+        header = self._header(slot.owner, incarnation or self._round, step, due=due)
         source, known = self._source, self._tensors_in(slot.path, slot.memory)
         overlaps = overlaps and bool(source.overlap.at)
         now = source.others if overlaps else range(len(source.tensors))
@@ -299,11 +305,11 @@ class Saver:
             entry for entry in rank_agreement.compared(view.entries) if entry.key in self._often
         ]
 
-    def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
+    def _header(self, owner: str, incarnation: str, step: int, *, due: bool) -> SlotHeader:
         plan, own = self._plan, self._layout
         return SlotHeader(
             owner=owner,
-            incarnation=self._round,
+            incarnation=incarnation,
             step=step,
             layout=plan.hash,
             rank=self._ranks.rank,

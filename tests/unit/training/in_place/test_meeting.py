@@ -12,6 +12,7 @@ from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups, Options
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
@@ -64,6 +65,10 @@ def met(folder: Path, rounds: int, lines: list[str]) -> Meeting:
         restore=unused,
         resumed=unused,
         complain=lines.append,
+        own=OwnValues(),
+        keep=unused,
+        go_back=unused,
+        rehearsed=unused,
         memory=memory,
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -1,0 +1,247 @@
+"""Makes a step of the run several times, to see whether it comes back as it was.
+
+A step that is rehearsed is made like this; only the last attempt counts:
+
+    FIRST    as it is; then the state is restored
+    STRUCK   with a peer lost in a collective of the script's own, if it makes any before the vote
+    VOTED    with a peer lost in the vote
+    AGAIN    to its end: all ranks compare what it has left with what it left at first
+    THIRD    only where that differs: restored once more, and made without a loss
+
+Must never happen:
+
+- A rehearsal changes what a run computes whose steps come back. All that it makes is put back or
+  restored, and what differs is told.
+- A real loss finds a rank at another step than the others. An attempt that does not count leaves
+  the state as it was before the step, or "dirty".
+"""
+
+import contextlib
+import os
+import time
+from enum import Enum
+from typing import Any, Literal
+
+from spotelastic_checkpoints.types import Resume
+
+from spotelastic.errors import UsageError
+from spotelastic.training.in_place import failures
+from spotelastic.training.in_place.meeting import LoopParts
+from spotelastic.training.in_place.undo import CARRIES
+from spotelastic.training.rehearsal import verdict
+from spotelastic.training.rehearsal.collectives import Collectives
+from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
+from spotelastic.training.rehearsal.foreign import Foreign
+from spotelastic.training.rehearsal.verdict import Verdict
+
+VARIABLE = "SPOTELASTIC_REHEARSE"
+"""Variable that says whether runs rehearse, where the script does not: a `Mode`."""
+Mode = Literal["auto", "off", "strict"]
+APART = 500
+"""Steps after which it is tried again where it was not possible."""
+
+
+class Stage(Enum):
+    """What the attempt is for that is made next."""
+
+    NONE = 0
+    FIRST = 1
+    STRUCK = 2
+    VOTED = 3
+    AGAIN = 4
+    THIRD = 5
+
+
+def mode(wanted: bool | str | None) -> Mode:
+    """Return what the script, or else the environment, wants. Raises `UsageError` for others."""
+    if isinstance(wanted, bool):
+        return "auto" if wanted else "off"
+    told = wanted if wanted is not None else os.environ.get(VARIABLE) or "auto"
+    for known in ("auto", "off", "strict"):
+        if told == known:
+            return known
+    raise UsageError(f"rehearse={told!r}: choose auto, off or strict")
+
+
+class Rehearsing:
+    """The rehearsals of one loop."""
+
+    def __init__(self, loop: LoopParts, wanted: Mode) -> None:
+        self._loop, self._mode = loop, wanted
+        self.stage = Stage.NONE
+        self.restores_first = False
+        """Whether the state has to be restored before the next attempt."""
+        self.resumed = 0
+        """The step that the round has gone on from."""
+        self.undoes = True
+        """Whether attempts that are undone have come back as they were."""
+        self._not_before = 0
+        self._watching = contextlib.ExitStack()
+        self._collectives = Collectives()
+        self._has_struck = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._source: Resume | None = None
+        self._foreign: Foreign | None = None
+        self._end: Fingerprint | None = None
+        self._before = self._first = self._again = Fingerprint()
+        self._found: list[str] = []
+        self._costs: list[str] = []
+        self._begun = self._step_time = 0.0
+
+    # -- between blocks ---------------------------------------------------------------------------
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a step is rehearsed. It is the same on all ranks."""
+        if self._mode == "off" or step < self._not_before:
+            return False
+        return self._loop.own.rehearsals.is_due(step, self._loop.ranks().world_size, self.resumed)
+
+    def prepare(self, step: int) -> None:
+        """Keep the state there is, if the step is rehearsed. All ranks call this."""
+        if self.stage is not Stage.NONE or not self.is_due(step):
+            return
+        end, ranks = self._end, self._loop.ranks()
+        self._begin()
+        self._begun = time.perf_counter()
+        waits = any(ranks.gather(self._loop.waits_after(step)))
+        source = None if waits else self._loop.keep()
+        if source is None:
+            self._not_before = step + APART
+            return
+        self._source = source
+        self._before = take(self._loop.state)
+        self._foreign = Foreign(self._loop.state)
+        if end is not None:
+            self._found += verdict.between(end, self._before)
+        self.stage = Stage.FIRST
+
+    def restore(self) -> None:
+        """Restore the state from before the step. All ranks call this."""
+        assert self._source is not None
+        self.restores_first = False
+        self._loop.go_back(self._source)
+        restored = take(self._loop.state)
+        self._found += verdict.not_restored(self._before, restored)
+
+    def put_back(self) -> None:
+        """Put back what steps beside the state."""
+        if self._foreign is not None:
+            self._foreign.put_back()
+
+    def stepped(self, step: int) -> None:
+        """Note what there is at the end of a step after which one is rehearsed."""
+        self._end = take(self._loop.state) if self.is_due(step + 1) else None
+
+    def give_up(self) -> None:
+        """Leave it at what was made: a peer is lost, or the script has left its loop."""
+        self._unwatch()
+        self.stage, self.restores_first, self._has_struck = Stage.NONE, False, False
+        self._begin()
+
+    # -- in a block -------------------------------------------------------------------------------
+
+    @property
+    def is_made_again(self) -> bool:
+        """Whether the attempt that begins is made again in any case."""
+        return self.stage in (Stage.FIRST, Stage.STRUCK, Stage.VOTED)
+
+    def begins(self) -> None:
+        """Watch the collectives of a block."""
+        if self.stage is not Stage.NONE:
+            known, self._collectives = self._collectives, Collectives()
+            if self.stage is Stage.STRUCK:  # the last one: most may have gone wrong by then
+                self._collectives.strikes_at = known.before_vote - 1
+            self._watching.enter_context(self._collectives.watched())
+
+    def voting(self) -> contextlib.AbstractContextManager[None]:
+        """Return what the vote is made in. Raises what a lost peer raises, where it is its turn."""
+        if self._collectives.has_struck:
+            self._found.append(
+                "the block catches the error of a collective, and goes on: a lost peer passes for "
+                "no more than that. Let RuntimeError pass"
+            )
+        if self._collectives.has_struck or self.stage is Stage.VOTED:
+            self._has_struck = True
+            raise failures.Unwound
+        return self._collectives.voting()
+
+    def has_struck(self, error: BaseException | None) -> bool:
+        """Return whether the block has ended by a loss that is not real."""
+        self._unwatch()
+        struck, self._has_struck = self._has_struck or self._collectives.has_struck, False
+        if struck and error is not None:
+            return failures.is_unwinding(error) or failures.is_of_collective(error)
+        return struck
+
+    def undone(self, problem: str) -> None:
+        """An attempt was put back in which a peer was lost, as far as there is no `problem`."""
+        self.stage = Stage.VOTED if self.stage is Stage.STRUCK else Stage.AGAIN
+        if problem:
+            self.restores_first = True
+            self._costs.append(f"{problem}: a lost peer costs the steps since the last save")
+
+    def made(self, step: int, loss: Any) -> bool:
+        """Return whether an attempt that was made to its end is made again. All ranks call this."""
+        found = take(self._loop.state, loss)
+        if self.stage is Stage.FIRST:
+            return self._made_first(found)
+        if self.stage is Stage.AGAIN:
+            self._again = found
+            if any(self._loop.ranks().gather(bool(differences(self._first, found)))):
+                self.stage, self.restores_first = Stage.THIRD, True
+                return True
+            self._judge(step, Verdict())
+        elif self.stage is Stage.THIRD:
+            judged = verdict.of_three(self._before, self._first, self._again, found)
+            self._judge(step, judged)
+        return False
+
+    def _made_first(self, found: Fingerprint) -> bool:
+        self._first, self._step_time = found, time.perf_counter() - self._begun
+        ranks = self._loop.ranks()
+        assert self._foreign is not None
+        self._found += [
+            f"a {name} is stepped that is not in the state: give it to the Checkpointer"
+            for name in self._foreign.changed()
+        ]
+        before = min(ranks.gather(self._collectives.before_vote))
+        if self._collectives.after_vote:
+            self._costs.append(
+                "a collective comes after the optimizer's step (make it before that, or after the "
+                "block): a peer that is lost in it costs the steps since the last save"
+            )
+        strikes = not self._loop.builder.is_wanted
+        self.stage = Stage.AGAIN if not strikes else Stage.STRUCK if before else Stage.VOTED
+        self.restores_first = True
+        return True
+
+    def _judge(self, step: int, judged: Verdict) -> None:
+        """Agree with all ranks on what was found, and tell it."""
+        ranks, record = self._loop.ranks(), self._loop.own.rehearsals
+        seconds = time.perf_counter() - self._begun
+        if judged.differs and any(each.startswith(CARRIES) for each in self._costs):
+            self._found.append(f"{CARRIES}: accumulate within the block, with se.microbatches()")
+        own = Verdict(
+            judged.restores,
+            (*self._found, *judged.differs),
+            judged.noise,
+            tuple(dict.fromkeys(self._costs)),
+        )
+        told = ranks.gather((own, seconds, self._step_time))
+        found = verdict.worst([each for each, *_ in told])
+        _, seconds, step_time = told[0]
+        self._loop.own.rehearsals = record.rehearsed(
+            step, ranks.world_size, seconds=seconds, step_time=step_time
+        )
+        self.give_up()
+        self.undoes = self.undoes and not found.restores
+        line = verdict.line(found, step, ranks.world_size)
+        if ranks.rank == 0:
+            self._loop.rehearsed(step, found.outcome, line)
+        if found.differs and self._mode == "strict":
+            raise UsageError(f"{line} (--rehearse strict)")
+
+    def _unwatch(self) -> None:
+        self._watching.close()

@@ -1,0 +1,92 @@
+"""Watches the collectives that a script makes in the block of a step, and has one of them fail.
+
+A peer that is lost shows itself where a rank waits for it. So a rehearsal lets a collective of the
+script's own fail as a lost peer would. Those that DDP makes in C++ are not seen.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+_MADE = (
+    "allreduce",
+    "allreduce_coalesced",
+    "allgather",
+    "_allgather_base",
+    "all_gather_single",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+    "scatter",
+)
+"""Methods of a process group that all of its ranks call together."""
+
+
+class Collectives:
+    """Those of the default group that the main thread makes while it is watched."""
+
+    def __init__(self) -> None:
+        self.before_vote = 0
+        """How many came before the vote of the step."""
+        self.after_vote = 0
+        self._has_voted = False
+        self.strikes_at: int | None = None
+        """Number of the collective that fails, counted from 0; None: none does."""
+        self.has_struck = False
+        self._thread = threading.get_ident()
+
+    @contextlib.contextmanager
+    def voting(self) -> Iterator[None]:
+        """The vote is made in the block: it is no collective of the script."""
+        self._has_voted, thread, self._thread = True, self._thread, 0
+        try:
+            yield
+        finally:
+            self._thread = thread
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch in the block."""
+        kept = {name: vars(dist.ProcessGroup)[name] for name in _MADE if _has(name)}
+        try:
+            for name in kept:
+                method = self._noting(getattr(dist.ProcessGroup, name))
+                setattr(dist.ProcessGroup, name, method)
+            yield
+        finally:
+            for name, method in kept.items():
+                setattr(dist.ProcessGroup, name, method)
+
+    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noted(group: Any, *args: Any, **more: Any) -> Any:
+            if threading.get_ident() == self._thread and group is dist.group.WORLD:
+                self._made()
+            return method(group, *args, **more)
+
+        return noted
+
+    def _made(self) -> None:
+        if self._has_voted:
+            self.after_vote += 1
+            return
+        if self.strikes_at == self.before_vote and not self.has_struck:
+            self.has_struck = True
+            raise dist.DistBackendError("rehearsal: a peer is lost, as it would be in a collective")
+        self.before_vote += 1
+
+
+def _has(name: str) -> bool:
+    return name in vars(dist.ProcessGroup)

@@ -1,0 +1,67 @@
+"""Says at which steps a run rehearses, and keeps for how many ranks it has (pure).
+
+A run rehearses early, once for each version of the script and each number of ranks, and rarely
+again. The record is saved with the state. So all ranks have the same, those that come as well.
+"""
+
+import hashlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+EARLY = 2
+"""Steps after which a round rehearses: optimizers have their state, and compilers are warm."""
+SHARE = 0.002
+"""Part of the time that later rehearsals may take."""
+LEAST = 500
+"""Fewest steps between two rehearsals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a run has rehearsed."""
+
+    script: str = ""
+    """Hash of the script."""
+    ranks: tuple[int, ...] = ()
+    """Numbers of ranks for which it has."""
+    later: int = 0
+    """The step from which on it does again."""
+
+    def is_due(self, step: int, world_size: int, resumed: int) -> bool:
+        """Return whether `step` is rehearsed, in a round that has gone on from step `resumed`."""
+        if world_size not in self.ranks:
+            return step >= resumed + EARLY
+        return step >= self.later
+
+    def rehearsed(self, step: int, world_size: int, *, seconds: float, step_time: float) -> Self:
+        """Return the record after a step was rehearsed. It took `seconds` more than the step."""
+        drawn = hashlib.blake2b(f"{self.script}/{step}".encode(), digest_size=4).digest()
+        spread = 1 + int.from_bytes(drawn, "little") / (1 << 32)
+        apart = max(LEAST, math.ceil(seconds / (SHARE * step_time)) if step_time > 0 else LEAST)
+        ranks = tuple(sorted({*self.ranks, world_size}))
+        return replace(self, ranks=ranks, later=step + math.ceil(apart * spread))
+
+    def value(self) -> dict[str, Any]:
+        """Return what is saved."""
+        return {"script": self.script, "ranks": list(self.ranks), "later": self.later}
+
+
+def of_script(saved: Mapping[str, Any] | None) -> Record:
+    """Return the record that was saved; an empty one where another version of the script did."""
+    script = script_hash()
+    if saved is None or saved.get("script") != script:
+        return Record(script)
+    return Record(script, tuple(saved["ranks"]), saved["later"])
+
+
+def script_hash() -> str:
+    """Return a hash of the file that this process runs; empty where there is none."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        return hashlib.blake2b(Path(path or "").read_bytes(), digest_size=8).hexdigest()
+    except OSError:
+        return ""
