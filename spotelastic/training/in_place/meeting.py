@@ -85,6 +85,8 @@ class Meeting:
         self._loop = loop
         self._control = connection
         self._memory = loop.memory
+        self.hindrance = ""
+        """What the loop does that other ranks cannot go on with; empty if nothing is known."""
         loop.groups.rests = True
 
     @classmethod
@@ -151,7 +153,7 @@ class Meeting:
         """Return what stands in the way by now; empty if nothing does."""
         prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
         own = None if prepares else self._loop.ranks().group
-        return self._loop.groups.problem(own) or loaders.problem()
+        return self._loop.groups.problem(own) or loaders.problem() or self.hindrance
 
     def _is_hindered(self) -> bool:
         """Whether something stands in the way by now. It is told. Where the agent wants this worker

@@ -43,6 +43,11 @@ from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
 
+AHEAD = (
+    "a batch is taken before the block of its step, as by a prefetcher of the script's own: it may "
+    "be the share of another rank then. Take it in the block"
+)
+
 
 class Step:
     """One attempt at a step of the training loop. Use it by `with`."""
@@ -202,7 +207,7 @@ class Steps:
                 self._tell(self.undone)
             else:
                 standing = Standing(step.number - 1)
-                rehearsing.prepare(step.number)
+                rehearsing.prepare(step.number, self._undo)
         except Exception as error:
             if not meeting.is_lost(error):
                 raise
@@ -274,11 +279,19 @@ class Steps:
         if self._attempt is not None:
             raise UsageError("a step was begun within the block of another one")
         # What is made for each round is restored, not undone.
-        if self._meeting is not None and not self._loop.builder.is_wanted:
-            self._undo.note()
+        if self._meeting is not None:
+            if self._has_taken_ahead():
+                self._meeting.hindrance = AHEAD
+            if not self._loop.builder.is_wanted:
+                self._undo.note()
         self._attempt = _Attempt(step)
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
+
+    def _has_taken_ahead(self) -> bool:
+        """Return whether the script holds a batch that is this rank's share of a later step."""
+        values = self._loop.state.values.values()
+        return any(isinstance(value, ElasticSampler) and value.waits for value in values)
 
     def ends(self, step: Step, error: BaseException | None) -> bool:
         """The block of a step ends. Returns whether an exception that came out of it is settled."""
