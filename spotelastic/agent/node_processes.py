@@ -36,14 +36,15 @@ from spotelastic.agent.state.values import (
     Workers,
     local_rank_of,
 )
-from spotelastic.agent.workers import memory
-from spotelastic.agent.workers.logs import Logs, stacks
+from spotelastic.agent.workers import last_words, memory
+from spotelastic.agent.workers.logs import Logs, last_lines, stacks
 from spotelastic.agent.workers.pool import (
     StartOrder,
     Warm,
     Zygote,
     read_error_file,
     read_stack,
+    whole_stack,
 )
 from spotelastic.agent.workers.standing import place, places
 from spotelastic.agent.workers.trouble import WorkerTrouble, describe_exit
@@ -153,6 +154,13 @@ class NodeProcesses:
         """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
         message, trace = read_error_file(folder / f"error-{rank}.json")
+        if not message and exit_.code < 0 and exit_.code not in last_words.UNTOLD:
+            self._logs.catch_up()
+            written = last_lines(Path(self.log(workers, exit_.local_rank)))
+            stack = last_words.main_thread(whole_stack(stacks(folder, rank)))
+            where = place(stack, environment.folder(self.config))
+            message = last_words.message(exit_.code, written, where)
+            trace = last_words.trace(message, written, stack)
         message = message or describe_exit(exit_.code)
         # Of a data loader that was killed its worker tells.
         killed = exit_.code == -signal.SIGKILL or "killed by signal" in message

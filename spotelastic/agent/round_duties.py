@@ -108,6 +108,8 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         return
     if workers.round == round_.incarnation and mine is not None:
         return
+    if workers.fails_untold and round_.parent == workers.round:
+        yield ReportFailure(round_)  # its peers' failures were told first, and may be its doing
     if round_.cause in ("worker", "stall") and round_.parent == workers.round:
         # The peers of a worker whose GPU is sick may tell of their failures before its own is seen.
         yield from _examine(local, workers.round)
@@ -295,7 +297,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
         if not workers.failed:
             yield ReportFailure(round_)
         return
-    if failed and (not workers.failed or workers.told_broken):
+    if workers.fails_untold:
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
         yield from _examine(local, round_.incarnation)

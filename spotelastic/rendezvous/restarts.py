@@ -6,11 +6,13 @@ before each grows from 1 s to `LONGEST`. The same failure `CRASH_LOOP` times in 
 ends the job whatever budget is left. That comes after a minute of pauses; an outage would have
 passed by then, or would show another message each time.
 
-A syntax error, or a wrong call of this library, cannot pass: before the first step of a job it ends
-the job at once. A failed import may be a file system's hiccup on one of several nodes, and is tried
-once more there.
+A syntax error, or a wrong call of this library, cannot pass: before the first step of the script it
+ends the job at once. A failed import may be a file system's hiccup on one of several nodes, and is
+tried once more there. So is any other exception: what is raised again at the same place, before a
+first step, ends the job, unless it tells of a connection or of a device.
 """
 
+import re
 from dataclasses import replace
 
 from spotelastic_checkpoints.backoff import Backoff
@@ -21,7 +23,11 @@ from spotelastic.model.round import Streak
 FAILURES = ("worker", "stall", "store")
 """Causes that come back by themselves if nothing is done about them."""
 AT_ONCE = 10.0
-"""Seconds after which a round that fails counts as having trained, even if it saved nothing."""
+"""Seconds after which a round that fails after a step counts as a while of training, even if it
+saved nothing.
+"""
+STARTS_WITHIN = 120.0
+"""Seconds in which a script that reports no steps imports what it needs, and begins to train."""
 LONGEST = 30.0
 CRASH_LOOP = 8
 MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError", "UsageError")
@@ -29,6 +35,16 @@ MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError", "UsageEr
 IMPORTS = ("ImportError", "ModuleNotFoundError")
 _KEPT = 200
 """Number of characters of a message by which failures are told apart."""
+_RAISED = re.compile(r"ended by SIGABRT|(?!SystemExit|KeyboardInterrupt)[A-Za-z_]\w*:")
+_MAY_PASS = re.compile(
+    r"connect|timeout|timed ?out|unavailable|temporar|try again|throttl|http|network|stale|busy"
+    r"|no space|by peer|nccl|gloo|cuda error|cudnn|cublas|input/output",
+    re.I,
+)
+"""What a message says of something that may be otherwise the next time."""
+_VARIES = re.compile(r"\b\d[\d.]*(?= ?([KMGT]i?B|bytes)\b)|\b(process|pid) \d+", re.I)
+"""Numbers that differ each time although the failure is the same: memory that is in use."""
+_PLACE = re.compile(r'^  File "(.*", line \d+)', re.M)
 
 
 def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
@@ -36,16 +52,31 @@ def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
     kind = failure.message.partition(":")[0]
     if kind in IMPORTS:
         return nodes == 1 or streak.alike > 1
-    return kind in MISTAKES
+    if kind in MISTAKES:
+        return True
+    raised = _RAISED.match(failure.message) and not _MAY_PASS.search(failure.message)
+    return streak.alike > 1 and bool(raised)
 
 
-def after(streak: Streak, failure: Failure, lived: float) -> Streak:
-    """Returns the streak after a failure of a round that had lived for so many seconds."""
+def after(streak: Streak, failure: Failure | None, lived: float) -> Streak:
+    """Returns the streak after a failure of a round that had trained for so many seconds; None:
+    only those are heard of so far that have lost the failed one as a peer.
+    """
     if lived >= AT_ONCE:
         return Streak()
-    what = f"{failure.exit_code} {failure.message[:_KEPT]}" if failure.exit_code else ""
+    further = replace(streak, failures=streak.failures + 1)
+    return further if failure is None else learnt(further, failure)
+
+
+def learnt(streak: Streak, failure: Failure) -> Streak:
+    """Returns a streak once its last failure is known."""
+    if not failure.exit_code or not streak.failures:
+        return replace(streak, alike=0, failure="")
+    places = _PLACE.findall(failure.traceback)
+    said = _VARIES.sub("", failure.message[:_KEPT])
+    what = " ".join((str(failure.exit_code), said, *places[-1:]))
     alike = streak.alike if what == streak.failure else 0
-    return Streak(streak.failures + 1, alike + 1 if what else 0, what)
+    return replace(streak, alike=alike + 1, failure=what)
 
 
 def unpaused(streak: Streak) -> Streak:

@@ -160,6 +160,8 @@ class Logs:
         """Those of the last worker of each local rank."""
         self._lock = threading.Lock()
         self._closing = False
+        self._asked = False
+        self._caught_up = threading.Event()
         self._taken = 0
         """Bytes read so far."""
         self._thread = threading.Thread(target=self._run, name="worker-output", daemon=True)
@@ -188,6 +190,13 @@ class Logs:
         """A worker goes on under another rank. Its files keep their names."""
         for pipe in self._pipes.get(local_rank, ()):
             pipe.rank = rank
+
+    def catch_up(self, within: float = 1.0) -> None:
+        """Returns once all that workers had written before is in their files."""
+        self._caught_up.clear()
+        self._asked = True
+        os.write(self._wake_write, b".")
+        self._caught_up.wait(within)
 
     def close(self) -> None:
         """Reads what is left and stops. Logs a warning if not all of it could be shown."""
@@ -232,6 +241,9 @@ class Logs:
                     self._adopt()
                 else:
                     self._pump(key.fd, key.data)
+            if self._asked and not self._selector.select(0):
+                self._asked = False
+                self._caught_up.set()
             if self._closing:
                 self._drain()
                 return
@@ -281,6 +293,16 @@ class Logs:
                         pass
                 except BlockingIOError:
                     self._drop(key.fd, key.data)
+
+
+def last_lines(path: Path, most: int = 8192) -> str:
+    """Returns what is at the end of a worker's log; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def stacks(folder: Path, rank: int | str) -> Path:

@@ -195,15 +195,20 @@ def read_error_file(path: Path) -> tuple[str, str]:
         return "", ""
 
 
+def whole_stack(path: Path) -> str:
+    """Returns all stacks in a worker's dump; empty if none."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_stack(path: Path) -> str:
     """Returns the last stack of a worker's main thread in its dump, innermost call first; empty if
     none.
 
     The kernel delivers a process's signal to its main thread if possible, even while that blocks.
     """
-    try:
-        _, found, stack = path.read_text(errors="replace").rpartition("Current thread ")
-    except OSError:
-        return ""
+    _, found, stack = whole_stack(path).rpartition("Current thread ")
     # Other threads, or the beginning of a further dump, may come behind it.
     return (found + stack).partition("\nThread ")[0]
