@@ -76,7 +76,7 @@ def before_a_first_step(slow: float, attached: bool) -> World:
 
 
 @pytest.mark.parametrize(
-    ("slow", "attached"), [(0.0, False), (40.0, False), (400.0, True)], ids=lambda of: str(of)
+    ("slow", "attached"), [(0.0, False), (40.0, False), (400.0, True)], ids=str
 )
 def test_a_mistake_that_comes_again_before_a_first_step_ends_the_job(
     slow: float, attached: bool

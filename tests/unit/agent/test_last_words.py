@@ -1,5 +1,6 @@
 """What is told of a worker that a signal ended."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def test_ranks_that_pass_different_shapes_are_told_so(tmp_path: Path) -> None:
 
 
 def test_another_abort_is_told_in_its_own_words() -> None:
-    written = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  odd\n"
+    written = (
+        "terminate called after throwing an instance of 'std::runtime_error'\n  what():  odd\n"
+    )
     assert message(-6, written, "") == "ended by SIGABRT: odd"
     assert message(-11, written, "a.py:3 in f") == "ended by SIGSEGV at a.py:3 in f"
     assert message(-6, "free(): invalid pointer\n", "") == "ended by SIGABRT"
@@ -68,7 +71,7 @@ def test_what_a_worker_has_written_is_in_its_file_once_the_reader_has_caught_up(
 ) -> None:
     logs = Logs(lambda *_: None)
     (fd,) = logs.open(tmp_path, 3, 0)
-    with open(fd, "wb", buffering=0) as pipe:
+    with os.fdopen(fd, "wb", buffering=0) as pipe:
         for number in range(200):
             pipe.write(b"%d\n" % number)
             logs.catch_up()
