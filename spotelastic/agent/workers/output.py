@@ -34,8 +34,6 @@ class Output:
     """Local ranks whose lines are shown; None: all."""
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Strings by stream: lines that contain one of them also go to `filtered_<stream>.log`."""
-    prompts: bool = False
-    """Whether a person may answer: a line without an end is shown once nothing follows."""
 
     def route(self, rank: int, local_rank: int, stream: Stream) -> "Route":
         teed = self.tee.holds(local_rank, stream)
