@@ -42,7 +42,7 @@ from spotelastic.linux import handled, name_process
 from spotelastic.metrics import node as node_metrics
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.serving import serving
-from spotelastic.model.job import Job
+from spotelastic.model.job import Failure, Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
 from spotelastic.redaction import redactor
@@ -264,4 +264,11 @@ class AgentLoop:
         failure = job.failure
         if failure is not None:
             logger.error(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
-            logger.error(failure.traceback or failure.message)
+            if not self._has_shown(failure):
+                logger.error(failure.traceback or failure.message)
+
+    def _has_shown(self, failure: Failure) -> bool:
+        """Whether this node has shown what the worker wrote of its failure: an exception."""
+        route = self._config.output.route(failure.rank, failure.local_rank, "stderr")
+        raised = failure.node == self._config.node and failure.exit_code > 0
+        return raised and route.shown and self._config.line is not None
