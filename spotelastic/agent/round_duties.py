@@ -68,7 +68,9 @@ fail.
 """
 CLAIM_RETRY = 5.0
 ATTACH_PATIENCE = 10.0
-"""Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
+"""Seconds after which a script that has entered no Checkpointer is not asked to agree on a step. It
+may be one that starts slowly, so that it is asked at the next change again.
+"""
 STALL_LOOKS = 4
 """Number of looks within the stall time. All of them must find the same steps."""
 DUMP_WITHIN = 1.0
@@ -80,8 +82,8 @@ that most likely takes its place.
 SETTLED = 1.0
 """Seconds after the beginning of a round in which its nodes have other things to do."""
 _PLAIN = (
-    "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
-    " saved itself"
+    "the script has entered no spotelastic.Checkpointer so far: each new round starts it again,"
+    " from what it has saved itself"
 )
 
 

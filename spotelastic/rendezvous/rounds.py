@@ -234,6 +234,11 @@ def _planned(at: Moment, round_: Round) -> RoundDecision:
             return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
     cause: Cause = "drain" if drained else "arrival" if arriving else "settings"
     names = tuple(sorted(drained or arriving or leaving))
+    if not (leaving or recoded) and agreement.have_left(at.seen, round_):
+        again = at.seen.proposal_at + agreement.ASKS_AGAIN
+        if at.now >= again:
+            return _withdraw(at.seen, round_, None)
+        return RoundDecision(reason="the script comes to its end: who joins waits", wake_at=again)
     deadline = _save_deadline(at, round_, leaving)
     standing = agreement.advance(
         at.seen, round_, describe(cause, names, 0), deadline, at.now, at.new_id
