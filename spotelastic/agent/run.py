@@ -276,7 +276,12 @@ class AgentLoop:
         return local.workers is not None and local.workers.round != ""
 
     def _has_shown(self, failure: Failure) -> bool:
-        """Whether this node has shown what the worker wrote of its failure: an exception."""
-        route = self._config.output.route(failure.rank, failure.local_rank, "stderr")
-        raised = failure.node == self._config.node and failure.exit_code > 0
-        return raised and route.shown and self._config.line is not None
+        """Whether a person has seen here what the worker wrote of its failure: an exception."""
+        config = self._config
+        if failure.node != config.node or failure.exit_code <= 0 or config.line is None:
+            return False
+        route = config.output.route(failure.rank, failure.local_rank, "stderr")
+        try:
+            return config.put is None and route.shown and os.path.sameopenfile(1, 2)
+        except OSError:  # one of them is closed
+            return False

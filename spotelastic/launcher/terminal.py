@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import select
 import sys
 from collections.abc import Callable
@@ -12,11 +13,16 @@ from spotelastic.agent.workers.unfinished import Unfinished
 
 logger = logging.getLogger(__name__)
 
+_PROMPT = re.compile(r"[]:>?)$#] ?$")
 
-def printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int, str], None]:
+
+def printer(
+    prefix: Callable[[int, int], str], to: TextIO, *, answers: bool = False
+) -> Callable[[int, int, str], None]:
     """Return a function that prints a worker's line, given its rank and local rank.
 
-    An unfinished one is gone on with, unless another worker writes meanwhile.
+    An unfinished one is gone on with, unless another worker writes meanwhile. Where a person
+    `answers`, what is typed ends the line of a prompt.
     """
     writes: list[tuple[int, int]] = []  # who has written the unfinished line
 
@@ -24,7 +30,7 @@ def printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int
         begin = ""
         if writes != [(rank, local_rank)]:
             begin = ("\n" if writes else "") + prefix(rank, local_rank)
-        unfinished = isinstance(line, Unfinished)
+        unfinished = isinstance(line, Unfinished) and not (answers and _PROMPT.search(line))
         writes[:] = [(rank, local_rank)] if unfinished else []
         _print(f"{begin}{line}" if unfinished or line.endswith("\r") else f"{begin}{line}\n", to)
 

@@ -120,6 +120,17 @@ def test_a_line_goes_on_unless_another_rank_writes() -> None:
     assert text.getvalue() == "[0] saving..... done\n[1] asks? \n[0] step 1\n[1] yes\n"
 
 
+def test_what_is_typed_ends_the_line_of_a_prompt() -> None:
+    text = io.StringIO()
+    show = terminal.printer(lambda rank, _: f"[{rank}] ", text, answers=True)
+    for written in ("(Pdb) ", "name: ", "go on? [y/n] ", ">>> ", "sure?", "saving... "):
+        show(0, 0, Unfinished(written))
+        show(0, 0, "x")
+    lines = text.getvalue().splitlines()
+    assert lines[:4] == ["[0] (Pdb) ", "[0] x", "[0] name: ", "[0] x"]
+    assert len(lines) == 11 and lines[-1] == "[0] saving... x"
+
+
 def test_where_there_are_only_lines_each_piece_is_one_and_dots_are_gathered() -> None:
     told: list[str] = []
     now = [0.0]
