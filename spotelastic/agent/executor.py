@@ -42,8 +42,9 @@ from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
-from spotelastic.rendezvous import blame, membership
+from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous.failures import blame
 from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode, readable

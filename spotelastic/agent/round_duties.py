@@ -56,7 +56,7 @@ from spotelastic.agent.state.values import NodeState, RoundStore, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.duties import answers
-from spotelastic.rendezvous.restarts import FAILURES
+from spotelastic.rendezvous.failures.restarts import FAILURES
 from spotelastic.rendezvous.view import RunState
 
 CLAIM_PATIENCE = 2.0

@@ -184,7 +184,7 @@ def _agent_config(
 ) -> "AgentConfig":
     """Returns how an agent of the job runs on this instance, with the script in `workdir`."""
     from spotelastic.agent.config import AgentConfig
-    from spotelastic.agent.workers.unfinished import WholeLines
+    from spotelastic.agent.workers.output import WholeLines
     from spotelastic.redaction import redactor
 
     blot, born = redactor(found.secrets), log_group.born(spec.born_at)

@@ -42,7 +42,7 @@ def agent() -> int:
     """Runs the agent, in a process of its own."""
     from spotelastic.agent.config import AgentConfig, HealthChecks
     from spotelastic.agent.run import run
-    from spotelastic.agent.workers.unfinished import WholeLines
+    from spotelastic.agent.workers.output import WholeLines
     from spotelastic.redaction import redactor
 
     node = os.environ[POD]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
-from spotelastic.agent.workers.unfinished import Unfinished
+from spotelastic.agent.workers.output import Unfinished
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from spotelastic_checkpoints.types import Commit, Resume
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Partner, Round, Streak
-from spotelastic.rendezvous import blame, intervals, restarts
+from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -22,6 +22,7 @@ from spotelastic.rendezvous.decision import (
     RoundDecision,
     WriteRound,
 )
+from spotelastic.rendezvous.failures import blame, restarts
 from spotelastic.rendezvous.partners import partners
 from spotelastic.rendezvous.rules import (
     ack_of,

@@ -24,7 +24,7 @@ from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
-from spotelastic.rendezvous import agreement, blame, intervals, restarts, stopping
+from spotelastic.rendezvous import agreement, intervals, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -35,6 +35,7 @@ from spotelastic.rendezvous.decision import (
     WriteProposal,
     WriteRound,
 )
+from spotelastic.rendezvous.failures import blame, restarts
 from spotelastic.rendezvous.proposed import gather
 from spotelastic.rendezvous.rules import (
     ack_of,

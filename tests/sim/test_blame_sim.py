@@ -6,7 +6,7 @@ from support.virtual import World
 from spotelastic.agent.state import events
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.rendezvous import restarts
+from spotelastic.rendezvous.failures import restarts
 
 SETTINGS = Settings(2, 4, snapshot_every=Interval(10), checkpoint_every=Interval(50))
 LOST = "RuntimeError: Read error [10.0.0.1]:3228: Connection reset by peer"

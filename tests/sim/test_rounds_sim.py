@@ -474,39 +474,6 @@ def test_a_script_that_comes_to_its_checkpointer_late_is_asked_again() -> None:
     finish(world)
 
 
-def has_left(world: World, name: str) -> bool:
-    workers = world.nodes[name].local.workers
-    return workers is not None and workers.left
-
-
-def test_a_node_that_comes_while_the_script_ends_has_nothing_done_twice() -> None:
-    """What stands after the loop, as an evaluation, is not begun again."""
-    world = cluster(2, steps=50)
-    world.ending = 45.0
-    workers = [world.nodes[name].local.workers for name in ("n0", "n1")]
-    assert all(each is not None and not each.left for each in workers)
-    world.run(lambda: all(has_left(world, name) for name in ("n0", "n1")), 60)
-    world.add("n2")
-    world.run(lambda: world.done, 60)
-    assert world.job.state == "succeeded" and len(world.started) == 1
-    world.run(lambda: world.nodes["n2"].exit_code is not None, 10)
-    assert world.nodes["n2"].exit_code == 0
-
-
-def test_a_node_that_comes_joins_when_the_script_has_another_checkpointer() -> None:
-    world = cluster(2, steps=400)
-    for node in world.nodes.values():
-        node.post(LeftCheckpointer())
-    world.add("n2")
-    world.run(lambda until=world.now + 10: world.now >= until, 20)
-    assert len(world.started) == 1
-    for name in ("n0", "n1"):
-        world.nodes[name].post(WorkerAttached())
-    world.run(lambda: world.trains("n0", "n1", "n2"), 60)
-    assert world.lost_steps(*world.started) == 0
-    finish(world)
-
-
 def test_who_has_finished_waits_a_while_for_the_others_and_leaves_them_to_it() -> None:
     world = cluster(2, replace(SETTINGS, exit_barrier=60.0), steps=50)
     slow, done = world.nodes["n0"], world.nodes["n1"]

@@ -18,8 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
-from spotelastic.agent.workers.unfinished import LineSink, Unfinished
+from spotelastic.agent.workers.output import (
+    STREAMS,
+    LineSink,
+    Output,
+    Route,
+    Stream,
+    Unfinished,
+)
+from spotelastic.agent.workers.trouble import has_last_words
 from spotelastic.clock import steady
 
 logger = logging.getLogger(__name__)
@@ -212,6 +219,11 @@ class Logs:
         """A worker goes on under another rank. Its files keep their names."""
         for pipe in self._pipes.get(local_rank, ()):
             pipe.rank = rank
+
+    def catch_up_with(self, code: int) -> None:
+        """Catches up where a worker that ended so may have written why."""
+        if has_last_words(code):
+            self.catch_up()
 
     def catch_up(self, within: float = 1.0) -> None:
         """Returns once all that workers had written before is in their files."""

@@ -20,7 +20,7 @@ from spotelastic.model.gpu import UNHEALTHY, GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.rendezvous.blame import SYMPTOM
+from spotelastic.rendezvous.failures.blame import SYMPTOM
 
 LIMIT = "sick"
 """Kind of the event that tells that sick nodes are no longer replaced."""

@@ -17,8 +17,8 @@ Must never happen:
   are held open here. Nor are they closed for reading and writing, which has the kernel refuse it as
   well, unless NCCL has failed.
 - A connection of something else is shut down, whatever thread or library has made it meanwhile.
-  `connections.py` knows those of gloo and of the store; each is known by its inode, as descriptors
-  are used again.
+  `runtime/connections.py` knows those of gloo and of the store; each is known by its inode, as
+  descriptors are used again.
 """
 
 import contextlib
@@ -34,8 +34,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from spotelastic.training.in_place import connections, nccl
-from spotelastic.training.in_place.connections import Address
+from spotelastic.training.in_place import nccl
+from spotelastic.training.runtime import connections
+from spotelastic.training.runtime.connections import Address
 
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""

@@ -13,8 +13,7 @@ import pytest
 from support.patience import PATIENT
 
 from spotelastic.agent.workers.logs import LONGEST, STUCK_AFTER, Logs
-from spotelastic.agent.workers.output import Output
-from spotelastic.agent.workers.unfinished import LineSink, Unfinished, WholeLines
+from spotelastic.agent.workers.output import LineSink, Output, Unfinished, WholeLines
 from spotelastic.launcher import run, terminal
 from spotelastic.launcher.flags import parse
 

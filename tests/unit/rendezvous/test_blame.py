@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spotelastic.model.job import Failure
 from spotelastic.model.round import Member, Round
-from spotelastic.rendezvous import blame
+from spotelastic.rendezvous.failures import blame
 
 BLANK = Failure("f", "n0", "r1", 0, 0, 0.0, 1)
 LOST = [

@@ -21,8 +21,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from spotelastic.training.in_place import connections
 from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.runtime import connections
 
 Pair = tuple[socket.socket, socket.socket]
 

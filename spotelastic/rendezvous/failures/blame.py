@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spotelastic.model.job import Failure
 from spotelastic.model.round import Round
-from spotelastic.rendezvous import restarts
+from spotelastic.rendezvous.failures import restarts
 from spotelastic.rendezvous.rules import describe
 
 SYMPTOM = re.compile(

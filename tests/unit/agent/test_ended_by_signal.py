@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spotelastic.agent.workers.last_words import main_thread, message, trace
 from spotelastic.agent.workers.logs import Logs
+from spotelastic.agent.workers.trouble import by_signal, main_thread
 
 SHAPES = """
 import faulthandler, sys
@@ -35,10 +35,11 @@ def test_ranks_that_pass_different_shapes_are_told_so(tmp_path: Path) -> None:
     assert ranks[0].returncode == -signal.SIGABRT
     stack = main_thread(Path(f"{store}.0").read_text())
     assert f'File "{script}", line 9 in <module>' in stack
-    told = message(ranks[0].returncode, written[0], "shapes.py:9 in <module>")
-    assert told.startswith("ended by SIGABRT at shapes.py:9 in <module>: ranks passed different")
+    dump = Path(f"{store}.0").read_text()
+    told, whole = by_signal(ranks[0].returncode, written[0], dump, tmp_path)
+    assert told.startswith("ended by SIGABRT at shapes.py:9 in <module>")
+    assert ": ranks passed different" in told
     assert told.endswith("bytes came where 4 were expected")
-    whole = trace(told, written[0], stack)
     assert stack in whole and "\n  goes on\n" in whole and whole.endswith(told)
 
 
@@ -46,9 +47,11 @@ def test_another_abort_is_told_in_its_own_words() -> None:
     written = (
         "terminate called after throwing an instance of 'std::runtime_error'\n  what():  odd\n"
     )
-    assert message(-6, written, "") == "ended by SIGABRT: odd"
-    assert message(-11, written, "a.py:3 in f") == "ended by SIGSEGV at a.py:3 in f"
-    assert message(-6, "free(): invalid pointer\n", "") == "ended by SIGABRT"
+    here = Path("/x")
+    assert by_signal(-6, written, "", here)[0] == "ended by SIGABRT: odd"
+    dump = 'Thread 0x01 (most recent call first):\n  File "/x/a.py", line 3 in f\n'
+    assert by_signal(-11, written, dump, here)[0] == "ended by SIGSEGV at a.py:3 in f"
+    assert by_signal(-6, "free(): invalid pointer\n", "", here)[0] == "ended by SIGABRT"
 
 
 def test_the_frames_are_those_of_the_script() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tqdm import tqdm
 from tqdm.auto import tqdm as automatic
 
-from spotelastic.training.in_place.progress import LoopSteps
+from spotelastic.training.runtime.loop_steps import LoopSteps
 
 
 class Loop:
