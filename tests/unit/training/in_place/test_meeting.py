@@ -9,9 +9,11 @@ import pytest
 from spotelastic.model.in_place import Standing
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
+from spotelastic.training.in_place.epochs import Loops
 from spotelastic.training.in_place.groups import Groups, Options
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
@@ -64,6 +66,8 @@ def met(folder: Path, rounds: int, lines: list[str]) -> Meeting:
         restore=unused,
         resumed=unused,
         complain=lines.append,
+        loops=Loops(OwnValues(), lambda: 7, unused, unused),
+        save_held=unused,
         memory=memory,
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
