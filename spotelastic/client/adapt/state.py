@@ -1,143 +1,117 @@
-"""Finds what a training loop changes: the model, optimizers, schedulers and scalers, by name."""
+"""Finds the objects that a training loop changes: models, optimizers, schedulers and scalers."""
 
-from collections.abc import Iterable, Mapping
-
-import libcst as cst
+import ast
 
 from spotelastic.client.adapt.loops import TrainingLoop
-from spotelastic.client.adapt.source import (
-    Source,
-    calls,
-    first_name,
-    found,
-    last_name,
-)
+from spotelastic.client.adapt.source import Source, calls, dotted, nodes, root_name
 
-AVERAGES = ("AveragedModel", "EMA", "ModelEmaV2", "ExponentialMovingAverage")
-OF_MODELS = ("train", "eval", "parameters", "load_state_dict")
-"""Methods by which a model is known, if its optimizer does not name it."""
-SCALERS = ("GradScaler",)
+AVERAGES = ("AveragedModel",)
+OF_MODELS = ("train", "eval", "parameters", "named_parameters")
+"""Methods by which a model is known."""
+WRAPPED = [
+    "DistributedDataParallel",
+    "DDP",
+    "FullyShardedDataParallel",
+    "FSDP",
+    "fully_shard",
+    "prepare",
+]
 
 
-def state_names(source: Source, loop: TrainingLoop) -> tuple[str, ...]:
-    """Return the names of what is saved, in the scope of the outermost loop.
-
-    Raises `NotUnderstood` if no optimizer or no model is found.
-    """
-    scope = source.scope(loop.outermost)
-    given = passed(source, loop)
-    stepped = [_called_on(call) for call in calls(loop.region, "step", "update")]
-    stepped += [first_name(arg.value) for call in calls(loop.region, "step") for arg in call.args]
-    named = [given.get(name, name) for name in stepped if name]
-    if loop.epochs is not None:
-        named += [_called_on(call) for call in calls(loop.epochs.body, "step")]
-    own = {first_name(call.func) for call in calls(source.module, "destroy_process_group")}
-    names = [name for name in dict.fromkeys(named) if name and name not in own]
-    kinds = {name: _kind(source, name, scope) for name in names}
+def state_names(source: Source, loop: TrainingLoop) -> list[str]:
+    """Return the names of the objects that are saved. Raises `NotUnderstood`."""
+    kinds: dict[str, str] = {}
+    for call in calls([loop.outermost], "step", "update", "update_parameters"):
+        assert isinstance(call.func, ast.Attribute)
+        held = call.func.value
+        if isinstance(held, ast.Name):
+            kinds[held.id] = _kind(source, loop, held.id)
+        elif call.func.attr == "step":
+            raise source.not_understood(
+                call,
+                f"{source.code(held)} belongs to an object, which has to be saved as a whole: "
+                "name what it consists of in the state",
+            )
+        for passed in call.args if kinds.get(root_name(held)) == "scaler" else ():
+            kinds[dotted(passed)] = "optimizer"
+        if call.func.attr == "step" and not kinds[held.id]:  # type: ignore[attr-defined]
+            raise source.not_understood(
+                call, f"what {source.code(held)} is, whose step() is called, is not seen"
+            )
     optimizers = [name for name, kind in kinds.items() if kind == "optimizer"]
-    if not optimizers and "self" in names:
+    if not optimizers:
+        raise source.not_understood(loop.loop, "no step() of an optimizer stands in this loop")
+    if not [c for c in calls(loop.loop.body, "zero_grad") if _is_in_each_turn(source, c, loop)]:
         raise source.not_understood(
             loop.loop,
-            "the optimizer belongs to an object (self): write the Checkpointer by hand",
+            "zero_grad() is not called in each turn of this loop: gradients are kept from one "
+            "step to the next",
         )
-    if not optimizers:
-        raise source.not_understood(
-            loop.loop, "no optimizer was found whose step() this loop calls"
-        )
-    models = _models(source, loop, optimizers, scope, given)
+    models = _models(source, loop, optimizers)
     if not models:
         raise source.not_understood(
-            loop.loop, f"the model was not found that {optimizers[0]} changes"
+            loop.loop, f"the model is not seen whose parameters {optimizers[0]} has"
         )
-    others = [name for name, kind in kinds.items() if kind in ("scheduler", "scaler")]
-    averages = [
-        target.target.value
-        for each in found(scope, cst.Assign)
-        if isinstance(each.value, cst.Call) and last_name(each.value.func) in AVERAGES
-        for target in each.targets
-        if isinstance(target.target, cst.Name)
-    ]
-    return tuple(dict.fromkeys([*models, *optimizers, *others, *averages]))
+    others = [name for name, kind in kinds.items() if kind in ("scheduler", "scaler", "model")]
+    found = list(dict.fromkeys([*models, *optimizers, *others]))
+    for name in found:
+        if not source.values(name, loop.scope) and name not in _parameters(loop):
+            raise source.not_understood(
+                loop.outermost, f"{name} is not made in the function that has the loop"
+            )
+    return found
 
 
-def passed(source: Source, loop: TrainingLoop) -> dict[str, str]:
-    """Return what the parameters of the functions that make a step stand for, in their callers."""
-    names: dict[str, str] = {}
-    if loop.call is not None and isinstance(loop.scope, cst.FunctionDef):
-        names = _arguments(loop.call, loop.scope)
-    if loop.step_call is not None and isinstance(loop.region, cst.FunctionDef):
-        inner = _arguments(loop.step_call, loop.region)
-        names = names | {name: names.get(value, value) for name, value in inner.items()}
-    return names
+def _is_in_each_turn(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:
+    for each in source.around(call):
+        if each is loop.loop:
+            return True
+        if isinstance(each, ast.If | ast.For | ast.While | ast.Try):
+            return False
+    return False
 
 
-def _arguments(call: cst.Call, function: cst.FunctionDef) -> dict[str, str]:
-    """Return the name that each parameter is given; those that get no plain name are left out."""
-    parameters = [each.name.value for each in function.params.params]
-    given: dict[str, str] = {}
-    position = 0
-    for arg in call.args:
-        if arg.keyword is not None:
-            given[arg.keyword.value] = first_name(arg.value)
-        elif not arg.star and position < len(parameters):
-            given[parameters[position]] = first_name(arg.value)
-            position += 1
-    return {name: value for name, value in given.items() if value}
+def _parameters(loop: TrainingLoop) -> set[str]:
+    return {each.arg for each in nodes(getattr(loop.scope, "args", loop.loop), ast.arg)}
 
 
-def _called_on(call: cst.Call) -> str:
-    """Return the name on which a method is called."""
-    return first_name(call.func) if isinstance(call.func, cst.Attribute) else ""
-
-
-def _kind(source: Source, name: str, scope: cst.CSTNode) -> str:
-    """Return what a name is: optimizer, scheduler, scaler, or "" for anything else."""
-    for each in source.assigned(name, scope):
-        if isinstance(each.value, cst.Call):
-            return _kind_of_call(source.code(each.value.func), each.value)
+def _kind(source: Source, loop: TrainingLoop, name: str) -> str:
+    """Return what a name is: optimizer, scheduler, scaler, model; "" for anything else."""
+    made = [source.full_name(v.func) for v in _made(source, loop, name)]
+    if any("lr_scheduler" in each or "sched" in each.lower() for each in made):
+        return "scheduler"
+    last = {each.rpartition(".")[2] for each in made}
+    if "GradScaler" in last:
+        return "scaler"
+    if last & {*AVERAGES}:
+        return "model"
+    if any(".optim." in f".{each}" for each in made):
+        return "optimizer"
+    zeroed = {dotted(call.func.value) for call in calls(loop.outermost, "zero_grad")}  # type: ignore[attr-defined]
     lowered = name.lower()
     if "sched" in lowered:
         return "scheduler"
-    if "scaler" in lowered:
-        return "scaler"
-    zeroed = (_called_on(call) for call in calls(source.module, "zero_grad"))
-    return "optimizer" if "opt" in lowered or name in set(zeroed) else ""
+    return "optimizer" if name in zeroed or "opt" in lowered else ""
 
 
-def _kind_of_call(made_by: str, call: cst.Call) -> str:
-    last = made_by.rpartition(".")[2]
-    if last in SCALERS:
-        return "scaler"
-    if "lr_scheduler" in made_by or "sched" in last.lower() or last.endswith("LR"):
-        return "scheduler"
-    takes_parameters = bool(calls(call, "parameters", "named_parameters"))
-    is_known = "optim" in made_by.lower() or last in ("Adam", "AdamW", "SGD", "RMSprop", "Lion")
-    return "optimizer" if is_known or takes_parameters else ""
+def _made(source: Source, loop: TrainingLoop, name: str) -> list[ast.Call]:
+    return [v for v in source.values(name, loop.scope) if isinstance(v, ast.Call)]
 
 
-def _models(
-    source: Source,
-    loop: TrainingLoop,
-    optimizers: Iterable[str],
-    scope: cst.CSTNode,
-    given: Mapping[str, str],
-) -> list[str]:
-    """Return the models whose parameters the optimizers were given, else those that are trained."""
-    named: list[str] = []
-    for name in optimizers:
-        for each in source.assigned(name, scope):
-            named += _owners(each.value)
-            if not named and isinstance(each.value, cst.Call) and each.value.args:
-                groups = source.assigned(first_name(each.value.args[0].value), scope)
-                named += [owner for group in groups for owner in _owners(group.value)]
-    if not named:
-        known = [_called_on(call) for call in calls(source.module, *OF_MODELS)]
-        used = {first_name(call.func) for call in found(loop.region, cst.Call)}
-        named = [given.get(name, name) for name in known if name in used or name in given]
-        named = [name for name in named if name not in optimizers]
-    return [name for name in dict.fromkeys(named) if name and name != "self"]
+def _models(source: Source, loop: TrainingLoop, optimizers: list[str]) -> list[str]:
+    """Return the models of the optimizers, and others that the loop uses by methods of models."""
+    owners = [
+        root_name(call.func)
+        for name in optimizers
+        for made in _made(source, loop, name)
+        for call in calls(made, "parameters", "named_parameters")
+    ]
+    known = {root_name(call.func) for call in calls(loop.scope, *OF_MODELS)}
+    used = {n.id for n in nodes(loop.outermost, ast.Name)} & known
+    made = {n for n in used if source.values(n, loop.scope) or n in _parameters(loop)}
+    return [name for name in dict.fromkeys([*owners, *sorted(made)]) if name and name != "self"]
 
 
-def _owners(value: cst.BaseExpression) -> list[str]:
-    """Return the models whose `parameters()` occur in an expression."""
-    return [_called_on(call) for call in calls(value, "parameters", "named_parameters")]
+def is_shared(source: Source) -> bool:
+    """Return whether several workers train one model."""
+    return bool(calls(source.tree, *WRAPPED))
