@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotelastic.client.adapt.data import ElasticData, elastic_data
 from spotelastic.client.adapt.loops import TrainingLoop, training_loop
 from spotelastic.client.adapt.names import Carried, carried
+from spotelastic.client.adapt.objects import ElasticData, elastic_data, is_shared, state_names
 from spotelastic.client.adapt.rewrite import rewritten
 from spotelastic.client.adapt.source import NotUnderstood, Source, calls, dotted
-from spotelastic.client.adapt.state import is_shared, state_names
 from spotelastic.errors import UsageError
 
 TRAINERS = {
@@ -89,11 +88,11 @@ def adapted(text: str, name: str, workers: int | None = None) -> Adapted:
     `workers`: how many workers the batch size was meant for. Raises `UsageError`.
     """
     source = Source(text, name)
-    _check_form(source)
     try:
+        _check_form(source)
         loop = training_loop(source)
-        objects = state_names(source, loop)
         data = elastic_data(source, loop, workers)
+        objects = state_names(source, loop)
         names = carried(source, loop, objects)
         after = rewritten(source, loop, objects, names, data)
         ast.parse(after)
@@ -146,10 +145,10 @@ def write(
 
 
 def _check_form(source: Source) -> None:
-    if source.imports("spotelastic"):
+    if any(v.startswith("spotelastic") for v in source.imported.values()):
         raise UsageError(f"{source.name} uses spotelastic already; nothing was changed")
     for call in calls(source.tree, "spawn", "start_processes", "notebook_launcher"):
-        raise source.not_understood(
+        raise source.no(
             call,
             f"{source.code(call.func)}() starts processes of its own: let `spotelastic run` start "
             "the workers, and adapt the script then",
@@ -196,7 +195,7 @@ def _by_hand(source: Source) -> str:
 def _changes(
     loop: TrainingLoop, objects: Sequence[str], names: Carried, data: ElasticData | None
 ) -> Iterator[str]:
-    saved = [*objects, *names.initial, *names.numbers, *([] if data is None else ["sampler"])]
+    saved = [*objects, *names.initial, *([] if data is None else ["sampler"])]
     yield f"line {loop.outermost.lineno}: a Checkpointer saves {', '.join(saved)}"
     yield f"line {loop.loop.lineno}: each turn of the loop is a step"
     if data is not None:

@@ -7,10 +7,10 @@ is written.
 import ast
 from collections.abc import Sequence
 
-from spotelastic.client.adapt.data import REPLACED, ElasticData
-from spotelastic.client.adapt.loops import STEPS, TrainingLoop, loss_of, statement_of
+from spotelastic.client.adapt.loops import TrainingLoop, loss_of
 from spotelastic.client.adapt.names import Carried
-from spotelastic.client.adapt.source import Source, argument, dotted
+from spotelastic.client.adapt.objects import REPLACED, ElasticData
+from spotelastic.client.adapt.source import Source, argument, dotted, read
 
 IMPORT = "import spotelastic as se"
 
@@ -19,60 +19,58 @@ class Text:
     """The lines of a script, with what is added before and after each, and how far it moves in."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
-        self.lines = [line.rstrip("\r\n") for line in source.lines]
-        self._end = "\r\n" if source.text.find("\r\n") >= 0 else "\n"
-        self._moved = [0] * len(self.lines)
-        self._before: list[list[str]] = [[] for _ in self.lines]
-        self._after: list[list[str]] = [[] for _ in self.lines]
-        self._cuts: list[tuple[int, int, int, int, str]] = []
+        self._end = "\r\n" if "\r\n" in source.text else "\n"
+        self._lines = [line.rstrip("\r") for line in source.lines]
+        self._moved = [0] * (len(self._lines) + 1)
+        self._before: list[list[str]] = [[] for _ in self._moved]
+        self._after: list[list[str]] = [[] for _ in self._moved]
+        self._gone: set[int] = set()
+        self._cuts: list[tuple[ast.expr, str]] = []
+        self._in_strings = {
+            line
+            for t in source.tokens
+            if "\n" in t.string and t.string.strip()
+            for line in range(t.start[0] + 1, t.end[0] + 1)
+        }
 
-    def indent(self, node: ast.AST) -> str:
+    def indent(self, node: ast.stmt) -> str:
         """Return what stands before a statement."""
-        line = self.lines[node.lineno - 1]  # type: ignore[attr-defined]
+        line = self._lines[node.lineno - 1]
         return line[: len(line) - len(line.lstrip())]
 
-    def move(self, first: int, last: int, by: int = 1) -> None:
-        """Move lines in, by so many levels."""
+    def move(self, first: int, last: int) -> None:
+        """Move lines in, by a level."""
         for line in range(first, last + 1):
-            self._moved[line - 1] += by
+            self._moved[line] += 1
 
     def before(self, line: int, *added: str) -> None:
-        """Add lines before this one, above what was added before."""
-        self._before[line - 1][:0] = added
+        """Add lines before this one, below what was added before."""
+        self._before[line] += added
 
     def after(self, line: int, *added: str) -> None:
         """Add lines after this one."""
-        self._after[line - 1] += added
+        self._after[line] += added
 
-    def replace(self, node: ast.AST, text: str) -> None:
+    def replace(self, node: ast.expr, text: str) -> None:
         """Replace an expression."""
-        spot: ast.expr = node  # type: ignore[assignment]
-        assert spot.end_lineno is not None and spot.end_col_offset is not None
-        self.cut(spot.lineno, spot.col_offset, spot.end_lineno, spot.end_col_offset, text)
-
-    def cut(self, first: int, begin: int, last: int, end: int, text: str) -> None:
-        """Replace what is between two places, given as Python's tree does."""
-        self._cuts.append((first, begin, last, end, text))
+        self._cuts.append((node, text))
 
     def written(self, unit: str) -> str:
         """Return the changed script. `unit` is what a level of indentation is."""
-        lines = [*self.lines]
-        gone: set[int] = set()
-        for first, begin, last, end, text in sorted(self._cuts, reverse=True):
-            head = lines[first - 1].encode()[:begin].decode()
-            tail = lines[last - 1].encode()[end:].decode()
-            lines[first - 1] = head + text + tail
-            gone |= {*range(first, last)}
-        written: list[str] = []
+        lines = ["", *self._lines]
+        for node, text in sorted(self._cuts, key=lambda cut: (-cut[0].lineno, -cut[0].col_offset)):
+            first, last = node.lineno, node.end_lineno or node.lineno
+            tail = lines[last].encode()[node.end_col_offset :].decode()
+            lines[first] = lines[first].encode()[: node.col_offset].decode() + text + tail
+            self._gone |= {*range(first + 1, last + 1)}
+        made: list[str] = []
         for number, line in enumerate(lines):
-            written += self._before[number]
-            if number not in gone:
-                is_text = number + 1 in self._source.inside_strings
-                moved = "" if is_text or not line.strip() else unit * self._moved[number]
-                written.append(moved + line)
-            written += self._after[number]
-        return self._end.join(written) + (self._end if self._source.text.endswith("\n") else "")
+            made += self._before[number]
+            moves = line.strip() and number not in self._in_strings
+            if number and number not in self._gone:
+                made.append(unit * self._moved[number] + line if moves else line)
+            made += self._after[number]
+        return self._end.join(made)
 
 
 def rewritten(
@@ -83,176 +81,138 @@ def rewritten(
     data: ElasticData | None,
 ) -> str:
     """Return the script with a Checkpointer around its loop."""
-    text = Text(source)
-    outer, inner, epochs = loop.outermost, loop.loop, loop.epochs
-    base, within = text.indent(outer), text.indent(inner)
-    unit = text.indent(inner.body[0]).removeprefix(within) or "    "
-    named = loop.counter is not None and loop.counter.id == "step"
-    checkpoint = source.free("checkpoint", "checkpointer")
-    step = source.free(*(("this_step", "train_step") if named else ("step", "this_step")))
-    batches, state = source.free("batches", "train_batches"), source.free("state", "saved_state")
-    length = loop.length if _is_short(loop.length) else f"({loop.length})"
-    number = f"({step}.number - 1) % {length}" if epochs else f"{step}.number - 1"
+    writer = _Writer(source, loop, names, data)
+    writer.block()
+    if loop.epochs is not None:
+        writer.epochs(loop.epochs)
+    writer.around(objects)
+    return writer.text.written(writer.unit)
 
-    def get(name: str) -> str:
-        return f'{name} = {state}["{name}"]'
 
-    def put(name: str) -> str:
-        return f'{state}["{name}"] = {name}'
+class _Writer:
+    """Puts the lines of a Checkpointer into a text."""
 
-    # The steps.
-    deep = within + unit * 3
-    lines = []
-    if loop.counter is not None and _reads(inner.body, loop.counter.id):
-        shown = number if loop.start == "0" else f"{number} + {loop.start}"
-        lines.append(f"{loop.counter.id} = {shown}".replace(".number - 1 + 1", ".number"))
-    if loop.target is not None:
-        taken = source.code(loop.target)
-        is_bracketed = isinstance(loop.target, ast.Tuple) and taken.startswith("(")
-        lines.append(f"{taken[1:-1] if is_bracketed else taken} = next({batches})")
-    for name in names.to_step:
-        if reset := names.resets.get(name):
-            lines.append(f"{get(name)} if {number} else {reset}")
-        else:
-            lines.append(get(name))
-    steps = f"{checkpoint}.steps({loop.length})"
-    if epochs is not None:
-        epoch = dotted(epochs.target) if dotted(epochs.target) != "_" else source.free("epoch")
-        epoch_number = source.free("epoch_number") if _begins(epochs) else epoch
-        steps = f"{checkpoint}.steps(({epoch_number} + 1) * {length})"
-    text.move(_top(source, inner), _end(inner))
-    text.before(_top(source, inner), f"{within + unit * 2}with {step}:", *(deep + x for x in lines))
-    ended = [put(name) for name in names.of_step]
-    if names.numbers:
-        ended.append(f"if {step}.number % {length} == 0:")
-        ended += [f'{unit}{state}["{n}"] = {n}.item()' for n in names.numbers]
-    text.after(_end(inner), *(deep + line for line in ended))
-    if loss := loss_of(loop):
-        said = statement_of(source, loop.backward)
-        depth = text.indent(said)
-        text.after(said.end_lineno or 0, f"{depth}{unit * 2}{step}.loss = {loss}")
-    text.replace(inner.target, step)
-    text.replace(loop.replaced, loop.bar.replace(STEPS, steps))
-    # The epochs.
-    if epochs is not None:
-        loaded = [get(name) for name in names.to_epoch]
-        head = [f"{epoch} = {epoch_number} + {_begins(epochs)}"] if _begins(epochs) else []
-        text.before(_top(source, epochs), *(base + unit * 2 + line for line in (*head, *loaded)))
-        if data is not None:
-            text.before(
-                inner.lineno,
-                f"{within + unit}{batches} = {checkpoint}.batches({source.code(loop.over)})",
+    def __init__(
+        self, source: Source, loop: TrainingLoop, names: Carried, data: ElasticData | None
+    ) -> None:
+        self.text = Text(source)
+        self._source, self._loop, self._names, self._data = source, loop, names, data
+        self._base = self.text.indent(loop.outermost)
+        self._within = self.text.indent(loop.loop)
+        self.unit = self.text.indent(loop.loop.body[0]).removeprefix(self._within)
+        self._checkpoint = source.free("checkpoint", "checkpointer")
+        steps = ("this_step",) if loop.counter == "step" else ("step", "this_step")
+        self._step, self._state = source.free(*steps), source.free("state", "saved_state")
+        self._batches = source.free("batches", "train_batches")
+        plain = "(" in loop.length or loop.length.isidentifier()
+        self._length = loop.length if plain else f"({loop.length})"
+        number = f"{self._step}.number - 1"
+        self._number = f"({number}) % {self._length}" if loop.epochs else number
+
+    def _get(self, *names: str) -> list[str]:
+        return [f'{name} = {self._state}["{name}"]' for name in names]
+
+    def _put(self, *names: str) -> list[str]:
+        return [f'{self._state}["{name}"] = {name}' for name in names]
+
+    def block(self) -> None:
+        """Put the body of the loop into the block of a step."""
+        text, loop, inner = self.text, self._loop, self._loop.loop
+        lines = []
+        if loop.counter and (
+            loop.counter in read(inner.body) or loop.counter in self._names.initial
+        ):
+            more = "" if loop.start == "0" else f" + {loop.start}"
+            lines.append(f"{loop.counter} = {self._number}{more}")
+        if loop.target is not None:
+            lines.append(f"{self._source.code(loop.target)} = next({self._batches})")
+        for name in self._names.of_step:
+            reset = self._names.resets.get(name)
+            begun = f" if {self._number} else {reset}" if reset else ""
+            lines += [line + begun for line in self._get(name) if name != loop.counter]
+        first, deep = _first_line(self._source, inner), self._within + self.unit * 3
+        text.move(first, _end(inner))
+        text.before(first, f"{self._within}{self.unit * 2}with {self._step}:")
+        text.before(first, *(deep + line for line in lines))
+        text.after(_end(inner), *(deep + line for line in self._put(*self._names.of_step)))
+        if found := loss_of(self._source, loop):
+            loss, where = found
+            text.after(
+                _end(where), f"{text.indent(where)}{self.unit * 2}{self._step}.loss = {loss}"
             )
-        tail = [get(name) for name in names.to_end]
-        tail += [f'{n} = torch.tensor({state}["{n}"], dtype=torch.float64)' for n in names.numbers]
-        text.after(_end(inner), *(within + unit + line for line in tail))
-        text.after(_end(epochs), *(within + unit + put(name) for name in names.to_epoch))
-        call = _range(epochs)
-        count = source.code(call.args[-1])
-        total = f"{count} - {_begins(epochs)}" if _begins(epochs) else count
-        total = total.removesuffix(f" + {_begins(epochs)} - {_begins(epochs)}")
-        text.replace(call, f"{checkpoint}.epochs({total}, {loop.length})")
-        text.replace(epochs.target, epoch_number)
-    # Around them.
-    entries = [f'"{name}": {name}' for name in objects]
-    entries += [f'"{name}": {first}' for name, first in names.initial.items()]
-    entries += [f'"{n}": 0.0' for n in names.numbers]
-    if data is not None:
-        entries.append(f'"sampler": {data.named}')
-        _sampler(source, text, data)
-    text.move(outer.lineno, _end(outer))
-    opening = [
-        f"{base}{state} = {{{', '.join(entries)}}}",
-        f"{base}with se.Checkpointer({state}) as {checkpoint}:",
-    ]
-    if epochs is None and data is not None:
-        opening.append(f"{base + unit}{batches} = {checkpoint}.batches({source.code(loop.over)})")
-    text.before(outer.lineno, *opening)
-    text.after(_end(outer), *(base + unit + get(name) for name in names.after))
-    place = _import_line(source)
-    if place:
-        text.after(place, IMPORT)
-    else:
-        text.before(1, IMPORT)
-    return text.written(unit)
+        text.replace(inner.target, self._step)
+        if loop.epochs is None:
+            text.replace(loop.replaced, f"{self._checkpoint}.steps({loop.length})")
+
+    def epochs(self, epochs: ast.For) -> None:
+        """Have the loop of epochs begin where the run is."""
+        text, loop, names = self.text, self._loop, self._names
+        begin, *stop = [self._source.code(each) for each in epochs.iter.args]  # type: ignore[attr-defined]
+        count, begin = (stop[0], begin) if stop else (begin, "0")
+        epoch = number = dotted(epochs.target)
+        lines = self._get(*names.of_epoch)
+        if begin != "0" or epoch == "_":
+            number = self._source.free("epoch_number")
+        if begin != "0":
+            count = f"{count} - {begin}".removesuffix(f" + {begin} - {begin}")
+            lines.insert(0, f"{epoch} = {number} + {begin}")
+        deep = self._base + self.unit * 2
+        text.before(_first_line(self._source, epochs), *(deep + line for line in lines))
+        if self._data is not None:
+            text.before(loop.loop.lineno, deep + self._take())
+        text.replace(loop.replaced, f"{self._checkpoint}.steps(({number} + 1) * {self._length})")
+        text.replace(epochs.iter, f"{self._checkpoint}.epochs({count}, {loop.length})")
+        text.replace(epochs.target, number)
+        text.after(_end(loop.loop), *(deep + line for line in self._get(*names.of_step)))
+        text.after(_end(epochs), *(deep + line for line in self._put(*names.of_epoch)))
+
+    def around(self, objects: Sequence[str]) -> None:
+        """Put the outermost loop into the block of the Checkpointer."""
+        text, outer, names = self.text, self._loop.outermost, self._names
+        entries = [f'"{name}": {name}' for name in objects]
+        entries += [f'"{name}": {value}' for name, value in names.initial.items()]
+        opened = [f"with se.Checkpointer({self._state}) as {self._checkpoint}:"]
+        if self._data is not None:
+            entries.append(f'"sampler": {self._source.code(self._loop.over)}.batch_sampler')
+            _sampler(self._source, text, self._data)
+            opened += [self.unit + self._take()] if self._loop.epochs is None else []
+        opened.insert(0, f"{self._state} = {{{', '.join(entries)}}}")
+        text.move(outer.lineno, _end(outer))
+        text.before(outer.lineno, *(self._base + line for line in opened))
+        after = (self._base + self.unit + line for line in self._get(*names.after))
+        text.after(_end(outer), *after)
+        text.after(_import_line(self._source), IMPORT)
+
+    def _take(self) -> str:
+        loader = self._source.code(self._loop.over)
+        return f"{self._batches} = {self._checkpoint}.batches({loader})"
 
 
 def _end(node: ast.stmt) -> int:
     return node.end_lineno or node.lineno
 
 
-def _top(source: Source, loop: ast.For) -> int:
+def _first_line(source: Source, loop: ast.For) -> int:
     """Return the line after a loop's head: comments above the first statement move with it."""
-    line = loop.iter.end_lineno or loop.lineno
-    while not source.lines[line - 1].split("#")[0].rstrip().endswith(":"):
-        line += 1
-    return line + 1
-
-
-def _range(epochs: ast.For) -> ast.Call:
-    call = epochs.iter
-    assert isinstance(call, ast.Call)
-    if dotted(call.func) != "range":
-        call = call.args[0]  # type: ignore[assignment]
-    assert isinstance(call, ast.Call)
-    return call
-
-
-def _begins(epochs: ast.For) -> int:
-    """Return the number of the first epoch."""
-    args = _range(epochs).args
-    return args[0].value if len(args) == 2 else 0  # type: ignore[attr-defined,no-any-return]
-
-
-def _reads(body: Sequence[ast.stmt], name: str) -> bool:
-    return any(
-        isinstance(each, ast.Name) and each.id == name for part in body for each in ast.walk(part)
-    )
-
-
-def _is_short(text: str) -> bool:
-    return isinstance(ast.parse(text, mode="eval").body, ast.Name | ast.Call | ast.Constant)
+    place = (loop.iter.end_lineno or 0, loop.iter.end_col_offset or 0)
+    ends = [t.start[0] for t in source.tokens if t.start >= place and t.string == ":"]
+    return ends[0] + 1
 
 
 def _sampler(source: Source, text: Text, data: ElasticData) -> None:
     """Give the loader an ElasticSampler in place of what it takes over."""
     call, given = data.call, argument(data.call, "sampler")
-    name = source.free("sampler", "train_sampler")
-    if data.former is not None and isinstance(given, ast.Name):
-        name = given.id
+    if data.former is not None:
+        name = dotted(given)
         text.replace(data.former, data.made)
     else:
-        line = statement_of(source, call)
-        made = [f"{text.indent(line)}{name} = {data.made}"]
-        if data.dataset is not None:
-            made.insert(0, f"{text.indent(line)}{data.its_name} = {source.code(data.dataset)}")
-        text.before(line.lineno, *made)
-    if data.dataset is not None:
-        text.replace(data.dataset, data.its_name)
-    spots: list[tuple[ast.AST, bool]] = [(arg, n > 0) for n, arg in enumerate(call.args)]
-    spots += [(keyword, keyword.arg in REPLACED) for keyword in call.keywords]
-    new = f"batch_sampler={name}"
-    if not any(gone for _, gone in spots):
-        last: ast.expr = spots[-1][0]  # type: ignore[assignment]
-        text.cut(*_place(last)[2:], *_place(last)[2:], f", {new}")
-        return
-    previous: ast.AST | None = None
-    for number, (spot, gone) in enumerate(spots):
-        if not gone:
-            previous = spot
-        elif new:
-            text.replace(spot, new)
-            new, previous = "", spot
-        elif number + 1 < len(spots):
-            text.cut(*_place(spot)[:2], *_place(spots[number + 1][0])[:2], "")
-        else:
-            assert previous is not None
-            text.cut(*_place(previous)[2:], *_place(spot)[2:], "")
-
-
-def _place(node: ast.AST) -> tuple[int, int, int, int]:
-    spot: ast.expr = node  # type: ignore[assignment]
-    return spot.lineno, spot.col_offset, spot.end_lineno or 0, spot.end_col_offset or 0
+        name, line = source.free("sampler", "train_sampler"), source.statement(call)
+        text.before(line.lineno, f"{text.indent(line)}{name} = {data.made}")
+    kept = [source.code(each) for each in call.args[:1]]
+    kept += [source.code(each) for each in call.keywords if each.arg == "dataset"]
+    kept.append(f"batch_sampler={name}")
+    kept += [source.code(k) for k in call.keywords if k.arg not in (*REPLACED, "dataset")]
+    text.replace(call, f"{source.code(call.func)}({', '.join(kept)})")
 
 
 def _import_line(source: Source) -> int:

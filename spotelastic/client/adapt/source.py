@@ -6,22 +6,18 @@ Whoever does not understand a script says where it ends to understand, and chang
 import ast
 import io
 import tokenize
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any
 
 from spotelastic.errors import UsageError
 
-N = TypeVar("N", bound=ast.AST)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = ast.Module | Function
+Loop = ast.For | ast.AsyncFor | ast.While
 
 
 class NotUnderstood(UsageError):
     """A script of another form than those that `adapt` knows; the message names the line."""
-
-    by_hand: str = ""
-    """The lines to write by hand."""
 
 
 class Source:
@@ -29,21 +25,22 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.name, self.text = name, text
+        self.lines = text.split("\n")
         try:
             self.tree = ast.parse(text)
+            self.tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)]
         except SyntaxError as error:
             raise UsageError(f"{name} is not Python: line {error.lineno}: {error.msg}") from None
-        except (ValueError, RecursionError, MemoryError) as error:
+        except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
             raise UsageError(f"{name} cannot be read as Python: {error}") from None
-        self._parents = {
-            child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)
-        }
-        self.lines = text.splitlines(keepends=True)
-        # Python itself ends lines at these alone.
-        if len(self.lines) != len(io.StringIO(text).readlines()):
-            raise UsageError(f"{name}: it has characters that end a line and are no line's end")
+        everything = [*ast.walk(self.tree)]
+        self._parents = {each: node for node in everything for each in ast.iter_child_nodes(node)}
+        self.names = {each.id for each in everything if isinstance(each, ast.Name)}
+        self.names |= {each.arg for each in everything if isinstance(each, ast.arg)}
+        self.names |= {each.name for each in everything if isinstance(each, Function)}
+        self.names |= {*self.imported}
 
-    def not_understood(self, node: ast.AST, why: str) -> NotUnderstood:
+    def no(self, node: ast.AST, why: str) -> NotUnderstood:
         """Return the error for a part that is not understood."""
         line = getattr(node, "lineno", 1)
         return NotUnderstood(f"{self.name}, line {line}: {why}; nothing was changed")
@@ -54,9 +51,13 @@ class Source:
             yield parent
             node = parent
 
-    def scope(self, node: ast.AST) -> Scope:
+    def scope(self, node: ast.AST) -> ast.AST:
         """Return the function, else the module, that a node is in."""
-        return next(each for each in self.around(node) if isinstance(each, Scope))
+        return next(each for each in self.around(node) if isinstance(each, Function | ast.Module))
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is in."""
+        return next(each for each in self.around(node) if isinstance(each, ast.stmt))
 
     def code(self, node: ast.AST) -> str:
         """Return a node as it is written."""
@@ -66,18 +67,13 @@ class Source:
     def imported(self) -> dict[str, str]:
         """What each imported name stands for, with its module."""
         found: dict[str, str] = {}
-        for each in nodes(self.tree, ast.Import):
+        for each in nodes(self.tree, ast.Import, ast.ImportFrom):
+            before = f"{each.module or ''}." if isinstance(each, ast.ImportFrom) else ""
             for alias in each.names:
-                first = alias.name.partition(".")[0]
-                found[alias.asname or first] = alias.name if alias.asname else first
-        for each in nodes(self.tree, ast.ImportFrom):
-            for alias in each.names:
-                found[alias.asname or alias.name] = f"{each.module or ''}.{alias.name}"
+                whole = before + alias.name
+                first = alias.name if before else whole.partition(".")[0]
+                found[alias.asname or first] = whole if alias.asname or before else first
         return found
-
-    def imports(self, module: str) -> bool:
-        """Return whether the script imports a package, or something of it."""
-        return any(name.partition(".")[0] == module for name in self.imported.values())
 
     def full_name(self, node: ast.AST) -> str:
         """Return a dotted name with what its first part was imported from."""
@@ -86,56 +82,44 @@ class Source:
 
     def free(self, *wanted: str) -> str:
         """Return the first of these names that the script does not use."""
-        return next((name for name in wanted if name not in self._names), f"{wanted[-1]}_")
-
-    @cached_property
-    def _names(self) -> Collection[str]:
-        used = {each.id for each in nodes(self.tree, ast.Name)} | {*self.imported}
-        used |= {each.arg for each in nodes(self.tree, ast.arg)}
-        return used | {each.name for each in nodes(self.tree, Function)}
+        return next((name for name in wanted if name not in self.names), f"{wanted[-1]}_")
 
     def function(self, name: str) -> Function | None:
         """Return the function of that name, if the script has exactly one."""
         found = [each for each in nodes(self.tree, Function) if each.name == name]
         return found[0] if len(found) == 1 else None
 
-    def values(self, name: str, scope: Scope) -> Sequence[ast.expr | None]:
-        """Return what a name is assigned in a function, else in the module; None for what is not
+    def values(self, name: str, scope: ast.AST) -> Sequence[ast.expr | None]:
+        """Return what a name is set to in a function, else in the module; None for what is not
         seen.
         """
         for place in (scope, self.tree):
-            found: list[ast.expr | None] = []
-            for each in nodes(place, ast.Assign, ast.AnnAssign):
-                if self.scope(each) is place:
-                    found += _assigned(each, name)
+            found = [value for each, value in written(place, name) if self.scope(each) is place]
             if found:
                 return found
         return ()
 
-    @cached_property
-    def inside_strings(self) -> Collection[int]:
-        """The lines that begin within a string."""
-        found: set[int] = set()
-        begun: list[int] = []
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            kind = tokenize.tok_name[token.type]
-            if kind == "FSTRING_START":
-                begun.append(token.start[0])
-            elif kind == "FSTRING_END":
-                found |= {*range(begun.pop() + 1, token.end[0] + 1)}
-            elif token.type == tokenize.STRING:
-                found |= {*range(token.start[0] + 1, token.end[0] + 1)}
-        return found
+    def made(self, name: str, scope: ast.AST) -> ast.Call | None:
+        """Return the call that makes what a name stands for, if it is set once, and by a call."""
+        values = self.values(name, scope)
+        return values[0] if len(values) == 1 and isinstance(values[0], ast.Call) else None
 
 
-def nodes(root: ast.AST, *kinds: type[N] | object) -> list[N]:
-    """Return all nodes of these kinds in a part, in the order of the text."""
-    found = [each for each in ast.walk(root) if isinstance(each, kinds)]  # type: ignore[arg-type]
-    found.sort(key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0)))
-    return found  # type: ignore[return-value]
+def nodes(root: ast.AST | Sequence[ast.AST], *kinds: Any) -> list[Any]:
+    """Return all nodes of these kinds, in the order of the text."""
+    parts = root if isinstance(root, Sequence) else [root]
+    found = [each for part in parts for each in ast.walk(part) if isinstance(each, kinds)]
+    return sorted(
+        found, key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0))
+    )
 
 
-def dotted(node: ast.AST) -> str:
+def calls(root: ast.AST | Sequence[ast.AST], *names: str) -> list[ast.Call]:
+    """Return the calls of functions or methods of these names."""
+    return [each for each in nodes(root, ast.Call) if last_name(each.func) in names]
+
+
+def dotted(node: ast.AST | None) -> str:
     """Return a dotted name: `torch.optim.SGD`; "" of anything else."""
     if isinstance(node, ast.Attribute):
         before = dotted(node.value)
@@ -145,41 +129,58 @@ def dotted(node: ast.AST) -> str:
 
 def last_name(node: ast.AST) -> str:
     """Return the last part of a name: `step` of `self.optimizers[0].step`."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
 
 
 def root_name(node: ast.AST) -> str:
     """Return the name that an expression begins with: `group` of `group["lr"].x()`."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
         node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    return dotted(node)
 
 
-def calls(root: ast.AST | Sequence[ast.AST], *names: str) -> list[ast.Call]:
-    """Return the calls of functions or methods of these names."""
-    parts = root if isinstance(root, Sequence) else [root]
-    found: list[ast.Call] = [each for part in parts for each in nodes(part, ast.Call)]
-    return [each for each in found if last_name(each.func) in names]
-
-
-def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+def argument(call: ast.Call, name: str, position: int = 99) -> ast.expr | None:
     """Return an argument of a call, by its keyword, else by its position."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    given = [] if any(isinstance(each, ast.Starred) for each in call.args) else call.args
-    return given[position] if position is not None and position < len(given) else None
+    found = [each.value for each in call.keywords if each.arg == name]
+    return next(iter([*found, *call.args[position : position + 1]]), None)
 
 
-def _assigned(statement: ast.Assign | ast.AnnAssign, name: str) -> Iterator[ast.expr | None]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    for target in targets:
-        if isinstance(target, ast.Name):
-            if target.id == name:
-                yield statement.value
-            continue
-        inner = [root.id for root in nodes(target, ast.Name) if isinstance(root.ctx, ast.Store)]
-        if name in inner and isinstance(target, ast.Tuple):
-            values = getattr(statement.value, "elts", [])
-            same = len(values) == len(target.elts) == len(inner)
-            yield values[inner.index(name)] if same else None
+def written(
+    root: ast.AST | Sequence[ast.AST], name: str
+) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """Yield where a name is set, and to what; None for what is not seen."""
+    for each in nodes(root, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr):
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+            pairs = [(target, each.value)]
+            if isinstance(target, ast.Tuple | ast.List):
+                values = getattr(each.value, "elts", [])
+                values = values if len(values) == len(target.elts) else [None] * len(target.elts)
+                pairs = [*zip(target.elts, values, strict=True)]
+            yield from ((each, value) for one, value in pairs if dotted(one) == name)
+    for each in nodes(root, ast.For, ast.comprehension, ast.withitem):
+        target = each.optional_vars if isinstance(each, ast.withitem) else each.target
+        if target and not isinstance(each, ast.comprehension) and name in bound([target]):
+            yield target, None
+
+
+def _names(root: ast.AST) -> Iterator[ast.Name]:
+    """Yield the names of a part, without those that a comprehension or lambda has of its own."""
+    own: set[str] = set()
+    if isinstance(root, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        own = {each.id for part in root.generators for each in nodes(part.target, ast.Name)}
+    elif isinstance(root, ast.Lambda):
+        own = {each.arg for each in nodes(root.args, ast.arg)}
+    if isinstance(root, ast.Name):
+        yield root
+    for child in ast.iter_child_nodes(root):
+        yield from (each for each in _names(child) if each.id not in own)
+
+
+def read(parts: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are read."""
+    return {n.id for part in parts for n in _names(part) if isinstance(n.ctx, ast.Load)}
+
+
+def bound(parts: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are set."""
+    return {n.id for part in parts for n in _names(part) if not isinstance(n.ctx, ast.Load)}
