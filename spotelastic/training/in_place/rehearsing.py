@@ -34,6 +34,7 @@ from spotelastic.training.rehearsal.collectives import Collectives
 from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
 from spotelastic.training.rehearsal.verdict import Verdict
+from spotelastic.training.state import randomness
 
 VARIABLE = "SPOTELASTIC_REHEARSE"
 """Variable that says whether runs rehearse, where the script does not: a `Mode`."""
@@ -84,6 +85,7 @@ class Rehearsing:
 
     def _begin(self) -> None:
         self._source: Resume | None = None
+        self._randomness: dict[str, Any] = {}
         self._foreign: Foreign | None = None
         self._carried: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._end: Fingerprint | None = None
@@ -113,6 +115,7 @@ class Rehearsing:
             self._not_before = step + APART
             return
         self._source, self._carried = source, undo.carried()
+        self._randomness = randomness.capture()
         self._before = take(self._loop.state)
         self._foreign = Foreign(self._loop.state)
         if end is not None:
@@ -124,6 +127,7 @@ class Rehearsing:
         assert self._source is not None
         self.restores_first = False
         self._loop.go_back(self._source)
+        randomness.apply(self._randomness)
         restored = take(self._loop.state)
         self._found += verdict.not_restored(self._before, restored)
 

@@ -153,6 +153,8 @@ class Steps:
         """Yield steps until `total` are finished."""
         if not self._process:
             self._begin()
+        self.save_held()
+        self._loop.loops.begins(total)
         while not self._are_done(total):
             step = Step(self._loop.last_step() + 1, self)
             if self._meeting is not None:
@@ -167,6 +169,7 @@ class Steps:
                     "checkpoint.steps(): train each step in a block: `for step in "
                     "checkpoint.steps(total):` and then `with step:`"
                 )
+        self._loop.loops.over()
 
     def _are_done(self, total: int) -> bool:
         """Return whether the loop ends. A worker that was asked to rest since the last step does
@@ -236,6 +239,18 @@ class Steps:
         if entry is not None and self._meeting is not None:
             self._enter(self._meeting, *entry)
 
+    def save_held(self) -> None:
+        """Make the save that waited for what stands after a loop. Who loses a peer in it rests."""
+        self.settle()
+        meeting = self._meeting
+        try:
+            self._loop.save_held()
+        except RuntimeError as failure:
+            if meeting is None or not meeting.is_lost(failure):
+                raise
+            standing = Standing(self._loop.last_step())
+            self._entry = meeting.rest(standing, failure), standing
+
     def leave(self) -> None:
         """Leave the loop with all other ranks, where the script has ended it early.
 
@@ -256,6 +271,7 @@ class Steps:
         variables = self._loop.groups.prepares
         if variables is None:
             return False
+        self._loop.loops.came = True
         if variables[IN_PLACE] == "prepare":  # beside a round: the agent tells which one to enter
             nothing = Standing(-1, "dirty")
             self._meeting = Meeting.of_prepared(self._loop, variables)
