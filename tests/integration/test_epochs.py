@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler
 
 import spotelastic as se
 from spotelastic.errors import UsageError
-from spotelastic.training.in_place.epochs import begins_in
+from spotelastic.training.restore.loops import begins_in
 
 STEPS, EPOCHS = 3, 4
 """Steps of an epoch, and epochs of the whole run."""
