@@ -142,8 +142,11 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
 
 
 def _differs(facts: NotificationFacts, found: Rehearsal, life: str) -> Notification:
-    title = f"a step of {facts.cluster} is not the same when it is made again"
-    text = without_known_formats(f"{found.text}\n\nTraining goes on.")
+    cluster = facts.cluster
+    title = f"{cluster}: a step differs when it is made again"
+    text = without_known_formats(
+        f"{found.text}\n\nTraining goes on. What else was made again: spotelastic events {cluster}"
+    )
     return Notification(f"differs {life}", "differs", title, shortened(text), True)
 
 
