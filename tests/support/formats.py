@@ -262,7 +262,7 @@ def _in_the_bucket() -> Iterator[Kind]:
     yield _object(
         "status-rehearsed.json", Status("demo", "running", 1700000010.0, rehearsal=v.REHEARSAL)
     )
-    told = msgspec.to_builtins(v.REHEARSAL)
+    told = msgspec.json.decode(msgspec.json.encode(v.REHEARSAL))
     event = Event(1700000000.0, EVENT, v.REHEARSAL.line, "i-0a", told)
     yield _object("events.jsonl-line-rehearsed", event)
     yield _object("events.jsonl-line", Event(1700000000.0, "loss", "i-0d is gone", "i-0d"))

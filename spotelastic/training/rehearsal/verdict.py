@@ -111,5 +111,5 @@ def line(found: Verdict, step: int, world_size: int) -> str:
     each = ";\n".join((*found.differs, *found.costs))
     return (
         f"step {step} was made twice on {on}, and differs:\n{each}.\n"
-        f"So {ways}: see {PAGE}, \"Steps that differ\""
+        f'So {ways}: see {PAGE}, "Steps that differ"'
     )

@@ -189,7 +189,8 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
 
 def _rehearsed(found: Rehearsal) -> KeyFigure:
     value = REHEARSED.get(found.outcome, words.plain(found.outcome))
-    return KeyFigure("Steps made again", value, f"step {found.step}, {counted(found.ranks, 'rank')}")
+    where = f"step {found.step}, {counted(found.ranks, 'rank')}"
+    return KeyFigure("Steps made again", value, where)
 
 
 def _per_hour(it: PublishedCluster) -> str:

@@ -78,6 +78,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "control_usd_per_hour",
         "total_usd",
         "total_usd_per_hour",
+        "rehearsal",
     }
     assert told["interruptions"][0] == {
         "kind": "spot_interruption",
