@@ -45,6 +45,7 @@ from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous.failures import blame
 from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode, readable
@@ -290,19 +291,22 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        first = workers.first_failure(self._clock())
-        if first is None:
-            return []
-        broken = workers.broken if first not in workers.exits else None
-        if broken is None:
-            trouble = self._processes.failure(workers, first)
-        else:
-            _, message, trace = broken
-            log = self._processes.log(workers, first.local_rank)
+        blank = self._blank(workers.round)
+        found = blame.first(
+            failures.of_worker(blank, workers, exit_, self._processes.failure(workers, exit_))
+            for exit_ in workers.exits
+            if exit_.code
+        )
+        if found is None and workers.broken is not None:
+            local_rank, message, trace = workers.broken
+            log = self._processes.log(workers, local_rank)
             trouble = WorkerTrouble(without_advice(message), trace, log)
-        found = failures.of_worker(self._blank(workers.round), workers, first, trouble)
-        found = replace(found, broken=broken is not None)
-        return self._report(found, f"rank {found.rank}: {found.message}")
+            found = failures.of_collective(blank, workers, local_rank, trouble)
+        if found is None:
+            return []
+        has_peers = seen.round is not None and seen.round.world_size > 1
+        lost = " lost a peer" if has_peers and blame.is_symptom(found) else ""
+        return self._report(found, f"rank {found.rank}{lost}: {found.message}")
 
     @_do.register
     def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> Events:

@@ -8,11 +8,13 @@
 A subclass of the Trainer (of TRL, say) becomes elastic by `class Mine(ElasticMixin, SFTTrainer)`.
 """
 
+import logging
 import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,10 +26,16 @@ from spotelastic.integrations.libraries import require
 from spotelastic.integrations.trainer_books import Books
 from spotelastic.training.checkpointer import Checkpointer
 from spotelastic.training.data.sampler import ElasticSampler, microbatches
+from spotelastic.training.in_place.watching import IN_PLACE
 
 require("transformers")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
+from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
+from transformers.trainer_callback import TrainerState  # noqa: E402
+from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
+
+logger = logging.getLogger(__name__)
 
 
 class InPlaceSteps(TrainerCallback):
@@ -57,6 +65,10 @@ class InPlaceSteps(TrainerCallback):
         """Floating point operations before the step, as the Trainer counts them."""
         self._muted: list[Any] = []
         """Callbacks that are not told of an attempt."""
+        self.given = ""
+        """A checkpoint of the Trainer's own that the run may begin from."""
+        self.begins_from = 0
+        """The step of that checkpoint if the run does; 0: it does not."""
 
     # -- what the Trainer tells -------------------------------------------------------------------
 
@@ -74,9 +86,21 @@ class InPlaceSteps(TrainerCallback):
             values["scaler"] = self.trainer.accelerator.scaler
         state.num_train_epochs = self.trainer.epochs
         self.checkpoint = Checkpointer(values, **self.options).__enter__()
+        begun = state.global_step
         state.global_step = self.checkpoint.restore()
         if state.global_step:
             args.eval_on_start = False  # it was done
+            self.trainer._initial_global_step = 0  # since when losses were added up
+            if self.given:
+                logger.warning(
+                    f"resume_from_checkpoint={self.given} is left out: the Checkpointer has step "
+                    f"{state.global_step}. To begin from it, train with another storage"
+                )
+        elif self.given and begun:
+            state.global_step = self.begins_from = begun
+            for _ in range(begun - 1):
+                self.sampler.advance()
+            self.checkpoint.step(begun)  # which advances it, too
         self.steps, self.batches = self.checkpoint.steps(state.max_steps), None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -168,6 +192,7 @@ class InPlaceSteps(TrainerCallback):
 
     def leave(self, error: BaseException | None = None) -> None:
         """Close the Checkpointer, if training got as far as opening it."""
+        self._tell_callbacks()
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is not None:
             checkpoint.__exit__(type(error) if error else None, error, None)
@@ -223,10 +248,20 @@ class ElasticMixin:
         self.epochs = 0
         self._weight = 1.0
 
-    def train(self: Any, *args: Any, **more: Any) -> Any:
-        """Train from where the run is. Raises what the Trainer raises."""
+    def train(
+        self: Any, resume_from_checkpoint: str | bool | None = None, *args: Any, **more: Any
+    ) -> Any:
+        """Train from where the run is. Raises what the Trainer raises.
+
+        A checkpoint of the Trainer's own is where a run begins of which the Checkpointer has
+        nothing. Otherwise it is left out, as it is where some ranks do not have it.
+        """
+        given = resume_from_checkpoint
+        if given is True:
+            given = get_last_checkpoint(self.args.output_dir)
+        self.elastic.given = _that_all_have(given)
         try:
-            return super().train(*args, **more)  # type: ignore[misc]
+            return super().train(self.elastic.given or None, *args, **more)  # type: ignore[misc]
         except BaseException as error:
             self.elastic.again(error)
             self.elastic.leave(error)
@@ -261,6 +296,15 @@ class ElasticMixin:
         """
         self.epochs, _, *more = super().set_initial_training_values(args, dataloader)  # type: ignore[misc]
         return (sys.maxsize, sys.maxsize, *more)
+
+    def _init_training_state(self: Any, *args: Any, **more: Any) -> tuple[int, int]:
+        """Leave it to the data where in an epoch training begins."""
+        super()._init_training_state(*args, **more)  # type: ignore[misc]
+        return 0, 0
+
+    def _load_rng_state(self: Any, checkpoint: Any) -> None:
+        if self.elastic.begins_from:  # otherwise the Checkpointer has restored it
+            super()._load_rng_state(checkpoint)  # type: ignore[misc]
 
     def get_batch_samples(self: Any, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Begin a step, and take its batch. All ranks together count its tokens."""
@@ -325,15 +369,22 @@ class ElasticMixin:
         Gradients are averaged over ranks, whose shares may differ by one sample. A model that is
         told the number of items in the batch has divided by it already.
         """
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)  # type: ignore[misc]
-        if model.training and num_items_in_batch is None:
-            loss = loss * self._weight
-        return (loss, outputs) if return_outputs else loss
+        more = {"return_outputs": True} if return_outputs else {}
+        found = super().compute_loss(  # type: ignore[misc]
+            model, inputs, num_items_in_batch=num_items_in_batch, **more
+        )
+        if not model.training or num_items_in_batch is not None:
+            return found
+        if return_outputs:
+            return found[0] * self._weight, *found[1:]
+        return found * self._weight
 
     def _maybe_log_save_evaluate(self: Any, *args: Any, **more: Any) -> None:
         """Log, and evaluate. If a peer is lost meanwhile, all go back to the last save."""
         if not self.elastic.stepped:
             return  # the run was over when it began
+        if getattr(self.elastic.step, "rehearses", False):
+            return  # it is made again, and tells it then
         told = self.control.should_log or self.control.should_evaluate
         try:
             super()._maybe_log_save_evaluate(*args, **more)  # type: ignore[misc]
@@ -347,6 +398,32 @@ class ElasticMixin:
 
 class ElasticTrainer(ElasticMixin, Trainer):
     """Hugging Face's Trainer, with `global_batch` in place of a batch per device."""
+
+
+def _that_all_have(checkpoint: str | bool | None) -> str:
+    """Return a checkpoint of the Trainer's if all ranks have one of the same step; else nothing.
+
+    Each node may write those into a folder of its own. A worker that comes to others that go on in
+    their processes takes none.
+    """
+    path = checkpoint if isinstance(checkpoint, str) else ""
+    state = Path(path, TRAINER_STATE_NAME)
+    step = TrainerState.load_from_json(str(state)).global_step if state.is_file() else 0
+    if os.environ.get(IN_PLACE):
+        return ""
+    steps: list[int] = [step]
+    if _world_size() > 1:
+        steps *= _world_size()
+        dist.all_gather_object(steps, step)
+    if path and (not step or {*steps} != {step}):
+        logger.warning(
+            f"resume_from_checkpoint={path} is left out: it is of step {step}, and the ranks have "
+            f"steps {', '.join(map(str, sorted({*steps})))} there"
+            if step
+            else f"resume_from_checkpoint={path} is left out: it has no {TRAINER_STATE_NAME}"
+        )
+        return ""
+    return path
 
 
 def _check_ranks(args: Any) -> None:

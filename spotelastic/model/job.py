@@ -144,6 +144,8 @@ class Failure:
     rests: bool = False
     """Whether workers of this script can rest, so that those that have not failed keep their state.
     """
+    attached: bool = False
+    """Whether a worker of the node had entered its Checkpointer, and so would report its steps."""
     broken: bool = False
     """Whether nothing but a collective failed: the workers of this node rest."""
 

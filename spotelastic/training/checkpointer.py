@@ -24,6 +24,7 @@ from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.in_place import rehearsing, watching
 from spotelastic.training.in_place.batches import Batches
 from spotelastic.training.in_place.building import Build, Builder
+from spotelastic.training.in_place.epochs import Loops
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
@@ -31,6 +32,7 @@ from spotelastic.training.rehearsal import kept_state
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
+from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
@@ -39,6 +41,7 @@ from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.state import randomness
 from spotelastic.training.state.state import State
 
 COMMIT_WITHIN = 120.0
@@ -111,6 +114,13 @@ class Checkpointer:
         """The last step that was saved in this round."""
         self._last_committing = 0
         self._own = OwnValues()
+        self._asked: int | None = None
+        """The step that the script has asked `restore()` for."""
+        self._holds = False
+        """Whether the save of the last step waits for what the script does after its loop."""
+        self._wanted = False
+        """Whether the script asks for that save, be it due or not."""
+        self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
         loop = LoopParts(
             state=self._state,
             groups=groups,
@@ -131,6 +141,8 @@ class Checkpointer:
             keep=self._keep,
             go_back=self._go_back,
             rehearsed=self._rehearsed,
+            loops=self._loops,
+            save_held=self._save_held,
         )
         self._steps = Steps(loop, rehearsing.mode(rehearse))
 
@@ -160,7 +172,9 @@ class Checkpointer:
             self._state,
             self._session,
             self._client,
-            lambda: self._own.entries(ranks, lambda: self._last_step),
+            lambda: self._own.entries(
+                ranks, lambda: self._last_step, lambda: self._loops.is_between
+            ),
         )
         self._saved_step = self._last_committing = 0
         self._client.page.enter(self._last_step)
@@ -247,6 +261,7 @@ class Checkpointer:
             )
         if self._builder.is_due:
             self._builder.build()
+        self._asked = step
         if self._load(session.ranks, step):
             client.page.enter(self._last_step)
         return self._last_step
@@ -280,7 +295,20 @@ class Checkpointer:
         """
         if not self._restored:
             self.restore()
-        return self._steps.until(total)
+        left = self._steps.until(total)
+        return LoopSteps(left, total, lambda: self._last_step)
+
+    def epochs(self, total: int, steps: int) -> Iterator[int]:
+        """Yield the numbers of the epochs that are left of `total`, each of `steps` steps, from 0.
+
+        Make the steps of one by `steps((epoch + 1) * steps)`. What stands after them is done once
+        for each epoch, by all ranks together: an evaluation, a scheduler's step. A state that is
+        saved of an epoch's last step has its effects. The first epoch that is yielded is the one
+        that the restored step is in; `restore()` is called if it was not.
+        """
+        if not self._restored:
+            self.restore()
+        return self._loops.epochs(total, steps, self._epoch_ended)
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield a loader's batches for ever, for use in the blocks of `steps()`.
@@ -319,7 +347,9 @@ class Checkpointer:
             self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
-        self._save_if_due(step, session, client, agreed=at_target)
+        self._holds = not at_target and self._loops.waits(step)
+        if not self._holds:
+            self._save_if_due(step, session, client, agreed=at_target)
         if self._measuring is not None:
             self._measuring.step_begins()
 
@@ -346,9 +376,14 @@ class Checkpointer:
         """Save the last step now and commit it to storage, whatever the schedule says.
 
         All ranks call it after the same step. It waits for the copy, not for the upload; `wait()`
-        does that. Returns False if there was no room for another save; training goes on.
+        does that. Returns False if there was no room for another save; training goes on. Where an
+        epoch of `epochs()` ends, the save is made once all is done that belongs to its end.
         """
         self._steps.settle()
+        if self._loops.is_at_an_end:
+            self._wanted = True
+            return True
+        self._holds = False
         _, client, plan = self._entered()
         if not self._last_step:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
@@ -365,6 +400,8 @@ class Checkpointer:
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
         """Wait until each due save is committed. Returns False after `timeout` seconds."""
         self._steps.settle()
+        if not self._loops.is_at_an_end:
+            self._save_held()
         _, client, _ = self._entered()
         self._settle(client)
         return client.flush(timeout)
@@ -475,6 +512,37 @@ class Checkpointer:
     def _rehearsed(self, step: int, outcome: str, line: str) -> None:
         session, client, _ = self._entered()
         client.rehearsed(step, session.ranks.world_size, outcome, line)
+
+    def _save_held(self) -> None:
+        """Make the save that waited for what the script has done after a loop, if it is due."""
+        holds, self._holds = self._holds, False
+        if holds:
+            session, client, _ = self._entered()
+            self._save_if_due(self._last_step, session, client, agreed=False)
+
+    def _epoch_ended(self, goes_on: bool) -> None:
+        """See to the save of an epoch's last step. One that was made lacks the epoch's end. What
+        the script does after its last epoch may have to be saved with it.
+        """
+        wanted, self._wanted = self._wanted, False
+        if not self._holds:
+            self._saved_step = self._last_committing = 0
+        if goes_on:
+            self._steps.save_held()
+        if wanted:
+            self.save()
+
+    def _load_again(self, with_randomness: bool) -> None:
+        """Restore what the script has changed before its first step."""
+        drawn = randomness.capture()
+        self._load(self._entered()[0].ranks, self._asked)
+        if not with_randomness:
+            randomness.apply(drawn)
+
+    def _tell(self, line: str) -> None:
+        session, client, _ = self._entered()
+        if session.ranks.rank == 0:
+            client.complain(line)
 
     def _save_alone(self) -> None:
         _, client, plan = self._entered()

@@ -206,6 +206,8 @@ def _offer_stacks(path: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [STACKS])
     signal.signal(STACKS, signal.SIG_DFL)
     faulthandler.register(STACKS, file=file, all_threads=True)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file, all_threads=True)  # where it was when a signal ended it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS])
     signal.siginterrupt(STACKS, False)  # what it interrupts is resumed
 

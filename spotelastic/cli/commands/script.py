@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from spotelastic import validation
 from spotelastic.cli.options import up as options
 from spotelastic.client.config.config_file import FILE
 from spotelastic.client.config.job_config import SCRIPT, JobConfig
@@ -110,15 +109,14 @@ def adapt(
     Nothing is changed without --write. A script of a form that is not understood is refused, with
     the line. Comments and layout stay as they are.
     """
-    validation.installed("libcst", "`spotelastic adapt` needs libcst", "adapt")
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.diff import diff
     from spotelastic.client.adapt import adapt as adapting
 
     made = adapting.adapted(adapting.read(script), script.as_posix(), workers)
-    backup = adapting.write(made, script) if write else None
+    backup, rehearsed = adapting.write(made, script) if write else (None, ())
     if json:
-        print(tables.to_json(made.as_told(backup)))
+        print(tables.to_json(made.as_told(backup, rehearsed)))
         return
     if sys.stdout.isatty():
         tables.display(diff(made.diff))
@@ -126,7 +124,7 @@ def adapt(
         print(made.diff, end="")
     for change in made.changes:
         note(change)
-    for line in made.notes:
+    for line in (*made.notes, *rehearsed):
         note(f"note: {line}")
     if backup is None:
         note(f"nothing was changed: `spotelastic adapt {script} --write` does it")

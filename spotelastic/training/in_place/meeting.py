@@ -4,7 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from spotelastic.model.in_place import Enter, Standing
 from spotelastic.training.in_place import control, failures, libraries, loaders, models
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
+from spotelastic.training.in_place.epochs import Loops
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.memory import Memory
 from spotelastic.training.restore.own_values import OwnValues
@@ -74,6 +75,10 @@ class LoopParts:
     """Restores what was kept. All ranks call it."""
     rehearsed: Callable[[int, str, str], None]
     """Tells people of a rehearsal: its step, its outcome in a word, and a line."""
+    loops: Loops
+    """Knows what the script does between the loops of its steps."""
+    save_held: Callable[[], None]
+    """Makes the save that waited for what the script has done after a loop, if it is due."""
     memory: Memory = field(default_factory=Memory)
     """What this process holds, by round."""
 
@@ -85,6 +90,8 @@ class Meeting:
         self._loop = loop
         self._control = connection
         self._memory = loop.memory
+        self.hindrance = ""
+        """What the loop does that other ranks cannot go on with; empty if nothing is known."""
         loop.groups.rests = True
 
     @classmethod
@@ -151,7 +158,7 @@ class Meeting:
         """Return what stands in the way by now; empty if nothing does."""
         prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
         own = None if prepares else self._loop.ranks().group
-        return self._loop.groups.problem(own) or loaders.problem()
+        return self._loop.groups.problem(own) or loaders.problem() or self.hindrance
 
     def _is_hindered(self) -> bool:
         """Whether something stands in the way by now. It is told. Where the agent wants this worker
@@ -205,9 +212,7 @@ class Meeting:
         """
         grown = self._memory.problem
         if grown and self.asked and standing == Standing(self._loop.saved_step()):
-            rank = self._loop.ranks().rank
-            self._loop.complain(f"rank {rank} goes on in a new process, not in place: {grown}")
-            self._control.give_up()
+            self._give_up(grown)
         if error is None and self._is_hindered():
             self._control.give_up()
         self._loop.groups.close()
@@ -227,6 +232,8 @@ class Meeting:
         while True:
             if order.restores:
                 standing = Standing(standing.step, "dirty")
+                if problem := self._loop.loops.problem(order.step):
+                    self._give_up(problem)
             elif standing != Standing(order.step):
                 raise SpotelasticError(
                     f"this worker is at step {standing.step} ({standing.change}), and cannot go on "
@@ -247,6 +254,12 @@ class Meeting:
                 return
             standing = Standing(self._loop.last_step())
             order = self.rest(standing)
+
+    def _give_up(self, why: str) -> NoReturn:
+        """Have the agent replace this process, and tell people why."""
+        rank = self._loop.ranks().rank
+        self._loop.complain(f"rank {rank} goes on in a new process, not in place: {why}")
+        self._control.give_up()
 
     def close(self) -> None:
         """End the connection to the agent."""

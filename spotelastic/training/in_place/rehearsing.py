@@ -22,17 +22,19 @@ import time
 from enum import Enum
 from typing import Any, Literal
 
+import torch
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts
-from spotelastic.training.in_place.undo import CARRIES
+from spotelastic.training.in_place.undo import CARRIES, Undo
 from spotelastic.training.rehearsal import verdict
 from spotelastic.training.rehearsal.collectives import Collectives
 from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
 from spotelastic.training.rehearsal.verdict import Verdict
+from spotelastic.training.state import randomness
 
 VARIABLE = "SPOTELASTIC_REHEARSE"
 """Variable that says whether runs rehearse, where the script does not: a `Mode`."""
@@ -83,7 +85,9 @@ class Rehearsing:
 
     def _begin(self) -> None:
         self._source: Resume | None = None
+        self._randomness: dict[str, Any] = {}
         self._foreign: Foreign | None = None
+        self._carried: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._end: Fingerprint | None = None
         self._before = self._first = self._again = Fingerprint()
         self._found: list[str] = []
@@ -98,7 +102,7 @@ class Rehearsing:
             return False
         return self._loop.own.rehearsals.is_due(step, self._loop.ranks().world_size, self.resumed)
 
-    def prepare(self, step: int) -> None:
+    def prepare(self, step: int, undo: Undo) -> None:
         """Keep the state there is, if the step is rehearsed. All ranks call this."""
         if self.stage is not Stage.NONE or not self.is_due(step):
             return
@@ -110,7 +114,8 @@ class Rehearsing:
         if source is None:
             self._not_before = step + APART
             return
-        self._source = source
+        self._source, self._carried = source, undo.carried()
+        self._randomness = randomness.capture()
         self._before = take(self._loop.state)
         self._foreign = Foreign(self._loop.state)
         if end is not None:
@@ -122,13 +127,17 @@ class Rehearsing:
         assert self._source is not None
         self.restores_first = False
         self._loop.go_back(self._source)
+        randomness.apply(self._randomness)
         restored = take(self._loop.state)
         self._found += verdict.not_restored(self._before, restored)
 
     def put_back(self) -> None:
-        """Put back what steps beside the state."""
+        """Put back what steps beside the state, and gradients that no save has."""
         if self._foreign is not None:
             self._foreign.put_back()
+        if self.stage is Stage.THIRD:  # the attempts before have shown what comes without these
+            for parameter, gradient in self._carried:
+                parameter.grad = gradient
 
     def stepped(self, step: int) -> None:
         """Note what there is at the end of a step after which one is rehearsed."""

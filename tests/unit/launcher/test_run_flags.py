@@ -265,6 +265,8 @@ def test_where_the_nodes_meet(args: list[str], expected: RendezvousConfig) -> No
         ([*TWO, "--rdzv-conf", "etcd_port=29500"], "etcd_port=29500: that port is the"),
         ([*TWO, "--rdzv-conf", "etcd_port=no"], "etcd_port=no: not a port"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "join"], "--rdzv-conf join"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "'join_timeout=5'"], "the ' is part of it"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", 'join_timeout=5"'], 'the " is part of it'),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "protocol=ftp"], "protocol=ftp"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "peer_port=x"], "--rdzv-conf peer_port=x"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "cert=c.pem"], "--rdzv-conf cert=c.pem"),
