@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import singledispatchmethod
 
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
@@ -40,6 +40,7 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
+from spotelastic.model.rehearsal import EVENT, Rehearsal
 from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
@@ -486,12 +487,11 @@ class AgentExecutor:
 
     def tell_rehearsal(self, found: events.StepRehearsed) -> None:
         """Records what this node's workers have found by making a step again."""
-        told = logger.warning if found.outcome == "different" else logger.info
-        told(found.message)
-        data = {"step": found.step, "ranks": found.world_size, "outcome": found.outcome}
+        lines = tuple(found.message.split("\n"))
+        its = Rehearsal(found.step, found.world_size, found.outcome, lines)
+        (logger.warning if its.differs else logger.info)(its.text)
         with contextlib.suppress(Unavailable):
-            event = Event(self._clock(), "rehearsed", found.message, self.config.node, data)
-            self._record(event)
+            self._record(Event(self._clock(), EVENT, its.line, self.config.node, asdict(its)))
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)

@@ -39,7 +39,11 @@ logger = logging.getLogger(__name__)
 
 
 class InPlaceSteps(TrainerCallback):
-    """Makes each step in a block: from the moment its batch is taken until the next one is."""
+    """Makes each step in a block: from the moment its batch is taken until the next one is.
+
+    The block of a step that is rehearsed ends earlier, once its optimizer has stepped. The Trainer
+    makes such a step several times, and its callbacks are told of it once.
+    """
 
     def __init__(self, trainer: Any, sampler: ElasticSampler, options: dict[str, Any]) -> None:
         self.trainer, self.sampler = trainer, sampler
@@ -50,10 +54,17 @@ class InPlaceSteps(TrainerCallback):
         self.step: Any = None
         self.lost = False
         """Whether a peer was lost in the last step, so that the next one is it again."""
-        self.pass_begins = False
-        """Whether no step was begun since the Trainer has begun a pass over the data."""
         self.stepped = False
         """Whether a step was finished in this pass."""
+        self.ends_epoch = False
+        """Whether the step that was made last is its epoch's last one, and finished."""
+        self._rehearsed = self._told_of = 0
+        """The step that is rehearsed, and the one whose beginning callbacks have been told of while
+        it is made again; 0: none."""
+        self._flops: Any = 0
+        """Floating point operations before the step, as the Trainer counts them."""
+        self._muted: list[Any] = []
+        """Callbacks that are not told of an attempt."""
         self.given = ""
         """A checkpoint of the Trainer's own that the run may begin from."""
         self.begins_from = 0
@@ -94,9 +105,36 @@ class InPlaceSteps(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Say where in the data the run is. The block goes on: the Trainer may log or evaluate."""
-        self.stepped = True
         samples = self.sampler.consumed + self.sampler.batch
         state.epoch = self.sampler.epoch + samples / self._in_epoch
+        self.stepped = self._counts()
+        self.ends_epoch = self.stepped and samples >= self._in_epoch
+
+    def _counts(self) -> bool:
+        """Return whether the step is finished. One that is rehearsed may have to be made again."""
+        step = self.step
+        if step.number != self._rehearsed:
+            return True
+        self.end()
+        if step.finished:
+            self._tell_callbacks()
+            self._rehearsed = self._told_of = 0
+            return True
+        self.trainer.current_flos = self._flops
+        if not self._muted:
+            self._told_of = step.number
+            self._mute_callbacks()
+        return False
+
+    def _mute_callbacks(self) -> None:
+        callbacks = self.trainer.callback_handler.callbacks
+        self._muted += [each for each in callbacks if each is not self]
+        callbacks[:] = [self]
+
+    def _tell_callbacks(self) -> None:
+        """Tell the other callbacks again of what happens."""
+        self.trainer.callback_handler.callbacks[1:1] = self._muted
+        self._muted = []
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save the last step."""
@@ -108,19 +146,12 @@ class InPlaceSteps(TrainerCallback):
     # -- the blocks -------------------------------------------------------------------------------
 
     @property
-    def ends_epoch(self) -> bool:
-        """Whether the step that is being made is its epoch's last, and finished."""
-        if self.step is None or self.pass_begins:
-            return False
-        return self.sampler.consumed + self.sampler.batch >= self._in_epoch
-
-    @property
     def _in_epoch(self) -> int:
         return len(self.sampler) * self.sampler.global_batch
 
     def begins_pass(self) -> Any:
         """Return the batches of the run, which no pass begins anew."""
-        self.pass_begins, self.stepped = True, False
+        self.stepped = self.ends_epoch = False
         if self.batches is None:
             assert self.checkpoint is not None
             self.batches = self.checkpoint.batches(self.trainer.loader)
@@ -129,10 +160,17 @@ class InPlaceSteps(TrainerCallback):
     def begin(self, state: Any) -> bool:
         """Begin the next step, if one is left. It may be one that was made before."""
         self.end()
-        self.pass_begins = self.lost = False
+        self._tell_callbacks()
+        self.ends_epoch = self.lost = False
         self.step = next(self.steps, None)
         if self.step is None:
             return False
+        self._flops = self.trainer.current_flos
+        is_first = self.step.rehearses and self.step.number != self._rehearsed
+        if is_first:
+            self._rehearsed = self.step.number
+        if is_first or self.step.number == self._told_of:
+            self._mute_callbacks()
         self.step.__enter__()
         state.global_step = self.step.number - 1
         return True
@@ -148,12 +186,13 @@ class InPlaceSteps(TrainerCallback):
 
         Otherwise the exception is the script's own.
         """
-        step, self.step = self.step, None
+        step, self.step, self.ends_epoch = self.step, None, False
         self.lost = step is not None and step.__exit__(type(error), error, error.__traceback__)
         return self.lost
 
     def leave(self, error: BaseException | None = None) -> None:
         """Close the Checkpointer, if training got as far as opening it."""
+        self._tell_callbacks()
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is not None:
             checkpoint.__exit__(type(error) if error else None, error, None)

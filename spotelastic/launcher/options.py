@@ -117,6 +117,7 @@ def settings(options: argparse.Namespace) -> Settings:
         keep_last=options.keep_last,
         keep_every=options.keep_every,
         replicate=validation.replication(options.replicate),
+        rehearse=options.rehearse,
     )
 
 
