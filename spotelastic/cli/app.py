@@ -18,6 +18,7 @@ from spotelastic.cli.commands import (
     interrupt,
     lifecycle,
     notify,
+    rehearse,
     replay,
     script,
     shell,
@@ -64,6 +65,11 @@ def _root(
 app.command("init", epilog=script.INIT_EXAMPLES, context_settings=options.SINGULAR)(script.init)
 app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
 app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
+app.command(
+    "rehearse",
+    epilog=rehearse.EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)(rehearse.rehearse)
 app.command(
     "up",
     epilog=up.EXAMPLES,

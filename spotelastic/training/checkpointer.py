@@ -27,6 +27,7 @@ from spotelastic.training.in_place.building import Build, Builder
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
+from spotelastic.training.rehearsal import recording
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
@@ -105,6 +106,11 @@ class Checkpointer:
         """The last step that was saved in this round."""
         self._last_committing = 0
         self._own = OwnValues()
+        self._recording = recording.of_environment(
+            self._state,
+            lambda: self._last_step,
+            lambda: self._entered()[1].page.target >= self._last_step,
+        )
         loop = LoopParts(
             state=self._state,
             groups=groups,
@@ -243,6 +249,12 @@ class Checkpointer:
 
     def _load(self, ranks: Ranks, step: int | None = None) -> int:
         """Restore on these ranks, and return the step."""
+        restored = self._load_newest(ranks, step)
+        if self._recording is not None:
+            self._recording.restored(restored)
+        return restored
+
+    def _load_newest(self, ranks: Ranks, step: int | None) -> int:
         session, client, _ = self._entered()
         self._restored = True
         restored = open_source(replace(session, ranks=ranks), client, self._state, step)
@@ -310,6 +322,8 @@ class Checkpointer:
         if not plan.is_made:
             self._make_plan(plan)
         self._save_if_due(step, session, client, agreed=at_target)
+        if self._recording is not None:
+            self._recording.stepped(step, loss)
         if self._measuring is not None:
             self._measuring.step_begins()
 

@@ -1,0 +1,164 @@
+"""What a rehearsal has found, and what is said about it. All of it is pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from spotelastic.client.rehearsal.compare import Difference, is_state
+from spotelastic.client.rehearsal.records import Record
+
+State = Literal["equal", "noise", "rounding", "different", "failed", "not compared"]
+SHOWN = 3
+"""Differences of a step that are told."""
+DATA = "docs/how-to/data.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of one act."""
+
+    act: str
+    state: State
+    since: int = 0
+    """The first step that was different."""
+    what: tuple[str, ...] = ()
+    """What differs there, or why it failed or was not compared."""
+    cause: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A variable that the loop carries, and nobody saves."""
+
+    name: str
+    kind: str
+    step: int = 0
+    """The step after a restart at which it was another; 0: not seen."""
+    was: str = ""
+    now: str = ""
+
+    def __str__(self) -> str:
+        if not self.step:
+            return f"{self.name} ({self.kind})"
+        values = f": {self.now}, was {self.was}" if self.was and self.now else ""
+        return f"{self.name} ({self.kind}) is another at step {self.step} after a restart{values}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that a rehearsal has found."""
+
+    script: str
+    ranks: int
+    steps: int
+    rows: tuple[Row, ...]
+    variables: tuple[Lost, ...] = ()
+    files: tuple[str, ...] = ()
+    """Files that the script writes where only its node has them."""
+    first_step: float = 0.0
+    """Seconds from the start of a node to the first step."""
+    memory: int = 0
+    """Largest number of bytes that a rank has had."""
+    gpu: int = 0
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing was different, and nothing failed."""
+        return not any(row.state in ("different", "failed") for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What causes are concluded from."""
+
+    names: frozenset[str] = frozenset()
+    """Names in the state."""
+    has_sampler: bool = False
+    files: tuple[str, ...] = ()
+    restarts: bool = True
+    """Whether the script was started again, on a node without its files."""
+
+    @classmethod
+    def of(cls, plain: Record, files: Sequence[str], *, restarts: bool = True) -> "Facts":
+        """Return the facts that a plain run tells."""
+        names = frozenset(name for line in plain.steps for name in line.digests if is_state(name))
+        return cls(names, plain.epoch > 0, tuple(files), restarts)
+
+
+def judged(
+    act: str,
+    found: Sequence[Difference],
+    since: int,
+    until: int,
+    variables: Sequence[Difference],
+    facts: Facts,
+    equal: State = "equal",
+) -> Row:
+    """Return the row of an act that concerns the steps after `since` up to `until`."""
+    earlier = [each for each in found if each.step < since]
+    within = [each for each in found if since <= each.step <= until]
+    if earlier:
+        why = f"the steps differed before it, since step {earlier[0].step}"
+        return Row(act, "not compared", what=(why,))
+    if not within:
+        return Row(act, equal)
+    first = [each for each in within if each.step == within[0].step]
+    told = tuple(dict.fromkeys(map(str, first)))
+    more = (f"and {len(told) - SHOWN} more",) if len(told) > SHOWN else ()
+    cause, advice = because(first, [v for v in variables if v.step <= first[0].step], facts)
+    return Row(act, "different", first[0].step, (*told[:SHOWN], *more), cause, advice)
+
+
+def because(
+    first: Sequence[Difference], variables: Sequence[Difference], facts: Facts
+) -> tuple[str, str]:
+    """Return the probable cause of the first differences, and what to do."""
+    names = [each.name for each in first]
+    if variables:
+        known = sorted(variables, key=lambda each: (each.second == "", each.name))
+        listed = ", ".join(f"`{each.name}`" for each in known[:4])
+        return (
+            f"the loop carries {listed} from step to step, and nothing saves it",
+            f"keep it in the state, and take it from there: state[{known[0].name!r}]",
+        )
+    options = [name for name in names if ".param_groups." in name]
+    if options and not any(name.endswith((".last_epoch", "._last_lr")) for name in facts.names):
+        option = options[0].rpartition(".")[2]
+        return (
+            f"nothing in the state holds what {option} depends on",
+            "put the scheduler into the state",
+        )
+    if facts.restarts and facts.files and not facts.has_sampler and not _is_of_data(names):
+        return (
+            f"it reads what it has written itself, which another node does not have: "
+            f"{', '.join(facts.files[:3])}",
+            "keep that in the state, or in a place that all nodes share",
+        )
+    if facts.restarts and not facts.has_sampler:
+        return (
+            "the batches are others: nothing in the state says how far the data were read",
+            f"take an ElasticSampler, and put it into the state ({DATA})",
+        )
+    if any(name.startswith("random numbers") for name in names):
+        return (
+            "more random numbers, or fewer, are drawn when a step is made after a restart",
+            "seed before the Checkpointer, and draw none between restore and the first step",
+        )
+    return "", ""
+
+
+def _is_of_data(names: Sequence[str]) -> bool:
+    return any(name.startswith("random numbers") for name in names)
+
+
+def variables_told(kinds: Mapping[str, str], lost: Sequence[Difference]) -> tuple[Lost, ...]:
+    """Return all variables that nobody saves, those that a restart has changed first."""
+    seen = {each.name: each for each in lost}
+    told = [
+        Lost(name, kind, seen[name].step, seen[name].first, seen[name].second)
+        if name in seen
+        else Lost(name, kind)
+        for name, kind in kinds.items()
+    ]
+    return tuple(sorted(told, key=lambda each: (each.step == 0, each.name)))
