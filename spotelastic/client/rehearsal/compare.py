@@ -5,6 +5,7 @@ script's own noise. Another number of ranks computes the same up to rounding, if
 plain runs with different numbers of ranks are apart says what to expect.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,7 +99,7 @@ def differences(plain: Record, lines: Iterable[Line], noise: Noise) -> list[Diff
     places = plain.by_place()
     found = []
     for line in lines:
-        ours = places.get((line.rank, line.step))
+        ours = places.get((line.rank, line.step)) if line.digests else None
         if ours is not None and ours.world == line.world:
             begin = places.get((line.rank, 1), ours)
             found += [
@@ -139,7 +140,7 @@ def of_other_ranks(
     found: list[Difference] = []
     begin, varying = _first(plain, 1), _varying(plain, alone)
     had: dict[int, Line] = {}
-    for line in lines:
+    for line in (line for line in lines if line.digests):
         ours = _first(plain, line.step)
         if line.kind == "restored" and line.step in had:
             before = had[line.step]
@@ -168,7 +169,7 @@ def carried(record: Record, again: Record) -> dict[str, str]:
     lines, others = [line for line in record.steps if line.rank == 0], again.by_place()
     found: dict[str, str] = {}
     own: set[str] = set()
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         other = others.get((0, line.step))
         for name, (kind, digest, _) in line.outside.items():
             earlier = before.outside.get(name)

@@ -136,7 +136,7 @@ class Rehearsal:
         try:
             self._nodes.wait(
                 lambda: node.code is not None or until(progress.look()),
-                f"{launch.folder.name}: {counted(launch.orders['steps'] if launch.orders else 0, 'step')}",
+                f"{launch.folder.name}: {counted(self._job.steps, 'step')}",
             )
         finally:
             code = node.code
@@ -312,7 +312,7 @@ class _Acts:
                 workers=self._all.ranks,
                 flags=("--max-restarts", "0"),
                 orders={"steps": made.last, "exact": True, "gates": [step] if step else []},
-                seed=2 + number,
+                seed=1 + number,
             )
             until = self._stop_at(launch, step) if step else self._all_wait
             played = self._all.run(launch, until, self._all.ranks)
@@ -450,7 +450,7 @@ class _Acts:
             "flags": ("--max-restarts", "0"),
             "orders": orders,
         }
-        launch = self._all.launch("longer-0", args=made.short, seed=2, **common)
+        launch = self._all.launch("longer-0", args=made.short, **common)
         short = self._all.run(launch, self._all_wait, self._all.ranks)
         if short.failed:
             return [Row(act, "failed", what=(short.failed,))]
@@ -463,7 +463,7 @@ class _Acts:
         if found:
             why = f"a shorter run trains otherwise from step {found[0].step} on: {found[0]}"
             return [Row(act, "not compared", what=(why,))]
-        launch = self._all.launch("longer-1", args=made.long, seed=3, **common)
+        launch = self._all.launch("longer-1", args=made.long, seed=2, **common)
         whole = self._all.run(launch, self._all_wait, self._all.ranks)
         before, self._plain = self._plain, replace(self._plain, record=reference)
         try:

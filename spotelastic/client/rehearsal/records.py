@@ -1,11 +1,10 @@
-"""Reads what the processes of an act have recorded (`spotelastic/training/rehearsal/recording.py`)."""
+"""Reads what the processes of an act have recorded (`training/rehearsal/recording.py`)."""
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 _HEAD = re.compile(
     rb'\{"kind": "(\w+)", "at": [\d.]+, "node": "[^"]*", "rank": (\d+), "world": (\d+)'
@@ -72,14 +71,10 @@ def read(folders: Iterable[Path]) -> Record:
     found = []
     for folder in folders:
         for file in folder.glob("*.jsonl"):
-            for text in file.read_text().splitlines(keepends=True):
-                if text.endswith("\n"):  # a process may have been killed while it wrote
-                    found.append(_line(json.loads(text)))
+            written = file.read_text().splitlines(keepends=True)
+            # A process may have been killed while it wrote.
+            found += [Line(**json.loads(text)) for text in written if text.endswith("\n")]
     return Record(tuple(sorted(found, key=lambda line: line.at)))
-
-
-def _line(told: Mapping[str, Any]) -> Line:
-    return Line(**told)
 
 
 @dataclass(frozen=True, slots=True)

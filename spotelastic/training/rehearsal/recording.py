@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -173,13 +173,13 @@ class Recording:
             if due == number and late and self.state.rank == self.state.world_size - 1:
                 self._die(number, stage)
 
-    def _die(self, step: int, stage: str) -> None | NoReturn:
+    def _die(self, step: int, stage: str) -> None:
         try:
-            (Path(self.orders.folder) / f"died-{step}").open("x").write(stage)
-        except FileExistsError:
-            return None
+            with (Path(self.orders.folder) / f"died-{step}").open("x") as out:
+                out.write(stage)
+        except FileExistsError:  # it has died in this step before
+            return
         os.kill(os.getpid(), signal.SIGKILL)
-        return None
 
 
 def of_environment(
