@@ -74,8 +74,8 @@ def rehearse(
     systems.require_linux("`spotelastic rehearse`")
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.rehearsed import rehearsed
-    from spotelastic.client.rehearsal import rehearse as rehearsing
-    from spotelastic.client.rehearsal.conduct import Job
+    from spotelastic.client.rehearsal import conduct
+    from spotelastic.client.rehearsal.runs import Job
 
     if not script.is_file():
         raise UsageError(f"no such script: {script}")
@@ -89,11 +89,11 @@ def rehearse(
         ranks or 0,
         more,
         here,
-        rehearsing.gpus(),
+        conduct.gpus(),
     )
     with Signals() as signals:
         try:
-            found = rehearsing.rehearse(job, act_within, note)
+            found = conduct.rehearse(job, act_within, note)
         except KeyboardInterrupt:
             raise typer.Exit(signals.exit_code) from None
     tables.show(found, rehearsed, as_json=json)

@@ -13,6 +13,7 @@ _WORDS = {
     "equal": "equal, bit for bit",
     "noise": "equal within its own noise",
     "rounding": "equal up to rounding",
+    "restored": "goes on from the right state *",
     "failed": "FAILED",
     "not compared": "not compared",
 }
@@ -26,13 +27,15 @@ def rehearsed(found: Answer) -> RenderableType:
     for row in found.rows:
         table.add_row(row.act, Text(_word(row), style=_style(row)))
         for line in _below(row):
-            table.add_row("", line)
+            table.add_row("", Text(line))
     return Group(table, Text(), *(Text(line) for line in _besides(found)))
 
 
 def _word(row: Row) -> str:
     if row.state == "different":
-        return f"DIFFERENT since step {row.since}"
+        return f"DIFFERENT since step {row.since}" if row.since else "DIFFERENT"
+    if row.state == "not compared":
+        return f"not compared: {'; '.join(row.what)}"
     return _WORDS[row.state]
 
 
@@ -41,14 +44,20 @@ def _style(row: Row) -> str:
 
 
 def _below(row: Row) -> Iterator[str]:
-    yield from (f"  {line}" for line in row.what)
+    if row.state != "not compared":
+        yield from (f"  {line}" for line in row.what)
     if row.cause:
-        yield f"  probably: {row.cause}" if row.state == "different" else f"  {row.cause}"
+        yield f"  probably: {row.cause}"
     if row.advice:
         yield f"  do: {row.advice}"
 
 
 def _besides(found: Answer) -> Iterator[str]:
+    if any(row.state == "restored" for row in found.rows):
+        yield (
+            "* what it trains then depends on the number of ranks, without interruptions too, and "
+            "cannot be compared"
+        )
     if found.variables:
         yield "variables that the loop carries, and that nobody saves:"
         yield from (f"  {each}" for each in found.variables)

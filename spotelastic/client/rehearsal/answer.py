@@ -6,8 +6,10 @@ from typing import Literal
 
 from spotelastic.client.rehearsal.compare import Difference, is_state
 from spotelastic.client.rehearsal.records import Record
+from spotelastic.client.rehearsal.runs import Job, Played
 
-State = Literal["equal", "noise", "rounding", "different", "failed", "not compared"]
+State = Literal["equal", "noise", "rounding", "restored", "different", "failed", "not compared"]
+"""`restored`: it goes on from the right state, and its steps depend on the number of ranks."""
 SHOWN = 3
 """Differences of a step that are told."""
 DATA = "docs/how-to/data.md"
@@ -89,18 +91,17 @@ class Facts:
 def judged(
     act: str,
     found: Sequence[Difference],
-    since: int,
-    until: int,
+    steps: Sequence[int],
     variables: Sequence[Difference],
     facts: Facts,
-    equal: State = "equal",
+    equal: State,
 ) -> Row:
-    """Return the row of an act that concerns the steps after `since` up to `until`."""
+    """Return the row of an act that concerns the steps from one to another."""
+    since, until = steps
     earlier = [each for each in found if each.step < since]
     within = [each for each in found if since <= each.step <= until]
     if earlier:
-        why = f"the steps differed before it, since step {earlier[0].step}"
-        return Row(act, "not compared", what=(why,))
+        return Row(act, "not compared", what=(f"differed before, since step {earlier[0].step}",))
     if not within:
         return Row(act, equal)
     first = [each for each in within if each.step == within[0].step]
@@ -129,16 +130,16 @@ def because(
             f"nothing in the state holds what {option} depends on",
             "put the scheduler into the state",
         )
-    if facts.restarts and facts.files and not facts.has_sampler and not _is_of_data(names):
-        return (
-            f"it reads what it has written itself, which another node does not have: "
-            f"{', '.join(facts.files[:3])}",
-            "keep that in the state, or in a place that all nodes share",
-        )
     if facts.restarts and not facts.has_sampler:
         return (
             "the batches are others: nothing in the state says how far the data were read",
             f"take an ElasticSampler, and put it into the state ({DATA})",
+        )
+    if facts.restarts and facts.files:
+        return (
+            "it reads what it has written itself, which another node does not have: "
+            + ", ".join(facts.files[:SHOWN]),
+            "keep that in the state, or in a place that all nodes share",
         )
     if any(name.startswith("random numbers") for name in names):
         return (
@@ -148,8 +149,22 @@ def because(
     return "", ""
 
 
-def _is_of_data(names: Sequence[str]) -> bool:
-    return any(name.startswith("random numbers") for name in names)
+def whole(
+    job: Job, ranks: int, plain: Played, rows: tuple[Row, ...], variables: tuple[Lost, ...]
+) -> Answer:
+    """Return all that was found, with what the plain run tells."""
+    steps = plain.record.steps
+    return Answer(
+        " ".join((job.script, *job.args)),
+        ranks,
+        plain.record.last,
+        rows,
+        variables,
+        plain.files,
+        min((line.at for line in steps), default=plain.since) - plain.since,
+        max((line.memory for line in steps), default=0),
+        max((line.gpu for line in steps), default=0),
+    )
 
 
 def variables_told(kinds: Mapping[str, str], lost: Sequence[Difference]) -> tuple[Lost, ...]:

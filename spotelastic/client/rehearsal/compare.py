@@ -220,7 +220,14 @@ def _varying(plain: Record, alone: Record) -> set[str]:
 
 
 def _shown(line: Line, name: str) -> str:
-    return line.shown.get(name, "") if name in line.digests else "nothing"
+    """Return a value. A number that is trained tells no more than a tensor."""
+    if name not in line.digests:
+        return "nothing"
+    value = line.shown.get(name, "")
+    is_trained = ".state." in name or any(
+        each.replace(".module.", ".") == f"gradient of {name}" for each in line.digests if value
+    )
+    return "" if is_trained else value
 
 
 def _is_restored(name: str) -> bool:
