@@ -65,9 +65,16 @@ def _besides(found: Answer) -> Iterator[str]:
         more = len(found.files) - _FILES
         told = ", ".join(found.files[:_FILES]) + (f" and {more} more" if more > 0 else "")
         yield f"files that only the node has which wrote them: {told}"
-    gpu = f", {size(found.gpu)} of its GPU" if found.gpu else ""
-    yield (
-        f"{found.script}: {counted(found.steps, 'step')} on {counted(found.ranks, 'rank')}, "
-        f"{found.first_step:.1f} s to the first step, {size(found.memory)} of memory a rank{gpu}"
-    )
-    yield "nothing was different" if found.is_equal else "interruptions change this run's numbers"
+    if found.steps:
+        gpu = f", {size(found.gpu)} of its GPU" if found.gpu else ""
+        yield (
+            f"{found.script}: {counted(found.steps, 'step')} on {counted(found.ranks, 'rank')}, "
+            f"{found.first_step:.1f} s to the first step, {size(found.memory)} of memory a rank"
+            f"{gpu}"
+        )
+    if not found.is_equal:
+        yield "interruptions change what this script computes"
+    elif found.variables:
+        yield "interruptions change nothing that is trained, but these variables"
+    else:
+        yield "interruptions change nothing"

@@ -97,7 +97,7 @@ class Acts:
         lost = compare.lost(plain, played.record.lines, self._carried)
         for each in lost:
             self._lost.setdefault(each.name, each)
-        facts = Facts.of(plain, self._plain.files, restarts=restarts)
+        facts = Facts.of(plain, self._runs.job.source, self._plain.files, restarts=restarts)
         row = answer.judged(act, found, steps, lost, facts, equal)
         if row.state == equal and played.failed:
             return Row(act, "failed", played.record.last, (played.failed,))
@@ -204,6 +204,7 @@ class Acts:
         found = compare.of_other_ranks(plain, alone.record, played.record.lines, allowed)
         equal: answer.State = "restored" if allowed is None else "rounding"
         acts = (
+            ("a node comes: 2 ranks", 1, made.loses),
             ("a node killed: 1 rank is left", made.loses + 1, made.comes[0]),
             ("two nodes come: 3 ranks", made.comes[0] + 1, made.leaves),
             ("a node leaves with a notice: 2 ranks", made.leaves + 1, made.last),

@@ -78,14 +78,17 @@ class Facts:
     """Names in the state."""
     has_sampler: bool = False
     files: tuple[str, ...] = ()
+    loads: bool = False
+    """Whether the script has a loader."""
     restarts: bool = True
     """Whether the script was started again, on a node without its files."""
 
     @classmethod
-    def of(cls, plain: Record, files: Sequence[str], *, restarts: bool = True) -> "Facts":
-        """Return the facts that a plain run tells."""
+    def of(cls, plain: Record, source: str, files: Sequence[str], *, restarts: bool) -> "Facts":
+        """Return the facts that a plain run and the script's text tell."""
         names = frozenset(name for line in plain.steps for name in line.digests if is_state(name))
-        return cls(names, plain.epoch > 0, tuple(files), restarts)
+        loads = "DataLoader" in source or ".batches(" in source
+        return cls(names, plain.epoch > 0, tuple(files), loads, restarts)
 
 
 def judged(
@@ -130,7 +133,7 @@ def because(
             f"nothing in the state holds what {option} depends on",
             "put the scheduler into the state",
         )
-    if facts.restarts and not facts.has_sampler:
+    if facts.loads and not facts.has_sampler:
         return (
             "the batches are others: nothing in the state says how far the data were read",
             f"take an ElasticSampler, and put it into the state ({DATA})",

@@ -21,7 +21,7 @@ def play(runs: Runs, plain: Played, again: Played) -> Answer:
     rows = [twice, _killed(runs, plain, noise)]
     if plain.files:
         why = "it begins at its start again, and what it has saved is gone"
-        rows.append(Row("a node lost with its files", "failed", what=(why,), advice=_advice(runs)))
+        rows.append(Row("a node lost with its files", "not compared", what=(why,)))
     return answer.whole(runs.job, runs.ranks, plain, tuple(rows), ())
 
 
