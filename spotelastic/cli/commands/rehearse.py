@@ -56,6 +56,14 @@ def rehearse(
             show_default="found among its own",
         ),
     ] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="ACT,...",
+            help="Try these alone: stopped, killed, nodes, longer.",
+            show_default="all that the script and this machine allow",
+        ),
+    ] = "",
     act_within: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="How long an act may take.")
     ] = 600.0,
@@ -75,11 +83,16 @@ def rehearse(
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.rehearsed import rehearsed
     from spotelastic.client.rehearsal import conduct
+    from spotelastic.client.rehearsal.plan import ACTS
     from spotelastic.client.rehearsal.runs import Job
 
     if not script.is_file():
         raise UsageError(f"no such script: {script}")
     validation.parses(script, str(script))
+    wanted = tuple(filter(None, only.split(",")))
+    for each in wanted:
+        if each not in ACTS:
+            raise UsageError(f"--only {each}: choose from {', '.join(ACTS)}")
     job = Job(
         Path.cwd(),
         str(script),
@@ -90,6 +103,7 @@ def rehearse(
         more,
         here,
         conduct.gpus(),
+        wanted,
     )
     with Signals() as signals:
         try:

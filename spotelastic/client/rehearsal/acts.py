@@ -49,14 +49,17 @@ class Acts:
         )
 
     def _acts(self) -> Iterator[tuple[str, Act]]:
-        """Yield the acts. Those that take longest come first."""
+        """Yield the acts that are wanted. Those that take longest come first."""
         job = self._runs.job
-        if self._runs.ranks > 1 and self._runs.has_gpus_for(3):
+        only = job.only or plan.ACTS
+        if "nodes" in only and self._runs.ranks > 1 and self._runs.has_gpus_for(3):
             yield "nodes go and come", self._changed
-        yield "stopped, and started again", self._stopped
-        yield "a worker killed in each stage of a step", self._killed
+        if "stopped" in only:
+            yield "stopped, and started again", self._stopped
+        if "killed" in only:
+            yield "a worker killed in each stage of a step", self._killed
         made = plan.lengths(job.args, job.source, self._plan, job.more)
-        if made is not None:
+        if "longer" in only and made is not None:
             yield "made longer after its end", lambda: self._longer(made)
 
     def _guarded(self, name: str, act: Act) -> list[Row]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 FEWEST = 9
 """Steps below which there is no room for all faults."""
+ACTS = ("stopped", "killed", "nodes", "longer")
+"""What can be tried."""
 STAGES = ("forward", "backward", "vote", "optimizer", "end")
 """Where in a step a worker is killed (`training/rehearsal/recording.py`)."""
 _MEETS = re.compile(r"init_process_group|Accelerator|Trainer|Fabric|deepspeed|ElasticCallback")

@@ -44,6 +44,8 @@ class Job:
     here: bool = False
     """Whether it runs in its folder itself."""
     gpus: int = 0
+    only: tuple[str, ...] = ()
+    """The acts that are wanted (`plan.ACTS`); empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
