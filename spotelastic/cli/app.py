@@ -18,7 +18,6 @@ from spotelastic.cli.commands import (
     interrupt,
     lifecycle,
     notify,
-    rehearse,
     replay,
     script,
     shell,
@@ -67,9 +66,9 @@ app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
 app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
 app.command(
     "rehearse",
-    epilog=rehearse.EXAMPLES,
+    epilog=script.REHEARSE_EXAMPLES,
     context_settings={"allow_interspersed_args": False},
-)(rehearse.rehearse)
+)(script.rehearse)
 app.command(
     "up",
     epilog=up.EXAMPLES,

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from spotelastic_checkpoints import crash_points
@@ -106,11 +105,7 @@ class Checkpointer:
         """The last step that was saved in this round."""
         self._last_committing = 0
         self._own = OwnValues()
-        self._recording = recording.of_environment(
-            self._state,
-            lambda: self._last_step,
-            lambda: self._entered()[1].page.target >= self._last_step,
-        )
+        self._recording = recording.of_environment(self._state, lambda: self._last_step)
         loop = LoopParts(
             state=self._state,
             groups=groups,
@@ -181,10 +176,7 @@ class Checkpointer:
         self._last_step = step
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         if os.getpid() != self._process:
             return  # this is the end of a forked child: saves, slots and daemon are its parent's
@@ -249,12 +241,7 @@ class Checkpointer:
 
     def _load(self, ranks: Ranks, step: int | None = None) -> int:
         """Restore on these ranks, and return the step."""
-        restored = self._load_newest(ranks, step)
-        if self._recording is not None:
-            self._recording.restored(restored)
-        return restored
-
-    def _load_newest(self, ranks: Ranks, step: int | None) -> int:
+        self._recording.begins()
         session, client, _ = self._entered()
         self._restored = True
         restored = open_source(replace(session, ranks=ranks), client, self._state, step)
@@ -268,6 +255,7 @@ class Checkpointer:
         self._last_step = restored.step
         self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
+        self._recording.restored(restored.step)
         return restored.step
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -322,8 +310,7 @@ class Checkpointer:
         if not plan.is_made:
             self._make_plan(plan)
         self._save_if_due(step, session, client, agreed=at_target)
-        if self._recording is not None:
-            self._recording.stepped(step, loss)
+        self._recording.stepped(step, loss, client.page)
         if self._measuring is not None:
             self._measuring.step_begins()
 
@@ -477,8 +464,7 @@ class Checkpointer:
 
     def _make_plan(self, plan: SavePlan) -> None:
         """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
-        assert self._session is not None
-        self._own.agree(self._session.ranks)
+        self._own.agree(self._entered()[0].ranks)
         plan.make(self._last_step)
         if self._beside.wanted and plan.has_optimized:
             self._beside.protect()

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spotelastic.cli.render.tables import table_of
-from spotelastic.client.rehearsal.answer import Answer, Row
+from spotelastic.client.rehearsal.answer import RehearsalAnswer, Row
 from spotelastic.model.counting import counted, size
 
 _WORDS = {
@@ -20,7 +20,7 @@ _WORDS = {
 _FILES = 5
 
 
-def rehearsed(found: Answer) -> RenderableType:
+def rehearsed(found: RehearsalAnswer) -> RenderableType:
     """Return the table of all acts, and what was found besides."""
     table = table_of("what was tried", "what came of it")
     table.columns[1].no_wrap = False
@@ -52,7 +52,7 @@ def _below(row: Row) -> Iterator[str]:
         yield f"  do: {row.advice}"
 
 
-def _besides(found: Answer) -> Iterator[str]:
+def _besides(found: RehearsalAnswer) -> Iterator[str]:
     if any(row.state == "restored" for row in found.rows):
         yield (
             "* what it trains then depends on the number of ranks, without interruptions too, and "

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spotelastic.client.rehearsal.compare import Difference, is_state
-from spotelastic.client.rehearsal.records import Record
-from spotelastic.client.rehearsal.runs import Job, Played
+from spotelastic.client.rehearsal.compare import StepDifference, is_state
+from spotelastic.client.rehearsal.records import StepRecord
+from spotelastic.client.rehearsal.runs import Played, RehearsedScript
 
 State = Literal["equal", "noise", "rounding", "restored", "different", "failed", "not compared"]
 """`restored`: it goes on from the right state, and its steps depend on the number of ranks."""
@@ -30,7 +30,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostVariable:
     """A variable that the loop carries, and nobody saves."""
 
     name: str
@@ -48,14 +48,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RehearsalAnswer:
     """All that a rehearsal has found."""
 
     script: str
     ranks: int
     steps: int
     rows: tuple[Row, ...]
-    variables: tuple[Lost, ...] = ()
+    variables: tuple[LostVariable, ...] = ()
     files: tuple[str, ...] = ()
     """Files that the script writes where only its node has them."""
     first_step: float = 0.0
@@ -71,7 +71,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CauseFacts:
     """What causes are concluded from."""
 
     names: frozenset[str] = frozenset()
@@ -84,7 +84,9 @@ class Facts:
     """Whether the script was started again, on a node without its files."""
 
     @classmethod
-    def of(cls, plain: Record, source: str, files: Sequence[str], *, restarts: bool) -> "Facts":
+    def of(
+        cls, plain: StepRecord, source: str, files: Sequence[str], *, restarts: bool
+    ) -> "CauseFacts":
         """Return the facts that a plain run and the script's text tell."""
         names = frozenset(name for line in plain.steps for name in line.digests if is_state(name))
         loads = "DataLoader" in source or ".batches(" in source
@@ -93,10 +95,10 @@ class Facts:
 
 def judged(
     act: str,
-    found: Sequence[Difference],
+    found: Sequence[StepDifference],
     steps: Sequence[int],
-    variables: Sequence[Difference],
-    facts: Facts,
+    variables: Sequence[StepDifference],
+    facts: CauseFacts,
     equal: State,
 ) -> Row:
     """Return the row of an act that concerns the steps from one to another."""
@@ -115,7 +117,7 @@ def judged(
 
 
 def because(
-    first: Sequence[Difference], variables: Sequence[Difference], facts: Facts
+    first: Sequence[StepDifference], variables: Sequence[StepDifference], facts: CauseFacts
 ) -> tuple[str, str]:
     """Return the probable cause of the first differences, and what to do."""
     names = [each.name for each in first]
@@ -149,15 +151,24 @@ def because(
             "more random numbers, or fewer, are drawn when a step is made after a restart",
             "seed before the Checkpointer, and draw none between restore and the first step",
         )
+    if facts.restarts:
+        return (
+            "what the script makes before its first step is another at each start",
+            "seed what draws or shuffles data before the loop, and sort what has no order",
+        )
     return "", ""
 
 
 def whole(
-    job: Job, ranks: int, plain: Played, rows: tuple[Row, ...], variables: tuple[Lost, ...]
-) -> Answer:
+    job: RehearsedScript,
+    ranks: int,
+    plain: Played,
+    rows: tuple[Row, ...],
+    variables: tuple[LostVariable, ...],
+) -> RehearsalAnswer:
     """Return all that was found, with what the plain run tells."""
     steps = plain.record.steps
-    return Answer(
+    return RehearsalAnswer(
         " ".join((job.script, *job.args)),
         ranks,
         plain.record.last,
@@ -170,13 +181,15 @@ def whole(
     )
 
 
-def variables_told(kinds: Mapping[str, str], lost: Sequence[Difference]) -> tuple[Lost, ...]:
+def variables_told(
+    kinds: Mapping[str, str], lost: Sequence[StepDifference]
+) -> tuple[LostVariable, ...]:
     """Return all variables that nobody saves, those that a restart has changed first."""
     seen = {each.name: each for each in lost}
     told = [
-        Lost(name, kind, seen[name].step, seen[name].first, seen[name].second)
+        LostVariable(name, kind, seen[name].step, seen[name].first, seen[name].second)
         if name in seen
-        else Lost(name, kind)
+        else LostVariable(name, kind)
         for name, kind in kinds.items()
     ]
     return tuple(sorted(told, key=lambda each: (each.step == 0, each.name)))

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from signal import SIGTERM
 
-from spotelastic.client.rehearsal.nodes import Launch, Node
+from spotelastic.client.rehearsal.nodes import Launch, RehearsalNode
 from spotelastic.client.rehearsal.plan import Plan
-from spotelastic.client.rehearsal.records import Progress
+from spotelastic.client.rehearsal.records import SeenSteps
 from spotelastic.client.rehearsal.runs import Played, Runs
 
 FAILED = (1, 2)
@@ -20,8 +20,8 @@ class Changing:
 
     def __init__(self, runs: Runs, launch: Launch) -> None:
         self._runs, self._launch = runs, launch
-        self._progress = Progress(launch.folder)
-        self._all: list[Node] = []
+        self._progress = SeenSteps(launch.folder)
+        self._all: list[RehearsalNode] = []
 
     def play(self, made: Plan) -> Played:
         """Let it all happen."""
@@ -50,12 +50,12 @@ class Changing:
             last.signal(SIGTERM)
             self._when(lambda seen: seen.waits(2), "two nodes train to the end")
 
-    def _start(self, name: str) -> Node:
+    def _start(self, name: str) -> RehearsalNode:
         node = self._runs.nodes.start(self._launch, name, len(self._all))
         self._all.append(node)
         return node
 
-    def _when(self, condition: Callable[[Progress], bool], what: str) -> bool:
+    def _when(self, condition: Callable[[SeenSteps], bool], what: str) -> bool:
         """Wait until something is so. Returns False if the script has failed before."""
         self._runs.nodes.wait(lambda: condition(self._progress.look()) or self._has_failed(), what)
         return not self._has_failed()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spotelastic.client.rehearsal.records import Line, Record
+from spotelastic.client.rehearsal.records import RecordedLine, StepRecord
 
 INVARIANT = 0.02
 """How far apart runs with different numbers of ranks may be that compute the same: a share of what
@@ -23,11 +23,13 @@ NOISES = 3.0
 """How often the script's own noise a difference may be."""
 _OF_A_STEP = ("gradient of ", "requires_grad of ", "step.loss")
 _RANDOM = "random numbers of "
+_HASH = 34
+"""Digits of the hash in a digest of a tensor; its type and shape follow."""
 _OPTION = re.compile(r"^(.*)\.param_groups\.(?:(\d+)\.)?(?:.*\.)?(\w+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StepDifference:
     """Something that is not what it was in the plain run."""
 
     step: int
@@ -60,7 +62,7 @@ class Noise:
         sizes = (size for name, size in self.names.items() if size is not None and is_state(name))
         return max(sizes, default=0.0)
 
-    def allows(self, difference: Difference) -> bool:
+    def allows(self, difference: StepDifference) -> bool:
         """Return whether a difference is the script's own."""
         if difference.name not in self.names:
             return False
@@ -82,7 +84,7 @@ def is_state(name: str) -> bool:
     return not (name.startswith((*_OF_A_STEP, _RANDOM)) or name.endswith(".training"))
 
 
-def noise(plain: Record, again: Record) -> Noise:
+def noise(plain: StepRecord, again: StepRecord) -> Noise:
     """Return what two plain runs differ in."""
     found: dict[str, float | None] = {}
     for each in differences(plain, again.steps, Noise()):
@@ -91,7 +93,9 @@ def noise(plain: Record, again: Record) -> Noise:
     return Noise(found)
 
 
-def differences(plain: Record, lines: Iterable[Line], noise: Noise) -> list[Difference]:
+def differences(
+    plain: StepRecord, lines: Iterable[RecordedLine], noise: Noise
+) -> list[StepDifference]:
     """Return what differs from the plain run, on the same rank at the same step.
 
     A state that was restored is compared with the one at the end of its step.
@@ -110,7 +114,7 @@ def differences(plain: Record, lines: Iterable[Line], noise: Noise) -> list[Diff
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
 
-def apart(plain: Record, other: Record, step: int) -> float | None:
+def apart(plain: StepRecord, other: StepRecord, step: int) -> float | None:
     """Return how far two runs are apart after a step: a share of what training has changed until
     then. None where one of them has not made it.
     """
@@ -118,7 +122,7 @@ def apart(plain: Record, other: Record, step: int) -> float | None:
     return _gap(begin, ours, theirs) if begin and ours and theirs else None
 
 
-def tolerance(plain: Record, alone: Record) -> float | None:
+def tolerance(plain: StepRecord, alone: StepRecord) -> float | None:
     """Return how far a run whose ranks change may be apart from the plain one; None where what the
     script computes depends on the number of ranks.
     """
@@ -130,21 +134,26 @@ def tolerance(plain: Record, alone: Record) -> float | None:
 
 
 def of_other_ranks(
-    plain: Record, alone: Record, lines: Iterable[Line], allowed: float | None
-) -> list[Difference]:
+    plain: StepRecord, alone: StepRecord, lines: Iterable[RecordedLine], allowed: float | None
+) -> list[StepDifference]:
     """Return what differs in a run whose ranks change: values, and tensors by more than allowed.
 
     Values count that do not depend on the number of ranks. Without `allowed`, tensors are compared
     only where they were restored: with those that the same run had at that step.
     """
-    found: list[Difference] = []
+    found: list[StepDifference] = []
     begin, varying = _first(plain, 1), _varying(plain, alone)
-    had: dict[int, Line] = {}
+    had: dict[int, RecordedLine] = {}
     for line in (line for line in lines if line.digests):
         ours = _first(plain, line.step)
         if line.kind == "restored" and line.step in had:
             before = had[line.step]
-            found += [each for each in _between(before, line, before) if _is_shared(each.name)]
+            found += [
+                each
+                for each in _between(before, line, before)
+                if _is_shared(each.name)
+                and is_alike(before.digests.get(each.name, ""), line.digests.get(each.name, ""))
+            ]
         elif ours and begin:
             found += [
                 each
@@ -154,14 +163,14 @@ def of_other_ranks(
                 and (each.name in line.shown or each.name not in line.samples)
             ]
             gap = _gap(begin, ours, line)
-            if allowed is not None and gap > allowed:
-                found.append(Difference(line.step, line.rank, "what is trained", size=gap))
+            if allowed is not None and gap is not None and gap > allowed:
+                found.append(StepDifference(line.step, line.rank, "what is trained", size=gap))
         if line.kind == "step":
             had[line.step] = line
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
 
-def carried(record: Record, again: Record) -> dict[str, str]:
+def carried(record: StepRecord, again: StepRecord) -> dict[str, str]:
     """Return the variables that the loop carries and nobody saves, with their kinds.
 
     They change from step to step, and two plain runs agree on them: a clock is left out.
@@ -181,25 +190,29 @@ def carried(record: Record, again: Record) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if name not in own}
 
 
-def lost(plain: Record, lines: Iterable[Line], names: Mapping[str, str]) -> list[Difference]:
+def lost(
+    plain: StepRecord, lines: Iterable[RecordedLine], names: Mapping[str, str]
+) -> list[StepDifference]:
     """Return those of these variables that differ, each where it does so first."""
-    places, found = plain.by_place(), dict[str, Difference]()
+    places, found = plain.by_place(), dict[str, StepDifference]()
     for line in lines:
         ours = places.get((line.rank, line.step))
         for name in names if ours is not None and line.kind == "step" else ():
             was, now = ours.outside.get(name), line.outside.get(name)  # type: ignore[union-attr]
             if was is not None and now is not None and was[1] != now[1]:
-                found.setdefault(name, Difference(line.step, line.rank, name, was[2], now[2]))
+                found.setdefault(name, StepDifference(line.step, line.rank, name, was[2], now[2]))
     return list(found.values())
 
 
-def _between(ours: Line, theirs: Line, begin: Line) -> Iterator[Difference]:
+def _between(
+    ours: RecordedLine, theirs: RecordedLine, begin: RecordedLine
+) -> Iterator[StepDifference]:
     names = [*ours.digests, *(name for name in theirs.digests if name not in ours.digests)]
     for name in names:
         if theirs.kind == "restored" and name not in theirs.digests:
             continue
         if ours.digests.get(name) != theirs.digests.get(name):
-            yield Difference(
+            yield StepDifference(
                 theirs.step,
                 theirs.rank,
                 name,
@@ -209,7 +222,7 @@ def _between(ours: Line, theirs: Line, begin: Line) -> Iterator[Difference]:
             )
 
 
-def _varying(plain: Record, alone: Record) -> set[str]:
+def _varying(plain: StepRecord, alone: StepRecord) -> set[str]:
     """Return what depends on the number of ranks."""
     found: set[str] = set()
     for line in alone.steps:
@@ -219,7 +232,7 @@ def _varying(plain: Record, alone: Record) -> set[str]:
     return found
 
 
-def _shown(line: Line, name: str) -> str:
+def _shown(line: RecordedLine, name: str) -> str:
     """Return a value. A number that is trained tells no more than a tensor."""
     if name not in line.digests:
         return "nothing"
@@ -238,22 +251,35 @@ def _is_shared(name: str) -> bool:
     return is_state(name) and not name.startswith(_RANDOM)
 
 
-def _first(record: Record, step: int) -> Line | None:
+def _first(record: StepRecord, step: int) -> RecordedLine | None:
     """Return what the first rank recorded of a step."""
     return next((line for line in record.steps if (line.rank, line.step) == (0, step)), None)
 
 
-def _gap(begin: Line, ours: Line, theirs: Line) -> float:
-    """Return how far all tensors together are apart."""
+def is_alike(one: str, other: str) -> bool:
+    """Return whether two digests are of tensors of one type and shape, or of values.
+
+    Ranks have other parts of what is sharded, and on another number of ranks too.
+    """
+    return one[_HASH:] == other[_HASH:]
+
+
+def _gap(begin: RecordedLine, ours: RecordedLine, theirs: RecordedLine) -> float | None:
+    """Return how far all tensors together are apart; None where there are none to compare."""
     names = [
         name
         for name in ours.samples
-        if is_state(name) and name not in ours.shown and ".state." not in name
+        if is_state(name)
+        and name not in ours.shown
+        and ".state." not in name
+        and is_alike(ours.digests[name], theirs.digests.get(name, ""))
     ]
-    return _size(begin, ours, theirs, names) or 0.0
+    return _size(begin, ours, theirs, names)
 
 
-def _size(begin: Line, ours: Line, theirs: Line, names: Sequence[str]) -> float | None:
+def _size(
+    begin: RecordedLine, ours: RecordedLine, theirs: RecordedLine, names: Sequence[str]
+) -> float | None:
     gap = whole = 0.0
     seen = False
     for name in names:
@@ -273,7 +299,7 @@ def _size(begin: Line, ours: Line, theirs: Line, names: Sequence[str]) -> float 
     return math.sqrt(gap / whole) if whole else math.inf if gap else 0.0
 
 
-def _weight(difference: Difference) -> tuple[int, float]:
+def _weight(difference: StepDifference) -> tuple[int, float]:
     """Sort by how much a difference tells: a value says more than the tensors that follow it."""
     name, size = difference.name, difference.size or 0.0
     if difference.first and is_state(name):

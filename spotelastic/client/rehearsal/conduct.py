@@ -8,9 +8,9 @@ from pathlib import Path
 
 from spotelastic.client.rehearsal import copies, plan, without
 from spotelastic.client.rehearsal.acts import Acts
-from spotelastic.client.rehearsal.answer import Answer
+from spotelastic.client.rehearsal.answer import RehearsalAnswer
 from spotelastic.client.rehearsal.nodes import Nodes
-from spotelastic.client.rehearsal.runs import Job, Runs
+from spotelastic.client.rehearsal.runs import RehearsedScript, Runs
 from spotelastic.errors import JobFailed, UsageError
 from spotelastic.model.counting import counted
 
@@ -25,7 +25,7 @@ def gpus() -> int:
     return len([*Path("/dev").glob("nvidia[0-9]*")])
 
 
-def rehearse(job: Job, within: float, say: Callable[[str], None]) -> Answer:
+def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) -> RehearsalAnswer:
     """Rehearse a script, and return what was found. No act may take longer than `within` seconds.
 
     Raises `JobFailed` where the script fails by itself.
@@ -46,7 +46,7 @@ def rehearse(job: Job, within: float, say: Callable[[str], None]) -> Answer:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> Answer:
+def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
     twice = [pool.submit(runs.plain, name, runs.ranks, keeps=True) for name in ("plain", "again")]
     plain, again = (each.result() for each in twice)
     if _ALONE in plain.failed and not runs.job.ranks:

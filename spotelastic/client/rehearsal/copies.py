@@ -4,7 +4,6 @@ Each act has a copy: the user's own files stay as they are, and a node that is s
 of what another one has written, as in a cluster.
 """
 
-import filecmp
 import os
 import shutil
 from collections.abc import Iterator
@@ -28,7 +27,11 @@ def check(folder: Path) -> None:
         )
 
 
-def copy(folder: Path, to: Path) -> None:
+Stamps = dict[str, tuple[int, int]]
+"""Size and time of each file of a copy, before it was used."""
+
+
+def copy(folder: Path, to: Path) -> Stamps:
     """Copy a folder. Environments of Python are linked, and histories and caches left out."""
 
     def ignored(where: str, names: list[str]) -> set[str]:
@@ -44,17 +47,20 @@ def copy(folder: Path, to: Path) -> None:
     for entry in folder.iterdir():
         if _is_linked(entry):
             (to / entry.name).symlink_to(entry.resolve())
+    return _stamps(to)
 
 
-def written(original: Path, used: Path) -> list[str]:
-    """Return the files of a used copy that are new or were changed, relative to it."""
-    found = []
-    for file in _files(used):
-        name = file.relative_to(used)
-        before = original / name
-        if not before.is_file() or not filecmp.cmp(before, file, shallow=False):
-            found.append(name.as_posix())
-    return sorted(found)
+def written(before: Stamps, used: Path) -> list[str]:
+    """Return the files of a used copy that are new or were written to, relative to it."""
+    return sorted(name for name, stamp in _stamps(used).items() if before.get(name) != stamp)
+
+
+def _stamps(folder: Path) -> Stamps:
+    found = {}
+    for file in _files(folder):
+        stat = file.stat()
+        found[file.relative_to(folder).as_posix()] = stat.st_size, stat.st_mtime_ns
+    return found
 
 
 def _files(folder: Path) -> Iterator[Path]:

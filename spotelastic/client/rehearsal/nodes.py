@@ -39,7 +39,7 @@ class TooLong(SpotelasticError):
 
 
 @dataclass
-class Node:
+class RehearsalNode:
     """One node."""
 
     name: str
@@ -106,11 +106,11 @@ class Nodes:
         self._endpoint = endpoint
         self._within = within
         self._gpus = gpus
-        self._running: list[Node] = []
+        self._running: list[RehearsalNode] = []
         self._lock = threading.Lock()
         self._stopped = False
 
-    def start(self, launch: Launch, name: str, place: int = 0) -> Node:
+    def start(self, launch: Launch, name: str, place: int = 0) -> RehearsalNode:
         """Start a node. On a machine with GPUs it has some of its own, by its `place`."""
         logs = launch.folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -148,11 +148,11 @@ class Nodes:
                 env=env,
                 start_new_session=True,
             )
-            node = Node(name, mark, process, output, time.time())
+            node = RehearsalNode(name, mark, process, output, time.time())
             self._running.append(node)
         return node
 
-    def end(self, *nodes: Node) -> None:
+    def end(self, *nodes: RehearsalNode) -> None:
         """End nodes at once."""
         for node in nodes:
             node.kill()
@@ -177,7 +177,7 @@ class Nodes:
             time.sleep(LOOK)
 
 
-def failure(nodes: Sequence[Node]) -> str:
+def failure(nodes: Sequence[RehearsalNode]) -> str:
     """Return how the script failed on these nodes, in its own words and with the place; empty if it
     did not.
     """

@@ -16,7 +16,7 @@ Variable = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordedLine:
     """What one process recorded at one moment: a step that counts, or a state that it restored."""
 
     kind: str
@@ -36,18 +36,18 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StepRecord:
     """All lines of an act, in the order of time."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[RecordedLine, ...] = ()
 
     @property
-    def steps(self) -> list[Line]:
+    def steps(self) -> list[RecordedLine]:
         """The steps that counted."""
         return [line for line in self.lines if line.kind == "step"]
 
     @property
-    def restored(self) -> list[Line]:
+    def restored(self) -> list[RecordedLine]:
         """The states that were restored."""
         return [line for line in self.lines if line.kind == "restored"]
 
@@ -61,20 +61,20 @@ class Record:
         """Steps of an epoch, where the state has an ElasticSampler; otherwise 0."""
         return min((n for line in self.lines for n in line.epochs.values()), default=0)
 
-    def by_place(self) -> dict[tuple[int, int], Line]:
+    def by_place(self) -> dict[tuple[int, int], RecordedLine]:
         """Return the last recording of each step, by rank and step."""
         return {(line.rank, line.step): line for line in self.steps}
 
 
-def read(folders: Iterable[Path]) -> Record:
+def read(folders: Iterable[Path]) -> StepRecord:
     """Return what was recorded in these folders."""
     found = []
     for folder in folders:
         for file in folder.glob("*.jsonl"):
             written = file.read_text().splitlines(keepends=True)
             # A process may have been killed while it wrote.
-            found += [Line(**json.loads(text)) for text in written if text.endswith("\n")]
-    return Record(tuple(sorted(found, key=lambda line: line.at)))
+            found += [RecordedLine(**json.loads(text)) for text in written if text.endswith("\n")]
+    return StepRecord(tuple(sorted(found, key=lambda line: line.at)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Head:
     step: int
 
 
-class Progress:
+class SeenSteps:
     """What is recorded in a folder, while it is being written."""
 
     def __init__(self, folder: Path) -> None:
@@ -95,7 +95,7 @@ class Progress:
         self._read: dict[Path, int] = {}
         self.heads: list[Head] = []
 
-    def look(self) -> "Progress":
+    def look(self) -> "SeenSteps":
         """Read what is new."""
         for path in self._folder.glob("*.jsonl"):
             with path.open("rb") as file:

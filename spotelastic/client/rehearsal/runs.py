@@ -13,8 +13,8 @@ from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.client.rehearsal import copies, plan
-from spotelastic.client.rehearsal.nodes import Launch, Node, Nodes, failure
-from spotelastic.client.rehearsal.records import Progress, Record, read
+from spotelastic.client.rehearsal.nodes import Launch, Nodes, RehearsalNode, failure
+from spotelastic.client.rehearsal.records import SeenSteps, StepRecord, read
 from spotelastic.model.counting import counted
 
 SNAPSHOTS = 4
@@ -23,11 +23,11 @@ CHECKPOINTS = 7
 TORCH_WITHIN = 300.0
 """Seconds within which torch has to read a checkpoint."""
 
-Until = Callable[[Progress], bool]
+Until = Callable[[SeenSteps], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RehearsedScript:
     """What is rehearsed."""
 
     folder: Path
@@ -52,7 +52,7 @@ class Job:
 class Played:
     """What came of one run of the script."""
 
-    record: Record
+    record: StepRecord
     failed: str = ""
     """How the script failed; empty if it did not."""
     ended: bool = False
@@ -70,9 +70,12 @@ class Played:
 class Runs:
     """Starts the script in the ways that the acts need. `say` is told of each."""
 
-    def __init__(self, job: Job, nodes: Nodes, base: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: RehearsedScript, nodes: Nodes, base: Path, say: Callable[[str], None]
+    ) -> None:
         self.job, self.nodes, self.base, self.say = job, nodes, base, say
         self.ranks = plan.ranks(job.source, job.gpus, job.ranks)
+        self._stamps: dict[Path, copies.Stamps] = {}
 
     def has_gpus_for(self, ranks: int) -> bool:
         """Return whether so many ranks can have a GPU each, if there are any."""
@@ -96,7 +99,7 @@ class Runs:
         if workdir is None:
             workdir = self.job.folder if self.job.here else self.base / name / "folder"
             if not self.job.here:
-                copies.copy(self.job.folder, workdir)
+                self._stamps[workdir] = copies.copy(self.job.folder, workdir)
         intervals = (
             "--snapshot-every",
             str(SNAPSHOTS),
@@ -127,7 +130,7 @@ class Runs:
         Without `until`, that is when all ranks have made their steps.
         """
         ranks = nodes * launch.workers
-        progress = Progress(launch.folder)
+        progress = SeenSteps(launch.folder)
         running = [self.nodes.start(launch, f"node{place}", place) for place in range(nodes)]
 
         def is_over() -> bool:
@@ -143,7 +146,9 @@ class Runs:
             self.nodes.end(*running)
         return self.played(launch, running, codes)
 
-    def played(self, launch: Launch, nodes: Sequence[Node], codes: Sequence[int | None]) -> Played:
+    def played(
+        self, launch: Launch, nodes: Sequence[RehearsalNode], codes: Sequence[int | None]
+    ) -> Played:
         """Return what came of a run, from the exit codes that its nodes had by themselves."""
         printed = [
             line.partition("] ")[2]
@@ -151,11 +156,12 @@ class Runs:
             for line in node.text().splitlines()
             if line.startswith("[") and not line.startswith("[spotelastic]")
         ]
+        before = self._stamps.get(launch.workdir)
         return Played(
             read([launch.folder]),
             failure(nodes) if any(codes) else "",
             0 in codes,
-            () if self.job.here else tuple(copies.written(self.job.folder, launch.workdir)),
+            tuple(copies.written(before, launch.workdir)) if before is not None else (),
             min(node.since for node in nodes),
             launch.folder,
             launch.workdir,

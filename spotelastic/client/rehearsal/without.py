@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from spotelastic.client.rehearsal import answer, runs
-from spotelastic.client.rehearsal.answer import Answer, Row
+from spotelastic.client.rehearsal.answer import RehearsalAnswer, Row
 from spotelastic.client.rehearsal.runs import Played, Runs
 
 ADAPT = "put a Checkpointer in: `spotelastic adapt {script}` shows the lines"
@@ -12,7 +12,7 @@ SETTLES = 0.3
 """Seconds after its first file, after which the script is killed."""
 
 
-def play(runs: Runs, plain: Played, again: Played) -> Answer:
+def play(runs: Runs, plain: Played, again: Played) -> RehearsalAnswer:
     """Kill the script once it has saved something, start it again, and compare what is left."""
     noise = {name for name in {*plain.files, *again.files} if name not in _same(plain, again)}
     twice = Row("nothing: two plain runs", "equal")

@@ -14,7 +14,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-class _Reader(ast.NodeVisitor):
+class _NameReader(ast.NodeVisitor):
     """Goes through statements in the order in which they are executed."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Reader(ast.NodeVisitor):
         self._branches(*(each.body for each in node.cases), [])
 
     def visit_ListComp(self, node: ast.expr) -> None:
-        inner = _Reader()
+        inner = _NameReader()
         inner.written = set(self.written)
         generators = getattr(node, "generators", [])
         inner._in_order(*(part for each in generators for part in (each.iter, each.target)))
@@ -128,9 +128,9 @@ def _leaves(branch: Sequence[ast.AST]) -> bool:
     )
 
 
-def read(body: Iterable[ast.AST]) -> _Reader:
+def read(body: Iterable[ast.AST]) -> _NameReader:
     """Return what a body does with names. The attributes of a name are names of their own."""
-    found = _Reader()
+    found = _NameReader()
     found._in_order(*body)
     return found
 

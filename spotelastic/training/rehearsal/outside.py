@@ -49,7 +49,7 @@ class Variable:
 
 def carried(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, Variable]:
     """Return what the script's loops carry outside of the state, from this frame outwards."""
-    known = _Known(state)
+    known = _KnownState(state)
     found: dict[str, Variable] = {}
     while frame is not None:
         code = frame.f_code
@@ -83,7 +83,7 @@ def is_of_script(module: str, file: str) -> bool:
     return not file.startswith(_LIBRARIES) or module == "__main__"
 
 
-class _Known:
+class _KnownState:
     """What belongs to the state: the objects in it, and its values by name."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ def _wrapped(value: Any) -> Iterator[Any]:
 
 
 def _described(
-    name: str, value: Any, known: _Known, deep: int = 1
+    name: str, value: Any, known: _KnownState, deep: int = 1
 ) -> Iterator[tuple[str, Variable]]:
     if known.has(name, value) or type(value).__module__.startswith(_OURS):
         return

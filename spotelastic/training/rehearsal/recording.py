@@ -65,34 +65,48 @@ class Orders:
     """
 
 
+class NoRecording:
+    """What a Checkpointer is told outside of a rehearsal."""
+
+    def begins(self) -> None:
+        """The state is about to be restored, if there is one."""
+
+    def restored(self, step: int) -> None:
+        """The state was restored."""
+
+    def stepped(self, step: int, loss: Any, page: Any) -> None:
+        """A step counts, and was saved if a save was due. May wait, and may end the process.
+
+        The `page` says whether a node is about to come or go.
+        """
+
+
 @dataclass
-class Recording:
+class Recording(NoRecording):
     """What one process records."""
 
     orders: Orders
     state: State
     last_step: Callable[[], int]
-    is_moving: Callable[[], bool]
-    """Returns whether a node is about to come or go."""
     _watched: "WeakSet[torch.nn.Module]" = field(default_factory=WeakSet)
     _begun: bool = False
 
-    def restored(self, step: int) -> None:
-        """The state was restored; step 0 if there was nothing to restore."""
+    def begins(self) -> None:
         if not self._begun:
             self._begun = True
             self._write("begin", epochs=self._epochs())
             if self.orders.dies:
                 register_optimizer_step_pre_hook(lambda *_: self._reach("vote"))
                 register_optimizer_step_post_hook(lambda *_: self._reach("optimizer"))
-        if step:
-            if self.orders.draws and (kept := self._random(self.orders.draws, step)).exists():
-                randomness.apply(pickle.loads(kept.read_bytes()))
-            self._write("restored", step=step, **_told(fingerprint.take(self.state)))
         self._watch()
 
-    def stepped(self, step: int, loss: Any) -> None:
-        """A step counts, and was saved if a save was due. May wait, and may end the process."""
+    def restored(self, step: int) -> None:
+        if self.orders.draws and (kept := self._random(self.orders.draws, step)).exists():
+            randomness.apply(pickle.loads(kept.read_bytes()))
+        self._write("restored", step=step, **_told(fingerprint.take(self.state)))
+        self._watch()
+
+    def stepped(self, step: int, loss: Any, page: Any) -> None:
         found = fingerprint.take(self.state, loss)
         variables = outside.carried(sys._getframe(1), self.state.values)
         self._write(
@@ -110,10 +124,10 @@ class Recording:
             kept.write_bytes(pickle.dumps(randomness.capture()))
         self._reach("end", step)
         if step in self.orders.gates:
-            self._await(Path(self.orders.folder) / f"open-{step}")
+            self._await(f"open-{step}", lambda: page.target >= step)
         if step >= self._until():
             self._write("done", step=step)
-            self._await(Path(self.orders.folder) / "end", moves=False)
+            self._await("end", lambda: False)
         self._watch()
 
     def _random(self, folder: str, step: int) -> Path:
@@ -142,8 +156,8 @@ class Recording:
         with (Path(self.orders.folder) / f"{os.getpid()}.jsonl").open("a") as out:
             out.write(json.dumps(line) + "\n")
 
-    def _await(self, file: Path, *, moves: bool = True) -> None:
-        while not (file.exists() or (moves and self.is_moving())):
+    def _await(self, file: str, or_if: Callable[[], bool]) -> None:
+        while not ((Path(self.orders.folder) / file).exists() or or_if()):
             time.sleep(LOOK)
 
     # -- faults -----------------------------------------------------------------------------------
@@ -183,14 +197,11 @@ class Recording:
 
 
 def of_environment(
-    state: State,
-    last_step: Callable[[], int],
-    is_moving: Callable[[], bool],
-    environ: Mapping[str, str] = os.environ,
-) -> Recording | None:
-    """Return the recording of a rehearsal; None in any other run."""
+    state: State, last_step: Callable[[], int], environ: Mapping[str, str] = os.environ
+) -> NoRecording:
+    """Return the recording of a rehearsal. Outside of one it does nothing."""
     text = environ.get(VARIABLE)
-    return Recording(Orders(**json.loads(text)), state, last_step, is_moving) if text else None
+    return Recording(Orders(**json.loads(text)), state, last_step) if text else NoRecording()
 
 
 def _told(found: fingerprint.Fingerprint) -> dict[str, Any]:

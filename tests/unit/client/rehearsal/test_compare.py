@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from spotelastic.client.rehearsal import answer, compare
-from spotelastic.client.rehearsal.answer import Facts, Row
-from spotelastic.client.rehearsal.records import Line, Record
+from spotelastic.client.rehearsal.answer import CauseFacts, Row
+from spotelastic.client.rehearsal.records import RecordedLine, StepRecord
 
 
 def line(
@@ -17,16 +17,16 @@ def line(
     world: int = 2,
     lr: float = 0.1,
     **more: str,
-) -> Line:
+) -> RecordedLine:
     """A step of a model of one weight."""
     found = {"model.weight": repr(weight), "optimizer.param_groups.0.lr": repr(lr), **more}
     samples: Mapping[str, Sequence[float]] = {"model.weight": [weight, 1.0]}
     shown = {"optimizer.param_groups.0.lr": repr(lr)}
-    return Line(kind, float(step), "a", rank, world, step, found, samples, shown)
+    return RecordedLine(kind, float(step), "a", rank, world, step, found, samples, shown)
 
 
-def run(*lines: Line) -> Record:
-    return Record(lines)
+def run(*lines: RecordedLine) -> StepRecord:
+    return StepRecord(lines)
 
 
 PLAIN = run(line(1, 1.0), line(2, 2.0), line(3, 3.0))
@@ -34,12 +34,12 @@ NONE = compare.Noise()
 
 
 def judge(
-    found: Sequence[compare.Difference],
+    found: Sequence[compare.StepDifference],
     steps: tuple[int, int] = (1, 3),
-    variables: Sequence[compare.Difference] = (),
-    facts: Facts | None = None,
+    variables: Sequence[compare.StepDifference] = (),
+    facts: CauseFacts | None = None,
 ) -> Row:
-    return answer.judged("act", found, steps, variables, facts or Facts(), "equal")
+    return answer.judged("act", found, steps, variables, facts or CauseFacts(), "equal")
 
 
 def test_the_first_step_that_is_another_is_named_with_its_values_first() -> None:
@@ -111,9 +111,11 @@ def test_where_ranks_matter_only_what_is_restored_is_compared() -> None:
     assert found.name == "model.weight"
 
 
-def outside(step: int, **values: str) -> Line:
+def outside(step: int, **values: str) -> RecordedLine:
     held = {name: ("int", value, value) for name, value in values.items()}
-    return Line("step", float(step), "a", 0, 2, step, {"model.weight": "same"}, outside=held)
+    return RecordedLine(
+        "step", float(step), "a", 0, 2, step, {"model.weight": "same"}, outside=held
+    )
 
 
 def test_a_variable_that_changes_and_that_nobody_saves_is_named_as_the_cause() -> None:
@@ -122,7 +124,7 @@ def test_a_variable_that_changes_and_that_nobody_saves_is_named_as_the_cause() -
     carried = compare.carried(plain, again)
     assert carried == {"it": "int"}
     lost = compare.lost(plain, [outside(2, it="0", clock="9", fixed="3")], carried)
-    row = judge([compare.Difference(2, 0, "model.weight", size=0.1)], variables=lost)
+    row = judge([compare.StepDifference(2, 0, "model.weight", size=0.1)], variables=lost)
     assert row.cause == "the loop carries `it` from step to step, and nothing saves it"
     assert "state['it']" in row.advice
     assert list(map(str, answer.variables_told({**carried, "best": "float"}, lost))) == [
@@ -131,17 +133,19 @@ def test_a_variable_that_changes_and_that_nobody_saves_is_named_as_the_cause() -
     ]
 
 
-LR = compare.Difference(2, 0, "optimizer.param_groups.0.lr", "0.1", "0.2")
-WEIGHT = compare.Difference(2, 0, "model.weight", size=0.1)
+LR = compare.StepDifference(2, 0, "optimizer.param_groups.0.lr", "0.1", "0.2")
+WEIGHT = compare.StepDifference(2, 0, "model.weight", size=0.1)
 
 
 def test_causes_are_concluded_from_what_differs_and_what_the_state_has() -> None:
     assert "scheduler" in judge([LR]).advice
-    assert not judge([LR], facts=Facts(frozenset({"schedule.last_epoch"}))).advice
-    assert "ElasticSampler" in judge([WEIGHT], facts=Facts(loads=True)).advice
-    wrote = Facts(has_sampler=True, loads=True, files=("count.txt",))
+    assert not judge([LR], facts=CauseFacts(frozenset({"schedule.last_epoch"}))).advice
+    assert "ElasticSampler" in judge([WEIGHT], facts=CauseFacts(loads=True)).advice
+    wrote = CauseFacts(has_sampler=True, loads=True, files=("count.txt",))
     assert "count.txt" in judge([WEIGHT], facts=wrote).cause
 
 
 def test_an_infinite_difference_is_told_without_a_number() -> None:
-    assert str(compare.Difference(1, 0, "model.weight", size=math.inf)) == "model.weight differs"
+    assert (
+        str(compare.StepDifference(1, 0, "model.weight", size=math.inf)) == "model.weight differs"
+    )

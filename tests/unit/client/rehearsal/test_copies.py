@@ -22,25 +22,26 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_copy_has_the_files_and_links_what_is_large(folder: Path, tmp_path: Path) -> None:
     used = tmp_path / "acts" / "first" / "used"
-    copies.copy(folder, used)
+    before = copies.copy(folder, used)
     assert (used / "data/rows.csv").read_text() == "data/rows.csv"
     assert not (used / ".git").exists()
     assert (used / "env").resolve() == (folder / "env").resolve()
     assert (used / "linked/large.bin").read_text() == "large"
-    assert copies.written(folder, used) == []
+    assert copies.written(before, used) == []
 
 
 def test_what_a_script_writes_is_told_and_the_folder_stays_as_it_is(
     folder: Path, tmp_path: Path
 ) -> None:
     used = tmp_path / "used"
-    copies.copy(folder, used)
+    before = copies.copy(folder, used)
     (used / "data/rows.csv").write_text("other")
+    (folder / "own.log").write_text("what the user's shell writes meanwhile")
     (used / "out").mkdir()
     (used / "out/last.pt").write_text("new")
     (used / "__pycache__").mkdir()
     (used / "__pycache__/train.pyc").write_text("compiled")
-    assert copies.written(folder, used) == ["data/rows.csv", "out/last.pt"]
+    assert copies.written(before, used) == ["data/rows.csv", "out/last.pt"]
     assert (folder / "data/rows.csv").read_text() == "data/rows.csv"
 
 
