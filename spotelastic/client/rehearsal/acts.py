@@ -140,10 +140,10 @@ class Acts:
             if failed or (step and played.ended):
                 break
         whole, begins = Played(record, failed), sorted(stops)
-        ends = [*begins[1:], made.last]
+        steps = pairwise([0, *begins[1:], made.last])
         rows = [
-            self._judge(stops[step], whole, (step + 1, end))
-            for step, end in zip(begins, ends, strict=True)
+            self._judge(stops[step], whole, (before + 1, end))
+            for step, (before, end) in zip(begins, steps, strict=True)
         ]
         return [*rows, self._stored(begins[0])]
 
@@ -189,10 +189,12 @@ class Acts:
             },
         )
         played = self._runs.run(launch, nodes=nodes)
-        ends = [*(step - 1 for step, _ in made.kills[1:]), made.last]
+        steps = pairwise([1, *(step for step, _ in made.kills[1:]), made.last + 1])
         return [
-            self._judge(f"a worker killed {PLACES[stage]}", played, (step, end), restarts=False)
-            for (step, stage), end in zip(made.kills, ends, strict=True)
+            self._judge(
+                f"a worker killed {PLACES[stage]}", played, (begin, end - 1), restarts=False
+            )
+            for (_, stage), (begin, end) in zip(made.kills, steps, strict=True)
         ]
 
     def _changed(self) -> list[Row]:

@@ -98,7 +98,8 @@ def differences(
 ) -> list[StepDifference]:
     """Return what differs from the plain run, on the same rank at the same step.
 
-    A state that was restored is compared with the one at the end of its step.
+    A state that was restored is compared with the one at the end of its step, and counts for the
+    next one. All ranks may have restored what the first one had: buffers that torch copies from it.
     """
     places = plain.by_place()
     found = []
@@ -106,10 +107,15 @@ def differences(
         ours = places.get((line.rank, line.step)) if line.digests else None
         if ours is not None and ours.world == line.world:
             begin = places.get((line.rank, 1), ours)
+            first = places.get((0, line.step), ours).digests
             found += [
                 each
                 for each in _between(ours, line, begin)
-                if not noise.allows(each) and (line.kind == "step" or _is_restored(each.name))
+                if not noise.allows(each)
+                and (
+                    line.kind == "step"
+                    or (_is_restored(each.name) and line.digests[each.name] != first.get(each.name))
+                )
             ]
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
@@ -143,16 +149,17 @@ def of_other_ranks(
     """
     found: list[StepDifference] = []
     begin, varying = _first(plain, 1), _varying(plain, alone)
-    had: dict[int, RecordedLine] = {}
+    had: dict[int, list[RecordedLine]] = {}
     for line in (line for line in lines if line.digests):
         ours = _first(plain, line.step)
         if line.kind == "restored" and line.step in had:
             before = had[line.step]
             found += [
                 each
-                for each in _between(before, line, before)
+                for each in _between(before[0], line, before[0])
                 if _is_shared(each.name)
-                and is_alike(before.digests.get(each.name, ""), line.digests.get(each.name, ""))
+                and line.digests[each.name] not in [one.digests.get(each.name) for one in before]
+                and is_alike(before[0].digests.get(each.name, ""), line.digests[each.name])
             ]
         elif ours and begin:
             found += [
@@ -166,7 +173,7 @@ def of_other_ranks(
             if allowed is not None and gap is not None and gap > allowed:
                 found.append(StepDifference(line.step, line.rank, "what is trained", size=gap))
         if line.kind == "step":
-            had[line.step] = line
+            had.setdefault(line.step, []).append(line)
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
 
@@ -213,7 +220,7 @@ def _between(
             continue
         if ours.digests.get(name) != theirs.digests.get(name):
             yield StepDifference(
-                theirs.step,
+                theirs.step + (theirs.kind == "restored"),
                 theirs.rank,
                 name,
                 _shown(ours, name),

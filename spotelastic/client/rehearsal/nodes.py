@@ -177,9 +177,9 @@ class Nodes:
             time.sleep(LOOK)
 
 
-def failure(nodes: Sequence[RehearsalNode]) -> str:
+def failure(nodes: Sequence[RehearsalNode], workdir: Path) -> str:
     """Return how the script failed on these nodes, in its own words and with the place; empty if it
-    did not.
+    did not. Places are told relative to the folder in which it ran.
     """
     for node in nodes:
         if node.code not in (None, 0):
@@ -187,7 +187,7 @@ def failure(nodes: Sequence[RehearsalNode]) -> str:
             words = _ENDED.findall(text)
             told = words[-1] if words else _last_line(text)
             places = [
-                f"{file}:{line}"
+                f"{file.removeprefix(f'{workdir}/')}:{line}"
                 for file, line in _PLACE.findall(text)
                 if not any(each in file for each in _NOT_THE_SCRIPTS)
             ]

@@ -68,8 +68,8 @@ def lengths(args: Sequence[str], source: str, plan: Plan, more: str) -> Lengths 
     if more:
         longer = given
         words = more.split()
-        for flag, value in zip(words[::2], words[1::2], strict=False):
-            longer = _with(longer, flag, value)
+        for flag, wanted in zip(words[::2], words[1::2], strict=False):
+            longer = _with(longer, flag, wanted)
         return Lengths(given, longer, more)
     for names, value in ((_STEPS, plan.last // 2), (_EPOCHS, 1 if plan.epoch else 0)):
         for name in names:

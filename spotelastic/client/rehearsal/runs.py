@@ -159,7 +159,7 @@ class Runs:
         before = self._stamps.get(launch.workdir)
         return Played(
             read([launch.folder]),
-            failure(nodes) if any(codes) else "",
+            failure(nodes, launch.workdir) if any(codes) else "",
             0 in codes,
             tuple(copies.written(before, launch.workdir)) if before is not None else (),
             min(node.since for node in nodes),

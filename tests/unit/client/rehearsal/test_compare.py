@@ -54,8 +54,15 @@ def test_the_first_step_that_is_another_is_named_with_its_values_first() -> None
 
 def test_a_state_that_was_restored_is_compared_and_gradients_in_it_are_not() -> None:
     wrong = line(2, 2.5, kind="restored", **{"gradient of model.weight": "other"})
-    found = compare.differences(PLAIN, [wrong], NONE)
-    assert [each.name for each in found] == ["model.weight"]
+    [found] = compare.differences(PLAIN, [wrong], NONE)
+    assert (found.name, found.step) == ("model.weight", 3)
+
+
+def test_a_rank_may_restore_what_the_first_one_had() -> None:
+    """Torch copies buffers from it at each forward pass; until then each rank has its own."""
+    plain = run(line(1, 1.0), line(1, 1.5, rank=1))
+    restored = line(1, 1.0, kind="restored", rank=1)
+    assert compare.differences(plain, [restored], NONE) == []
 
 
 def test_what_differed_before_an_act_is_not_its_own() -> None:
