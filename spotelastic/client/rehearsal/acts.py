@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from itertools import pairwise
 
 from spotelastic.client.rehearsal import answer, compare, plan, runs
 from spotelastic.client.rehearsal.answer import CauseFacts, RehearsalAnswer, Row
