@@ -17,7 +17,7 @@ INVARIANT = 0.02
 """How far apart runs with different numbers of ranks may be that compute the same: a share of what
 training has changed.
 """
-LEAST = 1e-4
+LEAST = 1e-3
 MOST = 0.05
 NOISES = 3.0
 """How often the script's own noise a difference may be."""
@@ -128,11 +128,11 @@ def apart(plain: StepRecord, other: StepRecord, step: int) -> float | None:
     return _gap(begin, ours, theirs) if begin and ours and theirs else None
 
 
-def tolerance(plain: StepRecord, alone: StepRecord) -> float | None:
+def tolerance(plain: StepRecord, other: StepRecord) -> float | None:
     """Return how far a run whose ranks change may be apart from the plain one; None where what the
     script computes depends on the number of ranks.
     """
-    gaps = [apart(plain, alone, line.step) for line in plain.steps if line.rank == 0]
+    gaps = [apart(plain, other, line.step) for line in plain.steps if line.rank == 0]
     known = [gap for gap in gaps if gap is not None]
     if not known or max(known) > INVARIANT:
         return None
@@ -140,7 +140,7 @@ def tolerance(plain: StepRecord, alone: StepRecord) -> float | None:
 
 
 def of_other_ranks(
-    plain: StepRecord, alone: StepRecord, lines: Iterable[RecordedLine], allowed: float | None
+    plain: StepRecord, other: StepRecord, lines: Iterable[RecordedLine], allowed: float | None
 ) -> list[StepDifference]:
     """Return what differs in a run whose ranks change: values, and tensors by more than allowed.
 
@@ -148,7 +148,7 @@ def of_other_ranks(
     only where they were restored: with those that the same run had at that step.
     """
     found: list[StepDifference] = []
-    begin, varying = _first(plain, 1), _varying(plain, alone)
+    begin, varying = _first(plain, 1), _varying(plain, other)
     had: dict[int, list[RecordedLine]] = {}
     for line in (line for line in lines if line.digests):
         ours = _first(plain, line.step)
@@ -229,10 +229,10 @@ def _between(
             )
 
 
-def _varying(plain: StepRecord, alone: StepRecord) -> set[str]:
+def _varying(plain: StepRecord, other: StepRecord) -> set[str]:
     """Return what depends on the number of ranks."""
     found: set[str] = set()
-    for line in alone.steps:
+    for line in other.steps:
         ours = _first(plain, line.step)
         if ours is not None:
             found |= {each.name for each in _between(ours, line, ours)}
