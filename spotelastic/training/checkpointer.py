@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
@@ -25,7 +24,7 @@ from spotelastic.training.in_place.building import Build, Builder
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
-from spotelastic.training.rehearsal import kept_state
+from spotelastic.training.rehearsal import kept_state, recording
 from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
@@ -111,6 +110,7 @@ class Checkpointer(Saving):
         self._own = OwnValues()
         self._agree_on_seed = self._own.agree
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
+        self._recording = recording.of_environment(self._state, lambda: self._last_step)
         loop = LoopParts(
             state=self._state,
             groups=groups,
@@ -189,10 +189,7 @@ class Checkpointer(Saving):
         self._last_step = step
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         if os.getpid() != self._process:
             return  # this is the end of a forked child: saves, slots and daemon are its parent's
@@ -258,6 +255,7 @@ class Checkpointer(Saving):
 
     def _load(self, ranks: Ranks, step: int | None = None) -> int:
         """Restore on these ranks, and return the step."""
+        self._recording.begins()
         session, client, _ = self._entered()
         self._restored = True
         restored = open_source(replace(session, ranks=ranks), client, self._state, step)
@@ -271,6 +269,7 @@ class Checkpointer(Saving):
         self._last_step = restored.step
         self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
+        self._recording.restored(restored.step)
         return restored.step
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -338,6 +337,7 @@ class Checkpointer(Saving):
         self._holds = not at_target and self._loops.waits(step)
         if not self._holds:
             self._save_if_due(step, session, client, agreed=at_target)
+        self._recording.stepped(step, loss, client.page)
         if self._measuring is not None:
             self._measuring.step_begins()
 
