@@ -228,7 +228,8 @@ def _check_changes(
             if re.search(r"Generator|default_rng|\.Random|^iter$|torchmetrics", what):
                 raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
         for node, name, method in _touched(body):
-            outside = name and name not in local and name not in known | {*source.imported}
+            kept = known if not (method == "=" and isinstance(node, ast.Attribute)) else set()
+            outside = name and name not in local and name not in kept | {*source.imported}
             if not outside or method in HARMLESS or name == "super":
                 continue
             made = source.made(name, loop.scope)
