@@ -239,7 +239,7 @@ def _check_changes(
                 raise source.no(
                     node,
                     f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
-                    "the state, as a plain value or an object with state_dict() and load_state_dict()",
+                    "the state, as a plain value or an object with state_dict()",
                 )
         for call in nodes(body, ast.Call):
             function = source.function(dotted(call.func))
@@ -273,6 +273,6 @@ def _check_before(source: Source, before: Sequence[ast.stmt]) -> None:
         if re.fullmatch(DRAWN, called):
             raise source.no(
                 each,
-                f"{source.code(each)[:60]} before an epoch's steps comes again where a process goes "
-                "on in the epoch's middle: put it after them, or into a step",
+                f"{source.code(each)[:60]} before an epoch's steps comes again where a process "
+                "goes on in the epoch's middle: put it after them, or into a step",
             )
