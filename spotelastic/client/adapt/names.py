@@ -228,7 +228,8 @@ def _check_changes(
             if re.search(r"Generator|default_rng|\.Random|^iter$|torchmetrics", what):
                 raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
         for node, name, method in _touched(body):
-            outside = name and name not in local and name not in known | {*source.imported}
+            kept = known if not (method == "=" and isinstance(node, ast.Attribute)) else set()
+            outside = name and name not in local and name not in kept | {*source.imported}
             if not outside or method in HARMLESS or name == "super":
                 continue
             made = source.made(name, loop.scope)
@@ -238,7 +239,7 @@ def _check_changes(
                 raise source.no(
                     node,
                     f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
-                    "the state, as a plain value or an object with state_dict() and load_state_dict()",
+                    "the state, as a plain value or an object with state_dict()",
                 )
         for call in nodes(body, ast.Call):
             function = source.function(dotted(call.func))
@@ -272,6 +273,6 @@ def _check_before(source: Source, before: Sequence[ast.stmt]) -> None:
         if re.fullmatch(DRAWN, called):
             raise source.no(
                 each,
-                f"{source.code(each)[:60]} before an epoch's steps comes again where a process goes "
-                "on in the epoch's middle: put it after them, or into a step",
+                f"{source.code(each)[:60]} before an epoch's steps comes again where a process "
+                "goes on in the epoch's middle: put it after them, or into a step",
             )

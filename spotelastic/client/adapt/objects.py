@@ -42,20 +42,20 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     zeroed = {
         root_name(call) for call in calls(loop.loop, "zero_grad") if _is_direct(source, call, loop)
     }
-    if not zeroed or not optimizers:
+    if not optimizers:
         raise source.no(
-            loop.loop, "zero_grad() and the step() of an optimizer do not both stand in each turn"
+            loop.loop, "no step() of an optimizer that is seen to be made stands in this loop"
         )
     owners: list[str] = []
     for name in optimizers:
-        made = source.made(name, loop.scope)
-        found = (
-            [root_name(call) for call in calls(made, "parameters", "named_parameters")]
-            if made
-            else []
-        )
+        made = source.made(name, loop.scope) or ast.Constant(0)
+        found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
         if not found:
             raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
+        if not zeroed & {name, *found}:
+            raise source.no(
+                loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
+            )
         owners += found
     used = {each.id for each in nodes(loop.outermost, ast.Name)}
     copies = [n for n in sorted(used) if _made_by(source, loop, n) == "copy.deepcopy"]

@@ -205,6 +205,20 @@ FORMS: dict[str, tuple[str, str]] = {
         epochs(head="rounds += 1\n", before="rounds = 0\n"),
         "before an epoch's steps",
     ),
+    "model's attribute": (epochs("model.heat = 0.9 * model.heat\n"), "may change model"),
+    "epochs of other lengths": (
+        BEGIN
+        + "for epoch in range(3):\n    for i in range(epoch):\n        x = get()\n"
+        + indent(STEP, " " * 8),
+        "another length in each epoch",
+    ),
+    "one of two optimizers": (
+        epochs(
+            before="other = optim.SGD(head.parameters(), lr=0.1)\n",
+            body=STEP + "other.step()\nif need:\n    other.zero_grad()\n",
+        ),
+        "zero_grad() of other",
+    ),
     "object's optimizer": (
         epochs(body=STEP.replace("optimizer.step", "self.optimizer.step")),
         "belongs to an object",
