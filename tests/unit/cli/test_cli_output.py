@@ -244,13 +244,17 @@ def test_it_is_shown_where_a_step_came_from_and_how_old_the_newest_replica_is() 
 
 
 def test_a_step_that_was_made_again_is_one_line_and_one_that_differs_a_line_for_each() -> None:
+    def shown(found: Rehearsal | None) -> list[list[str]]:
+        status = tables.status_table(replace(STATUS, rehearsal=found))
+        report = tables.report_table(replace(REPORT, rehearsal=found))
+        return [rendered(each).splitlines() for each in (status, report)]
+
     equal = Rehearsal(2, 3, "equal", ("rehearsed at step 2 on 3 ranks: bit-identical",))
     differs = Rehearsal(2, 3, "different", ("step 2 differs:", "lr is 0.1, was 0.2.", "So it is"))
-    for table, shown in ((tables.status_table, STATUS), (tables.report_table, REPORT)):
-        assert "rehearsed" not in rendered(table(shown))  # type: ignore[operator]
-        lines = rendered(table(replace(shown, rehearsal=equal))).splitlines()  # type: ignore[operator]
+    assert not any("rehearsed" in line for lines in shown(None) for line in lines)
+    for lines in shown(equal):
         assert "rehearsed at step 2 on 3 ranks: bit-identical" in lines
-        lines = rendered(table(replace(shown, rehearsal=differs))).splitlines()  # type: ignore[operator]
+    for lines in shown(differs):
         at = lines.index("step 2 differs:")
         assert lines[at + 1 : at + 3] == ["  lr is 0.1, was 0.2.", "  So it is"]
 
