@@ -235,10 +235,9 @@ class InnerOptimizer(Plain):
         inner = torch.optim.SGD([change], lr=0.1)
         module: Any = self.model.module
         for _ in range(2):
-            inner.zero_grad()
             # The change of a row does not depend on the number of ranks.
             loss = -loss_of(module, batch + change) / dist.get_world_size()
-            loss.backward()  # type: ignore[no-untyped-call]
+            [change.grad] = torch.autograd.grad(loss, [change])
             inner.step()
         return batch + change.detach()
 
@@ -371,14 +370,19 @@ class SchedulerNotSaved(SchedulerAfterBlock):
         pass
 
 
+class _Louder(nn.Module):
+    """Does something else in training, as dropout does, but the same on any number of ranks."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch * 2 if self.training else batch
+
+
 class EvaluatesForGood(Plain):
     """A collective of an evaluation fails, after which the model is left in its eval mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        inner = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 1)).double()
-        self.model = self.state["model"] = wrapped(inner)
+        self.model = self.state["model"] = wrapped(nn.Sequential(net(), _Louder()))
         self.optimizer = self.state["optimizer"] = sgd(self.model)
 
     def batch(self, number: int) -> torch.Tensor:
