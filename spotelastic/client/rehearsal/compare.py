@@ -114,7 +114,10 @@ def differences(
                 if not noise.allows(each)
                 and (
                     line.kind == "step"
-                    or (_is_restored(each.name) and line.digests[each.name] != first.get(each.name))
+                    or (
+                        _is_restored(each.name, line)
+                        and line.digests[each.name] != first.get(each.name)
+                    )
                 )
             ]
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
@@ -158,6 +161,7 @@ def of_other_ranks(
                 each
                 for each in _between(before[0], line, before[0])
                 if _is_shared(each.name)
+                and _is_restored(each.name, line)
                 and line.digests[each.name] not in [one.digests.get(each.name) for one in before]
                 and is_alike(before[0].digests.get(each.name, ""), line.digests[each.name])
             ]
@@ -250,8 +254,12 @@ def _shown(line: RecordedLine, name: str) -> str:
     return "" if is_trained else value
 
 
-def _is_restored(name: str) -> bool:
-    return is_state(name) or name.startswith(_RANDOM)
+def _is_restored(name: str, line: RecordedLine) -> bool:
+    """Return whether something is there right after a restore. Objects of libraries may take up
+    their values later, with the next step.
+    """
+    is_tensor = len(line.digests.get(name, "")) > _HASH
+    return name.startswith(_RANDOM) or (is_state(name) and is_tensor)
 
 
 def _is_shared(name: str) -> bool:

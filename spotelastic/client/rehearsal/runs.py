@@ -20,6 +20,8 @@ from spotelastic.model.counting import counted
 SNAPSHOTS = 4
 """Steps between two snapshots, so that most faults strike between them."""
 CHECKPOINTS = 7
+KEPT = "1000"
+"""Checkpoints that are kept: the one that torch reads later is among them."""
 TORCH_WITHIN = 300.0
 """Seconds within which torch has to read a checkpoint."""
 
@@ -112,7 +114,7 @@ class Runs:
             storage=self.base / (storage or name) / "storage",
             workdir=workdir,
             command=(self.job.script, *(self.job.args if args is None else args)),
-            flags=(*intervals, "--max-restarts", str(restarts)),
+            flags=(*intervals, "--keep-last", KEPT, "--max-restarts", str(restarts)),
             **more,
         )
 

@@ -39,6 +39,7 @@ LONGEST = 3
 AFTER_EPOCH = 4
 """Steps that are made after the end of an epoch."""
 LOOK = 0.01
+_SERVERS = "spotelastic.training.parameter_server."
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Recording(NoRecording):
     def restored(self, step: int) -> None:
         if self.orders.draws and (kept := self._random(self.orders.draws, step)).exists():
             randomness.apply(pickle.loads(kept.read_bytes()))
-        self._write("restored", step=step, **_told(fingerprint.take(self.state)))
+        self._write("restored", step=step, **self._told(fingerprint.take(self.state)))
         self._watch()
 
     def stepped(self, step: int, loss: Any, page: Any) -> None:
@@ -112,7 +113,7 @@ class Recording(NoRecording):
         self._write(
             "step",
             step=step,
-            **_told(found),
+            **self._told(found),
             outside={
                 name: (each.kind, each.digest, each.shown) for name, each in variables.items()
             },
@@ -129,6 +130,21 @@ class Recording(NoRecording):
             self._write("done", step=step)
             self._await("end", lambda: False)
         self._watch()
+
+    def _told(self, found: fingerprint.Fingerprint) -> dict[str, Any]:
+        # A parameter server counts the rounds of its ranks, which are others in each act.
+        servers = {
+            f"{name}.epoch"
+            for name, value in self.state.values.items()
+            if type(value).__module__.startswith(_SERVERS)
+        }
+        return {
+            "digests": {
+                name: digest.hex() for name, digest in found.digests.items() if name not in servers
+            },
+            "samples": {name: _some(each) for name, each in found.samples.items()},
+            "shown": found.shown,
+        }
 
     def _random(self, folder: str, step: int) -> Path:
         return Path(folder) / f"random-{self.state.rank}-of-{self.state.world_size}-{step}"
@@ -202,14 +218,6 @@ def of_environment(
     """Return the recording of a rehearsal. Outside of one it does nothing."""
     text = environ.get(VARIABLE)
     return Recording(Orders(**json.loads(text)), state, last_step) if text else NoRecording()
-
-
-def _told(found: fingerprint.Fingerprint) -> dict[str, Any]:
-    return {
-        "digests": {name: digest.hex() for name, digest in found.digests.items()},
-        "samples": {name: _some(each) for name, each in found.samples.items()},
-        "shown": found.shown,
-    }
 
 
 def _some(numbers: torch.Tensor) -> list[float]:

@@ -19,7 +19,11 @@ def line(
     **more: str,
 ) -> RecordedLine:
     """A step of a model of one weight."""
-    found = {"model.weight": repr(weight), "optimizer.param_groups.0.lr": repr(lr), **more}
+    found = {
+        "model.weight": f"{weight!r:*<34}float32(2,)",
+        "optimizer.param_groups.0.lr": repr(lr),
+        **more,
+    }
     samples: Mapping[str, Sequence[float]] = {"model.weight": [weight, 1.0]}
     shown = {"optimizer.param_groups.0.lr": repr(lr)}
     return RecordedLine(kind, float(step), "a", rank, world, step, found, samples, shown)
