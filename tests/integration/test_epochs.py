@@ -19,7 +19,7 @@ from torch.optim import lr_scheduler
 
 import spotelastic as se
 from spotelastic.errors import UsageError
-from spotelastic.training.in_place.epochs import begins_in
+from spotelastic.training.restore.loops import begins_in
 
 STEPS, EPOCHS = 3, 4
 """Steps of an epoch, and epochs of the whole run."""
@@ -160,7 +160,7 @@ def test_what_the_script_changes_after_its_last_step_is_saved_and_not_trained_tw
     tmp_path: Path,
 ) -> None:
     for epochs in (1, 2):
-        state = {"steps": 0, "best": ""}
+        state: dict[str, Any] = {"steps": 0, "best": ""}
         with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
             for epoch in checkpoint.epochs(epochs, 2):
                 for step in checkpoint.steps((epoch + 1) * 2):

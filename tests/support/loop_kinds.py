@@ -236,7 +236,9 @@ class InnerOptimizer(Plain):
         module: Any = self.model.module
         for _ in range(2):
             inner.zero_grad()
-            (-loss_of(module, batch + change)).backward()  # type: ignore[no-untyped-call]
+            # The change of a row does not depend on the number of ranks.
+            loss = -loss_of(module, batch + change) / dist.get_world_size()
+            loss.backward()  # type: ignore[no-untyped-call]
             inner.step()
         return batch + change.detach()
 

@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 import spotelastic as se
 from spotelastic.training.in_place import watching
 from spotelastic.training.in_place.building import Builder
-from spotelastic.training.in_place.epochs import Loops
 from spotelastic.training.in_place.groups import Groups, Options, groups
 from spotelastic.training.in_place.loaders import loaders
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.watching import wrapped
+from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State

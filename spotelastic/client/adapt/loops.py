@@ -5,16 +5,19 @@ body, in each turn; it is left at its end alone; and it is entered once.
 """
 
 import ast
+import re
 from dataclasses import dataclass
 
 from spotelastic.client.adapt.source import (
     Function,
     Loop,
     Source,
+    bound,
     calls,
     dotted,
     last_name,
     nodes,
+    read,
     root_name,
 )
 
@@ -90,7 +93,11 @@ def training_loop(source: Source) -> TrainingLoop:
     if epochs is not None:
         _check_epochs(source, epochs, loop)
     _check_entered_once(source, scope)
-    return _described(source, loop, scope, epochs)
+    assert epochs is None or isinstance(epochs, ast.For)
+    found = _described(source, loop, scope, epochs)
+    if read([found.over]) & bound([found.outermost]):
+        raise source.no(loop, f"{source.code(found.over)} may have another length in each epoch")
+    return found
 
 
 def _loop_of(source: Source, call: ast.Call) -> ast.For:
@@ -115,9 +122,9 @@ def _loop_of(source: Source, call: ast.Call) -> ast.For:
 
 def optimizer_steps(loop: ast.For) -> list[ast.Call]:
     """Return the calls of step() in the loop that may be an optimizer's."""
-    others = ("sched", "lr", "prof", "env")
+    others = re.compile(r"sched|^lr|prof|env", re.IGNORECASE)
     found = [call for call in calls(loop, "step") if isinstance(call.func, ast.Attribute)]
-    return [call for call in found if not any(o in root_name(call).lower() for o in others)]
+    return [call for call in found if not others.search(root_name(call))]
 
 
 def _check_each_turn(source: Source, call: ast.Call, loop: ast.For) -> None:
@@ -149,8 +156,8 @@ def _check_end(source: Source, loop: ast.For, last: int) -> None:
             raise source.no(each, EARLY)
         if isinstance(each, ast.Continue) and inner is loop:
             raise source.no(each, f"`continue`: some turns leave something out{MAYBE}")
-    for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal):
-        raise source.no(each, "a definition in a loop")
+    for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match):
+        raise source.no(each, "a definition or a `match` in a loop")
 
 
 def _check_epochs(source: Source, epochs: ast.AST, loop: ast.For) -> None:
@@ -199,40 +206,26 @@ def _check_entered_once(source: Source, scope: ast.AST) -> None:
 
 
 def _described(
-    source: Source, loop: ast.For, scope: ast.AST, epochs: ast.AST | None
+    source: Source, loop: ast.For, scope: ast.AST, epochs: ast.For | None
 ) -> TrainingLoop:
-    over, target, counter, start = loop.iter, loop.target, "", "0"
+    over, target, counter, start, length = loop.iter, loop.target, "", "0", ""
     if isinstance(over, ast.Call) and last_name(over.func) == "tqdm" and over.args:
         over = over.args[0]
     replaced: ast.expr = over
-    is_call = isinstance(over, ast.Call) and bool(over.args)
-    if is_call and dotted(over.func) == "enumerate":  # type: ignore[attr-defined]
-        if not isinstance(target, ast.Tuple) or not isinstance(target.elts[0], ast.Name):
-            raise source.no(loop, "enumerate() that does not give two names")
-        counter, target = target.elts[0].id, target.elts[1]
-        more = [*over.args[1:], *(each.value for each in over.keywords)]  # type: ignore[attr-defined]
-        start = source.code(more[0]) if more else "0"
-        over = over.args[0]  # type: ignore[attr-defined]
-    elif is_call and dotted(over.func) == "range" and isinstance(target, ast.Name):  # type: ignore[attr-defined]
-        bounds = [source.code(each) for each in over.args]  # type: ignore[attr-defined]
-        start, stop = ["0", *bounds][-2:]
-        length = stop if len(bounds) == 1 else f"{stop} - ({start})"
-        if len(bounds) < 3:
-            return TrainingLoop(
-                loop,
-                scope,
-                over,
-                replaced,
-                None,
-                target.id,
-                start,
-                length,
-                epochs,  # type: ignore[arg-type]
-            )
-    if not isinstance(over, ast.Name):
-        raise source.no(loop, f"it goes over {source.code(over)[:60]}, which is no loader by name")
-    length = f"len({over.id})"
-    return TrainingLoop(loop, scope, over, replaced, target, counter, start, length, epochs)  # type: ignore[arg-type]
+    args = over.args if isinstance(over, ast.Call) and not over.keywords else []
+    made_by = dotted(over.func) if isinstance(over, ast.Call) else ""
+    batch: ast.expr | None = target
+    if made_by == "enumerate" and len(args) in (1, 2) and isinstance(target, ast.Tuple):
+        counter, batch = dotted(target.elts[0]), target.elts[1]
+        start, over = source.code(args[1]) if len(args) == 2 else "0", args[0]
+    elif made_by == "range" and len(args) in (1, 2):
+        counter, batch = dotted(target), None
+        start = source.code(args[0]) if len(args) == 2 else "0"
+        length = source.code(args[-1]) + (f" - ({start})" if len(args) == 2 else "")
+    if (batch is None and counter) or (isinstance(over, ast.Name) and (counter or not args)):
+        length = length or f"len({dotted(over)})"
+        return TrainingLoop(loop, scope, over, replaced, batch, counter, start, length, epochs)
+    raise source.no(loop, f"it goes over {source.code(over)[:60]}, which is no loader by name")
 
 
 def loss_of(source: Source, loop: TrainingLoop) -> tuple[str, ast.stmt] | None:

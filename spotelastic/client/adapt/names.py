@@ -27,11 +27,12 @@ from spotelastic.client.adapt.source import (
 HARMLESS = frozenset(
     re.findall(
         r"\w+",
-        """train eval zero_grad backward to cuda cpu float half set_epoch print log info debug warning
-        add_scalar add_scalars item keys values items get size numel dim view reshape mean sum max min
-        argmax detach clone numpy tolist parameters named_parameters state_dict get_last_lr unscale_
-        format join split strip startswith endswith encode decode flush close eq long int bool scale
-        no_sync autocast contiguous unsqueeze squeeze permute transpose repeat_interleave exists""",
+        """train eval zero_grad backward to cuda cpu float half set_epoch print log info debug
+        warning add_scalar add_scalars item keys values items get size numel dim view reshape
+        mean sum max min argmax detach clone numpy tolist parameters named_parameters state_dict
+        get_last_lr unscale_ format join split strip startswith endswith encode decode flush
+        close eq long int bool scale no_sync autocast contiguous unsqueeze squeeze permute
+        transpose repeat_interleave exists""",
     )
 )
 """Methods that change nothing of what a step computes."""
@@ -218,18 +219,17 @@ def _check_changes(
     """Refuse what the loop, and functions of the script that it calls, may change besides."""
     fresh = own - _exposed([*loop.parts[0], *loop.loop.body, *loop.parts[1]], own)[0]
     seen: set[str] = set()
-    waiting: list[tuple[list[ast.AST], set[str]]] = [(parts, fresh)]
+    waiting: list[tuple[Sequence[ast.AST], set[str]]] = [(parts, fresh)]
     while waiting:
         body, local = waiting.pop()
         for name in read(body) - local:
             made = source.made(name, loop.scope)
             what = source.full_name(made.func) if made else ""
             if re.search(r"Generator|default_rng|\.Random|^iter$|torchmetrics", what):
-                raise source.no(
-                    made or loop.loop, f"{name} has a state of its own, which is not saved"
-                )
+                raise source.no(made or loop.loop, f"{name} has a state of its own, not saved")
         for node, name, method in _touched(body):
-            outside = name and name not in local and name not in known | {*source.imported}
+            kept = known if not (method == "=" and isinstance(node, ast.Attribute)) else set()
+            outside = name and name not in local and name not in kept | {*source.imported}
             if not outside or method in HARMLESS or name == "super":
                 continue
             made = source.made(name, loop.scope)
@@ -238,8 +238,8 @@ def _check_changes(
             if not told and not (is_list and method in KEPT and body is parts):
                 raise source.no(
                     node,
-                    f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in the "
-                    "state, as a plain value or an object with state_dict() and load_state_dict()",
+                    f"{source.code(node)[:60]} may change {name}, which is not saved: keep it in "
+                    "the state, as a plain value or an object with state_dict()",
                 )
         for call in nodes(body, ast.Call):
             function = source.function(dotted(call.func))
@@ -273,6 +273,6 @@ def _check_before(source: Source, before: Sequence[ast.stmt]) -> None:
         if re.fullmatch(DRAWN, called):
             raise source.no(
                 each,
-                f"{source.code(each)[:60]} before an epoch's steps comes again where a process goes "
-                "on in the epoch's middle: put it after them, or into a step",
+                f"{source.code(each)[:60]} before an epoch's steps comes again where a process "
+                "goes on in the epoch's middle: put it after them, or into a step",
             )

@@ -42,20 +42,20 @@ def state_names(source: Source, loop: TrainingLoop) -> list[str]:
     zeroed = {
         root_name(call) for call in calls(loop.loop, "zero_grad") if _is_direct(source, call, loop)
     }
-    if not zeroed or not optimizers:
+    if not optimizers:
         raise source.no(
-            loop.loop, "zero_grad() and the step() of an optimizer do not both stand in each turn"
+            loop.loop, "no step() of an optimizer that is seen to be made stands in this loop"
         )
     owners: list[str] = []
     for name in optimizers:
-        made = source.made(name, loop.scope)
-        found = (
-            [root_name(call) for call in calls(made, "parameters", "named_parameters")]
-            if made
-            else []
-        )
+        made = source.made(name, loop.scope) or ast.Constant(0)
+        found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
         if not found:
             raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
+        if not zeroed & {name, *found}:
+            raise source.no(
+                loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
+            )
         owners += found
     used = {each.id for each in nodes(loop.outermost, ast.Name)}
     copies = [n for n in sorted(used) if _made_by(source, loop, n) == "copy.deepcopy"]
@@ -112,8 +112,8 @@ def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> Ela
     for prepared in calls(source.tree, "prepare"):
         raise source.no(
             prepared,
-            "accelerate's prepare() binds a loader to the ranks that there are, and has a scheduler "
-            "step as often as there are workers: leave both out of it, move batches to "
+            "accelerate's prepare() binds a loader to the ranks that there are, and a scheduler "
+            "steps as often as there are workers: leave both out of it, move batches to "
             "accelerator.device, and name what it returns for model and optimizer in the state",
         )
     call = source.made(name, loop.scope) if name else None
@@ -161,13 +161,13 @@ def _elastic(
     for use in nodes(source.tree, ast.Name):
         around = next(source.around(use), None)
         length = isinstance(around, ast.Call) and dotted(around.func) == "len"
-        if use.id == name and isinstance(use.ctx, ast.Load) and use is not loop.over:
-            if not length and getattr(around, "attr", "") != "dataset":
-                raise source.no(
-                    use,
-                    f"{name} is used here as well: with an ElasticSampler it is for training "
-                    "alone, and has no batch_size and no sampler of its own. Make another one",
-                )
+        fits = length or use is loop.over or getattr(around, "attr", "") == "dataset"
+        if use.id == name and isinstance(use.ctx, ast.Load) and not fits:
+            raise source.no(
+                use,
+                f"{name} is used here as well: with an ElasticSampler it is for training alone, "
+                "and has no batch_size and no sampler of its own. Make another one",
+            )
     text = source.code(size) if size is not None else "1"
     shared = former is not None or is_shared(source)
     if shared and workers is None:
@@ -178,7 +178,7 @@ def _elastic(
         )
     short = text if re.fullmatch(r"[\w.]+", text) else f"({text})"
     batch = f"{short} * {workers}" if shared else text
-    options = [source.code(dataset), f"global_batch={batch}"]
+    options = [dotted(dataset), f"global_batch={batch}"]
     dealt = former or call
     shuffle = argument(dealt, "shuffle")
     told = source.code(shuffle) if shuffle is not None else str(former is not None)

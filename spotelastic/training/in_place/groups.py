@@ -83,8 +83,6 @@ class Groups:
     """Whether this worker rests when a collective fails."""
     looks: bool = False
     """Whether the errors of NCCL are looked at here."""
-    sockets: dict[int, int] = field(default_factory=dict)
-    """Not used any more."""
     most_held: int = 256
     """The most connections that are held open. A process may have some 1,000 descriptors."""
     _is_out: bool = False

@@ -15,9 +15,9 @@ from spotelastic.model.in_place import Enter, Standing
 from spotelastic.training.in_place import control, failures, libraries, loaders, models
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
-from spotelastic.training.in_place.epochs import Loops
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State

@@ -18,6 +18,7 @@ Must never happen:
 
 import contextlib
 import os
+import sys
 import time
 from enum import Enum
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from spotelastic.errors import UsageError
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.undo import CARRIES, Undo
-from spotelastic.training.rehearsal import verdict
+from spotelastic.training.rehearsal import outside, verdict
 from spotelastic.training.rehearsal.collectives import Collectives
 from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
@@ -87,6 +88,8 @@ class Rehearsing:
         self._source: Resume | None = None
         self._randomness: dict[str, Any] = {}
         self._foreign: Foreign | None = None
+        self._outside: dict[str, outside.Variable] = {}
+        self._changed: dict[str, str] = {}
         self._carried: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._end: Fingerprint | None = None
         self._before = self._first = self._again = Fingerprint()
@@ -118,6 +121,7 @@ class Rehearsing:
         self._randomness = randomness.capture()
         self._before = take(self._loop.state)
         self._foreign = Foreign(self._loop.state)
+        self._outside = self._carried_outside()
         if end is not None:
             self._found += verdict.between(end, self._before)
         self.stage = Stage.FIRST
@@ -209,6 +213,7 @@ class Rehearsing:
 
     def _made_first(self, found: Fingerprint) -> bool:
         self._first, self._step_time = found, time.perf_counter() - self._begun
+        self._changed = outside.changed(self._outside, self._carried_outside())
         ranks = self._loop.ranks()
         assert self._foreign is not None
         self._found += [
@@ -232,6 +237,11 @@ class Rehearsing:
         seconds = time.perf_counter() - self._begun
         if judged.differs and any(each.startswith(CARRIES) for each in self._costs):
             self._found.append(f"{CARRIES}: accumulate within the block, with se.microbatches()")
+        if judged.differs and not judged.restores:
+            self._found += [
+                f"{name} ({kind}) changes in the block, and is not in the state"
+                for name, kind in self._changed.items()
+            ]
         own = Verdict(
             judged.restores,
             (*self._found, *judged.differs),
@@ -251,6 +261,13 @@ class Rehearsing:
             self._loop.rehearsed(step, found.outcome, line)
         if found.differs and self._mode == "strict":
             raise UsageError(f"{line} (--rehearse strict)")
+
+    def _carried_outside(self) -> dict[str, outside.Variable]:
+        """Return the variables of the script that are not in its state; they tell a cause."""
+        try:
+            return outside.carried(sys._getframe(1), self._loop.state.values)
+        except Exception:  # the script may have anything
+            return {}
 
     def _unwatch(self) -> None:
         self._watching.close()
