@@ -55,9 +55,7 @@ from spotelastic.store.port import Store
 
 logger = logging.getLogger(__name__)
 
-WRITE_RETRY = 0.2
-ASK_RETRY = 0.5
-CAMPAIGN_RETRY = 0.05
+WRITE_RETRY, ASK_RETRY, CAMPAIGN_RETRY = 0.2, 0.5, 0.05
 
 
 class AgentExecutor:
