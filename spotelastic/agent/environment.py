@@ -9,9 +9,9 @@ from spotelastic_checkpoints import addresses
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.entries import modules_folder
+from spotelastic.model.in_place import REHEARSE
 from spotelastic.model.job import Settings
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.model.rehearsal import REHEARSE
 from spotelastic.model.round import Member, Round
 
 MEASUREMENTS = 6

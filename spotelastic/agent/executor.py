@@ -35,12 +35,12 @@ from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
+from spotelastic.model.in_place import REHEARSED, Rehearsal
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.model.rehearsal import EVENT, Rehearsal
 from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
@@ -55,9 +55,7 @@ from spotelastic.store.port import Store
 
 logger = logging.getLogger(__name__)
 
-WRITE_RETRY = 0.2
-ASK_RETRY = 0.5
-CAMPAIGN_RETRY = 0.05
+WRITE_RETRY, ASK_RETRY, CAMPAIGN_RETRY = 0.2, 0.5, 0.05
 
 
 class AgentExecutor:
@@ -487,11 +485,11 @@ class AgentExecutor:
 
     def tell_rehearsal(self, found: events.StepRehearsed) -> None:
         """Records what this node's workers have found by making a step again."""
-        lines = tuple(found.message.split("\n"))
-        its = Rehearsal(found.step, found.world_size, found.outcome, lines)
-        (logger.warning if its.differs else logger.info)(its.text)
+        told = tuple(found.message.splitlines())
+        its = Rehearsal(found.step, found.world_size, found.outcome, told)
+        logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
         with contextlib.suppress(Unavailable):
-            self._record(Event(self._clock(), EVENT, its.line, self.config.node, asdict(its)))
+            self._record(Event(self._clock(), REHEARSED, its.line, self.config.node, asdict(its)))
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)

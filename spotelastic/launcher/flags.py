@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from spotelastic_checkpoints.log_records import FORMATS, LEVELS
 
 from spotelastic.errors import UsageError
-from spotelastic.model.rehearsal import MODES
+from spotelastic.model.in_place import REHEARSE_MODES
 from spotelastic.usage_errors import no_such_option, reworded
 
 
@@ -222,9 +222,9 @@ CHECKPOINTS = (
         "--rehearse",
         "make an early step several times, and see whether it comes back as it was (auto); "
         "strict: fail where it does not",
-        "|".join(MODES),
+        "|".join(REHEARSE_MODES),
         "auto",
-        choices=MODES,
+        choices=REHEARSE_MODES,
     ),
     Flag("--allow-uncommitted", "succeed even if the last step could not be committed", read=bool),
     Flag("--take-over", "continue the checkpoints of another run", read=bool),

@@ -13,11 +13,10 @@ from typing import Any, get_args
 import msgspec
 
 from spotelastic.metrics.catalogue import Metric, Sample, declared
+from spotelastic.model.in_place import OUTCOMES, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import JobSpec, JobState
 from spotelastic.model.progress import Event, Interruption, Report, Status
-from spotelastic.model.rehearsal import EVENT as REHEARSED
-from spotelastic.model.rehearsal import OUTCOMES
 from spotelastic.model.round import CAUSES
 
 NOTICES = frozenset({"notice", "rebalance", "leave", "unhealthy"})

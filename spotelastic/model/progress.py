@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
-from spotelastic.model.rehearsal import Rehearsal
 
 DRILL_STALE = 30.0
 """Seconds after which a drill counts as ended, though nobody said so: its process was killed."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from spotelastic.model.counting import counted
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, Capacity, Job
 from spotelastic.model.progress import Event
-from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.model.round import Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.notification import Notification, shortened

@@ -31,7 +31,7 @@ from spotelastic_checkpoints.types import (
     WorkerStep,
 )
 
-from spotelastic.model.in_place import Standing
+from spotelastic.model.in_place import Rehearsal, Standing
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import (
@@ -48,7 +48,6 @@ from spotelastic.model.progress import (
     Progress,
     SlowNode,
 )
-from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.model.replication import Replication
 from spotelastic.model.round import (
     Member,

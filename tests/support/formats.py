@@ -33,6 +33,7 @@ from spotelastic.aws.security.certificates import Certificate
 from spotelastic.controller.accounting.usage import Before, Usage
 from spotelastic.controller.etcd.generations import Generation, GenerationClaim
 from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.in_place import REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import (
     Ending,
@@ -51,7 +52,6 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
-from spotelastic.model.rehearsal import EVENT
 from spotelastic.model.requests.command import Answer, Command
 from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import (
@@ -263,7 +263,7 @@ def _in_the_bucket() -> Iterator[Kind]:
         "status-rehearsed.json", Status("demo", "running", 1700000010.0, rehearsal=v.REHEARSAL)
     )
     told = msgspec.json.decode(msgspec.json.encode(v.REHEARSAL))
-    event = Event(1700000000.0, EVENT, v.REHEARSAL.line, "i-0a", told)
+    event = Event(1700000000.0, REHEARSED, v.REHEARSAL.line, "i-0a", told)
     yield _object("events.jsonl-line-rehearsed", event)
     yield _object("events.jsonl-line", Event(1700000000.0, "loss", "i-0d is gone", "i-0d"))
     yield _object("curve.json", [Point(1, 9.5, 1.0), Point(2, None, 2.0)], list[Point])

@@ -16,6 +16,7 @@ from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -30,7 +31,6 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
-from spotelastic.model.rehearsal import Rehearsal
 
 T = TypeVar("T")
 LEDGER = (

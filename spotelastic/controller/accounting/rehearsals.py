@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from spotelastic.model.in_place import REHEARSED, Rehearsal
 from spotelastic.model.progress import Event
-from spotelastic.model.rehearsal import EVENT, Rehearsal
 
 
 def telling(events: Iterable[Event]) -> Rehearsal | None:
@@ -25,7 +25,7 @@ def telling(events: Iterable[Event]) -> Rehearsal | None:
 
 def _read(event: Event) -> Rehearsal | None:
     """Return what an event tells of. One of another version is left out."""
-    if event.kind != EVENT:
+    if event.kind != REHEARSED:
         return None
     try:
         return msgspec.convert(event.data, Rehearsal)

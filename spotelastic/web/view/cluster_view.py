@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Event, Report
-from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.web.view import drill, rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
 from spotelastic.web.view.drill import DrillRows

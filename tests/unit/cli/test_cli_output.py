@@ -20,6 +20,7 @@ from spotelastic.client.targets import find
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import usd
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
     ClusterSummary,
@@ -33,7 +34,6 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
-from spotelastic.model.rehearsal import Rehearsal
 
 NOTICE = Interruption(InterruptionKind.SPOT_INTERRUPTION, "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
 LOSS = Interruption(InterruptionKind.LOSS, "i-2", 1008.0, None, 80, False, None, 7)

@@ -14,9 +14,9 @@ from spotelastic.kubernetes.manifests import manifests
 from spotelastic.launcher import options as launcher_options
 from spotelastic.launcher.flags import parse
 from spotelastic.launcher.rendezvous_config import meeting
+from spotelastic.model.in_place import REHEARSE_MODES
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.rehearsal import MODES
 from spotelastic.model.replication import Replication
 
 EVERYTHING: dict[str, Any] = {
@@ -192,7 +192,7 @@ all_settings = st.builds(
     keep_last=st.integers(1, 9),
     keep_every=st.integers(0, 99),
     replicate=st.sampled_from([Replication(), Replication(None), Replication(5e7)]),
-    rehearse=st.sampled_from(MODES),
+    rehearse=st.sampled_from(REHEARSE_MODES),
 )
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import Capacity, Failure, Job
 from spotelastic.model.progress import Event
-from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.model.round import Member, Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import (

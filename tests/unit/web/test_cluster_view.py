@@ -7,9 +7,9 @@ import pytest
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Cost, DueInterruption, Event, RemainingDrill, Upload
-from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import STALE, cluster_view

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from spotelastic.client.config.option import CLUSTER, UP, option
 from spotelastic.client.config.panels import SAFETY
+from spotelastic.model.in_place import REHEARSE_MODES
 from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
-from spotelastic.model.rehearsal import MODES
 from spotelastic.model.replication import RATE
 
 INTERVAL = rf"auto|\d+|{TIME}"
@@ -63,8 +63,8 @@ class SafetyOptions:
         "where it does not.",
         UP,
         SAFETY,
-        metavar="|".join(MODES),
-        choices=MODES,
+        metavar="|".join(REHEARSE_MODES),
+        choices=REHEARSE_MODES,
         stored=lambda job: job.settings.rehearse,
     )
     allow_uncommitted: bool = option(

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 
 from spotelastic.controller.accounting.rehearsals import telling
+from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.progress import Event
-from spotelastic.model.rehearsal import Rehearsal
 
 
 def told(step: int, ranks: int, outcome: str) -> Event:
