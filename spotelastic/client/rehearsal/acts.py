@@ -208,19 +208,19 @@ class Acts:
         )
         played = Changing(self._runs, launch).play(made)
         # Three ranks need not share a batch evenly, which shows as much as rounding does.
-        three = self._runs.plain("three", 3, **orders).record
+        three = self._runs.plain("three", 3, steps=made.last, exact=True).record
         allowed = compare.tolerance(plain, three)
         found = compare.of_other_ranks(plain, three, played.record.lines, allowed)
         equal: answer.State = "restored" if allowed is None else "rounding"
         acts = (
-            ("a node comes: 2 ranks", 1, made.loses),
-            ("a node killed: 1 rank is left", made.loses + 1, made.comes[0]),
-            ("two nodes come: 3 ranks", made.comes[0] + 1, made.leaves),
-            ("a node leaves with a notice: 2 ranks", made.leaves + 1, made.last),
+            ("a node comes: 2 ranks", (1, made.loses)),
+            ("a node killed: 1 rank is left", (made.loses + 1, made.comes[0])),
+            ("two nodes come: 3 ranks", (made.comes[0] + 1, made.leaves)),
+            ("a node leaves with a notice: 2 ranks", (made.leaves + 1, made.last)),
         )
         return [
             self._row(act, found, played, steps, equal, restarts=False, plain=plain)
-            for act, *steps in acts  # type: ignore[misc]
+            for act, steps in acts
         ]
 
     def _longer(self, made: plan.Lengths) -> list[Row]:

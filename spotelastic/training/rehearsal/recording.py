@@ -189,7 +189,7 @@ class Recording(NoRecording):
         self._reach("forward")
         for tensor in _tensors(output):
             if tensor.requires_grad:
-                tensor.register_hook(self._backward)
+                tensor.register_hook(self._backward)  # type: ignore[no-untyped-call]
                 return
 
     def _backward(self, _gradient: torch.Tensor) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
@@ -27,7 +27,10 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
     names = {name for name, each in known.items() if isinstance(each, TensorStorageMetadata)}
     held: dict[str, Any] = {}
     _load_state_dict(
-        held, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True
+        held,
+        storage_reader=reader,
+        planner=_EmptyStateDictLoadPlanner(),  # type: ignore[no-untyped-call]
+        no_dist=True,
     )
     return {
         name: digest_of_tensor(tensor).hex() for name, tensor in _tensors((), held) if name in names
