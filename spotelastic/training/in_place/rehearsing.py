@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
@@ -32,10 +33,11 @@ from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.undo import CARRIES, Undo
 from spotelastic.training.rehearsal import outside, verdict
 from spotelastic.training.rehearsal.collectives import Collectives
-from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
+from spotelastic.training.rehearsal.fingerprint import StepFingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
-from spotelastic.training.rehearsal.verdict import Verdict
+from spotelastic.training.rehearsal.verdict import RehearsalVerdict
 from spotelastic.training.state import randomness
+from spotelastic.training.state.lasting import Lasting
 
 VARIABLE = "SPOTELASTIC_REHEARSE"
 """Variable that says whether runs rehearse, where the script does not: a `Mode`."""
@@ -44,7 +46,11 @@ APART = 500
 """Steps after which it is tried again where it was not possible."""
 
 
-class Stage(Enum):
+_CAN = "spotelastic/rehearses-"
+"""Beginning of a key in the round's store, by rank."""
+
+
+class TrialStage(Enum):
     """What the attempt is for that is made next."""
 
     NONE = 0
@@ -71,10 +77,10 @@ class Rehearsing:
 
     def __init__(self, loop: LoopParts, wanted: Mode) -> None:
         self._loop, self._mode = loop, wanted
-        self.stage = Stage.NONE
+        self.stage = TrialStage.NONE
         self.restores_first = False
         """Whether the state has to be restored before the next attempt."""
-        self.resumed = 0
+        self._resumed = 0
         """The step that the round has gone on from."""
         self.undoes = True
         """Whether attempts that are undone have come back as they were."""
@@ -86,31 +92,55 @@ class Rehearsing:
 
     def _begin(self) -> None:
         self._source: Resume | None = None
+        self._strikes_at = -1
         self._randomness: dict[str, Any] = {}
         self._foreign: Foreign | None = None
         self._outside: dict[str, outside.Variable] = {}
         self._changed: dict[str, str] = {}
         self._carried: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._end: Fingerprint | None = None
-        self._before = self._first = self._again = Fingerprint()
+        self._end: StepFingerprint | None = None
+        self._before = self._first = self._again = StepFingerprint()
         self._found: list[str] = []
         self._costs: list[str] = []
         self._begun = self._step_time = 0.0
 
     # -- between blocks ---------------------------------------------------------------------------
 
+    def enters(self, step: int) -> None:
+        """A round goes on from a step. Tells the other ranks that this one can rehearse."""
+        self._resumed = step
+        ranks = self._loop.ranks()
+        if self._mode != "off" and ranks.group is not None:
+            _store().set(f"{_CAN}{ranks.rank}", "")
+
+    def _all_can(self) -> bool:
+        """Return whether all ranks can. Those of another version, or with another setting, would
+        not meet the others in a rehearsal's collectives. All have told before their first vote.
+        """
+        ranks = self._loop.ranks()
+        keys = [f"{_CAN}{rank}" for rank in range(ranks.world_size)]
+        return ranks.group is None or bool(_store().check(keys))
+
     def is_due(self, step: int) -> bool:
-        """Return whether a step is rehearsed. It is the same on all ranks."""
+        """Return whether a step is rehearsed. It is the same on all ranks.
+
+        What keeps itself (`Lasting`) has acknowledged updates, which a restore would take back.
+        """
         if self._mode == "off" or step < self._not_before:
             return False
-        return self._loop.own.rehearsals.is_due(step, self._loop.ranks().world_size, self.resumed)
+        if any(isinstance(each, Lasting) for each in self._loop.state.values.values()):
+            return False
+        return self._loop.own.rehearsals.is_due(step, self._loop.ranks().world_size, self._resumed)
 
     def prepare(self, step: int, undo: Undo) -> None:
         """Keep the state there is, if the step is rehearsed. All ranks call this."""
-        if self.stage is not Stage.NONE or not self.is_due(step):
+        if self.stage is not TrialStage.NONE or not self.is_due(step):
             return
         end, ranks = self._end, self._loop.ranks()
         self._begin()
+        if not self._all_can():
+            self._not_before = step + APART
+            return
         self._begun = time.perf_counter()
         waits = any(ranks.gather(self._loop.waits_after(step)))
         source = None if waits else self._loop.keep()
@@ -124,7 +154,7 @@ class Rehearsing:
         self._outside = self._carried_outside()
         if end is not None:
             self._found += verdict.between(end, self._before)
-        self.stage = Stage.FIRST
+        self.stage = TrialStage.FIRST
 
     def restore(self) -> None:
         """Restore the state from before the step. All ranks call this."""
@@ -139,7 +169,9 @@ class Rehearsing:
         """Put back what steps beside the state, and gradients that no save has."""
         if self._foreign is not None:
             self._foreign.put_back()
-        if self.stage is Stage.THIRD:  # the attempts before have shown what comes without these
+        if (
+            self.stage is TrialStage.THIRD
+        ):  # the attempts before have shown what comes without these
             for parameter, gradient in self._carried:
                 parameter.grad = gradient
 
@@ -150,7 +182,7 @@ class Rehearsing:
     def give_up(self) -> None:
         """Leave it at what was made: a peer is lost, or the script has left its loop."""
         self._unwatch()
-        self.stage, self.restores_first, self._has_struck = Stage.NONE, False, False
+        self.stage, self.restores_first, self._has_struck = TrialStage.NONE, False, False
         self._begin()
 
     # -- in a block -------------------------------------------------------------------------------
@@ -158,14 +190,14 @@ class Rehearsing:
     @property
     def is_made_again(self) -> bool:
         """Whether the attempt that begins is made again in any case."""
-        return self.stage in (Stage.FIRST, Stage.STRUCK, Stage.VOTED)
+        return self.stage in (TrialStage.FIRST, TrialStage.STRUCK, TrialStage.VOTED)
 
     def begins(self) -> None:
         """Watch the collectives of a block."""
-        if self.stage is not Stage.NONE:
-            known, self._collectives = self._collectives, Collectives()
-            if self.stage is Stage.STRUCK:  # the last one: most may have gone wrong by then
-                self._collectives.strikes_at = known.before_vote - 1
+        if self.stage is not TrialStage.NONE:
+            self._collectives = Collectives()
+            if self.stage is TrialStage.STRUCK:
+                self._collectives.strikes_at = self._strikes_at
             self._watching.enter_context(self._collectives.watched())
 
     def voting(self) -> contextlib.AbstractContextManager[None]:
@@ -175,7 +207,7 @@ class Rehearsing:
                 "the block catches the error of a collective, and goes on: a lost peer passes for "
                 "no more than that. Let RuntimeError pass"
             )
-        if self._collectives.has_struck or self.stage is Stage.VOTED:
+        if self._collectives.has_struck or self.stage is TrialStage.VOTED:
             self._has_struck = True
             raise failures.Unwound
         return self._collectives.voting()
@@ -190,7 +222,8 @@ class Rehearsing:
 
     def undone(self, problem: str) -> None:
         """An attempt was put back in which a peer was lost, as far as there is no `problem`."""
-        self.stage = Stage.VOTED if self.stage is Stage.STRUCK else Stage.AGAIN
+        was_in_collective = self.stage is TrialStage.STRUCK
+        self.stage = TrialStage.VOTED if was_in_collective else TrialStage.AGAIN
         if problem:
             self.restores_first = True
             self._costs.append(f"{problem}: a lost peer costs the steps since the last save")
@@ -198,20 +231,20 @@ class Rehearsing:
     def made(self, step: int, loss: Any) -> bool:
         """Return whether an attempt that was made to its end is made again. All ranks call this."""
         found = take(self._loop.state, loss)
-        if self.stage is Stage.FIRST:
+        if self.stage is TrialStage.FIRST:
             return self._made_first(found)
-        if self.stage is Stage.AGAIN:
+        if self.stage is not TrialStage.THIRD:  # nothing was left to strike, or all was struck
             self._again = found
             if any(self._loop.ranks().gather(bool(differences(self._first, found)))):
-                self.stage, self.restores_first = Stage.THIRD, True
+                self.stage, self.restores_first = TrialStage.THIRD, True
                 return True
-            self._judge(step, Verdict())
-        elif self.stage is Stage.THIRD:
+            self._judge(step, RehearsalVerdict())
+        else:
             judged = verdict.of_three(self._before, self._first, self._again, found)
             self._judge(step, judged)
         return False
 
-    def _made_first(self, found: Fingerprint) -> bool:
+    def _made_first(self, found: StepFingerprint) -> bool:
         self._first, self._step_time = found, time.perf_counter() - self._begun
         self._changed = outside.changed(self._outside, self._carried_outside())
         ranks = self._loop.ranks()
@@ -220,18 +253,21 @@ class Rehearsing:
             f"a {name} is stepped that is not in the state: give it to the Checkpointer"
             for name in self._foreign.changed()
         ]
-        before = min(ranks.gather(self._collectives.before_vote))
+        # The last one: most may have gone wrong by then.
+        self._strikes_at = min(ranks.gather(self._collectives.before_vote)) - 1
         if self._collectives.after_vote:
             self._costs.append(
                 "a collective comes after the optimizer's step (make it before that, or after the "
                 "block): a peer that is lost in it costs the steps since the last save"
             )
-        strikes = not self._loop.builder.is_wanted
-        self.stage = Stage.AGAIN if not strikes else Stage.STRUCK if before else Stage.VOTED
+        if self._loop.builder.is_wanted:  # it is restored whatever happens
+            self.stage = TrialStage.AGAIN
+        else:
+            self.stage = TrialStage.VOTED if self._strikes_at < 0 else TrialStage.STRUCK
         self.restores_first = True
         return True
 
-    def _judge(self, step: int, judged: Verdict) -> None:
+    def _judge(self, step: int, judged: RehearsalVerdict) -> None:
         """Agree with all ranks on what was found, and tell it."""
         ranks, record = self._loop.ranks(), self._loop.own.rehearsals
         seconds = time.perf_counter() - self._begun
@@ -242,7 +278,7 @@ class Rehearsing:
                 f"{name} ({kind}) changes in the block, and is not in the state"
                 for name, kind in self._changed.items()
             ]
-        own = Verdict(
+        own = RehearsalVerdict(
             judged.restores,
             (*self._found, *judged.differs),
             judged.noise,
@@ -260,7 +296,7 @@ class Rehearsing:
         if ranks.rank == 0:
             self._loop.rehearsed(step, found.outcome, line)
         if found.differs and self._mode == "strict":
-            raise UsageError(f"{line} (--rehearse strict)")
+            raise UsageError(f"step {step} does not come back as it was (--rehearse strict)")
 
     def _carried_outside(self) -> dict[str, outside.Variable]:
         """Return the variables of the script that are not in its state; they tell a cause."""
@@ -271,3 +307,7 @@ class Rehearsing:
 
     def _unwatch(self) -> None:
         self._watching.close()
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()

@@ -38,7 +38,7 @@ from spotelastic.model.in_place import Change, Enter, Standing
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts, Meeting, join
-from spotelastic.training.in_place.rehearsing import Mode, Rehearsing, Stage
+from spotelastic.training.in_place.rehearsing import Mode, Rehearsing, TrialStage
 from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
@@ -364,7 +364,7 @@ class Steps:
 
     def _is_made_again(self, attempt: _Attempt, meeting: Meeting) -> bool:
         """Return whether an attempt is one of a rehearsal that is not the last."""
-        if self._rehearsing.stage is Stage.NONE:
+        if self._rehearsing.stage is TrialStage.NONE:
             return False
         try:
             if not self._rehearsing.made(attempt.step.number, attempt.step.loss):
@@ -488,16 +488,16 @@ class Steps:
         self._made, self._has_met = None, False
         self._rehearsing.give_up()
         meeting.enter(order, standing)
-        self._rehearsing.resumed = self._loop.last_step()
+        self._rehearsing.enters(self._loop.last_step())
         self._undo.go_on_anew()
         self._tell(self.undone)
 
     def _begin(self) -> None:
         """See whether this worker can rest, before its first step."""
         self._process = os.getpid()
-        self._rehearsing.resumed = self._loop.last_step()
         self._meeting = self._meeting or Meeting.of(self._loop)
         if self._meeting is not None:
+            self._rehearsing.enters(self._loop.last_step())
             # The hook is called, not traced, where a step is compiled.
             hook = torch.compiler.disable(self._before_optimizer)  # type: ignore[no-untyped-call]
             self._hook = register_optimizer_step_pre_hook(hook)

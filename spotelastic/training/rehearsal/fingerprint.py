@@ -33,7 +33,7 @@ _OF_EVERY_OPTIMIZER = ("defaults", "state", "param_groups")
 
 
 @dataclass(slots=True)
-class Fingerprint:
+class StepFingerprint:
     """What a process had at one moment, by the names that the script's user knows."""
 
     digests: dict[str, bytes] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class Difference:
         return f"{self.name} differs by {self.size:.2g} of its change"
 
 
-def take(state: State, loss: Any = None) -> Fingerprint:
+def take(state: State, loss: Any = None) -> StepFingerprint:
     """Return the fingerprint of this rank's state, and of what a step leaves besides."""
-    found = Fingerprint()
+    found = StepFingerprint()
     view = state.view()
     for chunk in view.chunks:
         at = f"[{', '.join(map(str, chunk.offsets))}]" if any(chunk.offsets) else ""
@@ -125,7 +125,7 @@ def take(state: State, loss: Any = None) -> Fingerprint:
 
 
 def differences(
-    first: Fingerprint, second: Fingerprint, before: Fingerprint | None = None
+    first: StepFingerprint, second: StepFingerprint, before: StepFingerprint | None = None
 ) -> list[Difference]:
     """Return what differs. What others follow from comes first: values before parameters, and these
     before gradients; then the largest.
@@ -146,7 +146,7 @@ def differences(
     return sorted(found, key=lambda each: (_order(each.name, first), -(each.size or 0.0)))
 
 
-def _order(name: str, fingerprint: Fingerprint) -> int:
+def _order(name: str, fingerprint: StepFingerprint) -> int:
     if name.startswith(GRADIENT):
         return 2
     return int(name in fingerprint.tensors)
@@ -175,7 +175,7 @@ def _number(loss: Any) -> Any:
     return loss.detach() if isinstance(loss, torch.Tensor) else loss
 
 
-def _shown(fingerprint: Fingerprint, name: str) -> str:
+def _shown(fingerprint: StepFingerprint, name: str) -> str:
     if name not in fingerprint.digests:
         return "nothing"
     return fingerprint.shown.get(name, "")

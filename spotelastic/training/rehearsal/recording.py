@@ -131,7 +131,7 @@ class Recording(NoRecording):
             self._await("end", lambda: False)
         self._watch()
 
-    def _told(self, found: fingerprint.Fingerprint) -> dict[str, Any]:
+    def _told(self, found: fingerprint.StepFingerprint) -> dict[str, Any]:
         # A parameter server counts the rounds of its ranks, which are others in each act.
         servers = {
             f"{name}.epoch"

@@ -10,7 +10,7 @@ Where only attempts that were undone differ, the run goes on by restores in thei
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spotelastic.training.rehearsal.fingerprint import Difference, Fingerprint, differences
+from spotelastic.training.rehearsal.fingerprint import Difference, StepFingerprint, differences
 
 ROUNDING = 0.05
 """Part of what a step changes up to which a difference may come from rounding: kernels that are not
@@ -22,7 +22,7 @@ TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RehearsalVerdict:
     """What a rehearsal has found."""
 
     restores: bool = False
@@ -40,9 +40,9 @@ class Verdict:
         return "different" if self.differs else "noise" if self.noise else "equal"
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
+def worst(verdicts: Sequence[RehearsalVerdict]) -> RehearsalVerdict:
     """Return what holds for all ranks together."""
-    return Verdict(
+    return RehearsalVerdict(
         any(each.restores for each in verdicts),
         tuple(dict.fromkeys(name for each in verdicts for name in each.differs))[:TOLD],
         max(each.noise for each in verdicts),
@@ -50,13 +50,13 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     )
 
 
-def not_restored(before: Fingerprint, restored: Fingerprint) -> tuple[str, ...]:
+def not_restored(before: StepFingerprint, restored: StepFingerprint) -> tuple[str, ...]:
     """Return what a restore has not brought back of what was saved."""
     found = differences(before, restored)
     return tuple(f"a restore changes {each}" for each in found if each.name in before.saved)
 
 
-def between(end: Fingerprint, begin: Fingerprint) -> tuple[str, ...]:
+def between(end: StepFingerprint, begin: StepFingerprint) -> tuple[str, ...]:
     """Return what changes after the block of one step and before that of the next."""
     found = [each.name for each in differences(end, begin) if each.name in end.saved]
     return tuple(
@@ -67,17 +67,17 @@ def between(end: Fingerprint, begin: Fingerprint) -> tuple[str, ...]:
 
 
 def of_three(
-    before: Fingerprint, first: Fingerprint, again: Fingerprint, third: Fingerprint
-) -> Verdict:
+    before: StepFingerprint, first: StepFingerprint, again: StepFingerprint, third: StepFingerprint
+) -> RehearsalVerdict:
     """Judge a step of which `first` and `again` differ."""
     plain, struck = differences(first, third, before), differences(first, again, before)
     if not plain:
-        return Verdict(restores=True, differs=_named(struck))
+        return RehearsalVerdict(restores=True, differs=_named(struck))
     if not _larger(plain):  # The script has noise of its own.
         larger = _named(_larger(struck))
-        return Verdict(bool(larger), larger, max(_sizes(plain) or [0.0]))
+        return RehearsalVerdict(bool(larger), larger, max(_sizes(plain) or [0.0]))
     # Two attempts without a fault differ: what they depend on is neither put back nor restored.
-    return Verdict(differs=_named(_larger(plain)))
+    return RehearsalVerdict(differs=_named(_larger(plain)))
 
 
 def _larger(found: Iterable[Difference]) -> list[Difference]:
@@ -93,7 +93,7 @@ def _named(found: Sequence[Difference]) -> tuple[str, ...]:
     return tuple(map(str, found))[:TOLD]
 
 
-def line(found: Verdict, step: int, world_size: int) -> str:
+def line(found: RehearsalVerdict, step: int, world_size: int) -> str:
     """Return what people are told: in lines, which also read as one.
 
     Where the step differs: a heading, each difference, and at last what follows of it.

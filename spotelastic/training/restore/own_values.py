@@ -9,7 +9,7 @@ from spotelastic_checkpoints.format.layout import SHARED
 
 from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH
-from spotelastic.training.runtime.rehearsal_record import Record, of_script
+from spotelastic.training.runtime.rehearsal_record import RehearsalRecord, of_script
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state import randomness
 from spotelastic.training.state.value_entries import OWN, ValueEntry
@@ -24,7 +24,7 @@ class OwnValues:
 
     branch: int = NO_BRANCH
     """The step to which the run was sent back last."""
-    rehearsals: Record = field(default_factory=lambda: of_script(None))
+    rehearsals: RehearsalRecord = field(default_factory=lambda: of_script(None))
     """At which steps the run rehearses."""
     seed: int | None = None
     """Where random numbers come from when they cannot be restored; None until it is agreed on."""

@@ -21,7 +21,7 @@ LEAST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RehearsalRecord:
     """What a run has rehearsed."""
 
     script: str = ""
@@ -50,12 +50,12 @@ class Record:
         return {"script": self.script, "ranks": list(self.ranks), "later": self.later}
 
 
-def of_script(saved: Mapping[str, Any] | None) -> Record:
+def of_script(saved: Mapping[str, Any] | None) -> RehearsalRecord:
     """Return the record that was saved; an empty one where another version of the script did."""
     script = script_hash()
     if saved is None or saved.get("script") != script:
-        return Record(script)
-    return Record(script, tuple(saved["ranks"]), saved["later"])
+        return RehearsalRecord(script)
+    return RehearsalRecord(script, tuple(saved["ranks"]), saved["later"])
 
 
 def script_hash() -> str:

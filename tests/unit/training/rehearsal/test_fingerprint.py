@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
+from spotelastic.training.rehearsal.fingerprint import StepFingerprint, differences, take
 from spotelastic.training.state.state import State
 
 
@@ -27,7 +27,7 @@ def step(state: dict[str, object]) -> None:
     optimizer.step()
 
 
-def named(state: dict[str, object], before: Fingerprint, loss: object = None) -> list[str]:
+def named(state: dict[str, object], before: StepFingerprint, loss: object = None) -> list[str]:
     return [each.name for each in differences(before, take(State(state), loss))]
 
 
