@@ -149,8 +149,6 @@ class Round:
     rests: bool = False
     """Whether its workers are known to be able to outlive it. Nodes that come prepare theirs then
     before they count as arrived."""
-    trained: bool = False
-    """Whether this version of the script is known to have made a step in a round before it."""
     parent_from_memory: bool = False
     """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0
@@ -160,6 +158,8 @@ class Round:
     run_id: str = ""
     """The run's id for experiment trackers: what the storage says, or else the incarnation of the
     job's first round."""
+    trained: bool = False
+    """Whether this version of the script is known to have made a step in a round before it."""
 
     @property
     def zones(self) -> tuple[str, ...]:

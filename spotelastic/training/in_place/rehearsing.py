@@ -169,9 +169,8 @@ class Rehearsing:
         """Put back what steps beside the state, and gradients that no save has."""
         if self._foreign is not None:
             self._foreign.put_back()
-        if (
-            self.stage is TrialStage.THIRD
-        ):  # the attempts before have shown what comes without these
+        # The attempts before have shown what comes without these gradients.
+        if self.stage is TrialStage.THIRD:
             for parameter, gradient in self._carried:
                 parameter.grad = gradient
 
