@@ -85,6 +85,8 @@ class Groups:
     looks: bool = False
     """Whether the errors of NCCL are looked at here."""
     sockets: Sockets = field(default_factory=dict)
+    voting: list[socket.socket] = field(default_factory=list)
+    """Connections of the round's step votes."""
     most_held: int = 256
     """The most connections that are held open. A process may have some 1,000 descriptors."""
     _is_out: bool = False
@@ -165,9 +167,17 @@ class Groups:
                 self._shut(socket.SHUT_WR)
             self._is_out = True
 
+    def votes_by(self, connection: socket.socket) -> None:
+        """Have a connection of step votes shut and closed with the groups."""
+        with self._lock:
+            self.voting.append(connection)
+
     def _shut(self, how: int) -> None:
         self.is_closed = True
         _abort_nccl()
+        for connection in self.voting:
+            with contextlib.suppress(OSError):
+                connection.shutdown(how)
         sockets = self.sockets if self._before is None else self.sockets | self._appeared()
         for fd, inode in sockets.items():
             connection = self._held.get(inode) or _connection(fd, inode)
@@ -196,9 +206,10 @@ class Groups:
             # finished. Ranks with other names would wait for each other.
             c10d._world.group_count = 0
             self.built.clear()
-            for connection in self._held.values():
+            for connection in (*self._held.values(), *self.voting):
                 connection.close()
             self._held.clear()
+            self.voting.clear()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
 

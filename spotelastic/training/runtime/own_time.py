@@ -15,6 +15,7 @@ steps of their own they would keep each other waiting.
 Must never happen: a measurement fails a script. What goes wrong here ends the measuring.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -22,7 +23,7 @@ import pickle
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,6 +219,20 @@ class Measuring:
     def step_begins(self) -> None:
         if self._meter is not None:
             self._meter.step_begins()
+
+    @contextlib.contextmanager
+    def voting(self) -> Iterator[None]:
+        """This rank has its gradients, and waits in the block until all others have theirs."""
+        meter = self._meter
+        if meter is None:
+            yield
+            return
+        meter.optimizer_begins()
+        begin = time.time_ns()
+        try:
+            yield
+        finally:
+            meter.waited(begin, time.time_ns())
 
     def close(self) -> None:
         self._meter = None
