@@ -18,9 +18,12 @@ Must never happen:
 import contextlib
 import functools
 import gc
+import importlib
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -39,6 +42,10 @@ _CLEARING = (
 """Modules of torch, with functions that empty their other caches of meshes."""
 _APART = "_thread_id"
 """Attribute that makes meshes unequal which are of different ranks of one process."""
+_COMPILER = "torch._inductor.compile_fx"
+"""Module with which torch imports some 600 others when something is compiled for the first time."""
+_COMPILES = re.compile(r"(?<!\bre)\.compile\b")
+"""What a script has that compiles. One that does not imports the compiler for nothing."""
 Build = Callable[[], Mapping[str, Any]]
 """A function of the script: returns entries of the state."""
 _FSDP = "torch.distributed.fsdp"
@@ -84,6 +91,19 @@ class Builder:
     def names(self) -> frozenset[str]:
         """Names of these parts in the state."""
         return frozenset(self._names or ())
+
+    def prepare(self) -> None:
+        """Import torch's compiler, if the script seems to use it. A process that comes does so while
+        nobody waits for it: in the function, all ranks of the round would wait for that second.
+        """
+        if self._build is None or _COMPILER in sys.modules:
+            return
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        code = getattr(self._build, "__code__", None)
+        for file in filter(None, {main, code and code.co_filename}):
+            with contextlib.suppress(OSError, ValueError, ImportError):
+                if _COMPILES.search(Path(file).read_text()):
+                    importlib.import_module(_COMPILER)
 
     def let_go(self) -> None:
         """Take what was built out of the state, and free its memory."""
