@@ -1,12 +1,22 @@
-"""Has step votes fail for one rank alone, or ends a rank in the middle of one."""
+"""Has ranks vote; and has votes fail for one rank alone, or ends a rank in the middle of one."""
 
+import functools
 import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from support.resting_agent import Agent, Case, Plan, Script, run
+
+from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.voting import Votes
+from spotelastic.training.runtime.session import Ranks
+
+RANKS, VOTES = 6, 8
 
 
 def lose_a_vote(is_lost: Callable[[], bool]) -> None:
@@ -38,3 +48,46 @@ def die_having_told_one(is_now: Callable[[], bool], *, connecting: bool) -> None
         return sent
 
     setattr(socket.socket, name, sends)
+
+
+def voting(folder: Path, *, connects: bool) -> Script:
+    """Each rank writes when it begins a vote, and looks after it whether all have written that."""
+
+    def script(number: int, tell: Callable[[Any], None]) -> None:
+        dist.init_process_group("gloo")
+        if not connects and number == 1:
+            os.environ["MASTER_ADDR"] = "no.such.host.invalid"
+        votes = Votes(Ranks(number, RANKS, 0, f"n{number}", dist.group.WORLD), groups)
+        whole = []
+        for vote in range(VOTES):
+            _come(number, last=vote % RANKS)
+            (folder / f"{number}.{vote}").touch()
+            votes.vote()
+            if all((folder / f"{each}.{vote}").exists() for each in range(RANKS)):
+                whole.append(vote + 1)
+        tell(whole)
+        tell(len(groups.voting))
+        dist.barrier()
+
+    return script
+
+
+def _come(number: int, last: int) -> None:
+    """Return for the last rank when all others have come."""
+    word = torch.zeros(1)
+    if number != last:
+        dist.send(word, last)
+    else:
+        for other in {*range(RANKS)} - {last}:
+            dist.recv(word, other)
+
+
+def voted(name: str, connects: bool, folder: Path) -> Agent:
+    (folder / f"{name} begun").mkdir()
+    return run(RANKS, voting(folder / f"{name} begun", connects=connects), folder / name, Plan())
+
+
+CASES: dict[str, Case] = {
+    "votes": functools.partial(voted, "votes", True),
+    "votes without connections": functools.partial(voted, "votes without connections", False),
+}

@@ -45,7 +45,6 @@ _APART = "_thread_id"
 _COMPILER = "torch._inductor.compile_fx"
 """Module with which torch imports some 600 others when something is compiled for the first time."""
 _COMPILES = re.compile(r"(?<!\bre)\.compile\b")
-"""What a script has that compiles. One that does not imports the compiler for nothing."""
 Build = Callable[[], Mapping[str, Any]]
 """A function of the script: returns entries of the state."""
 _FSDP = "torch.distributed.fsdp"
@@ -66,6 +65,7 @@ class Builder:
         self._groups = groups
         self._names: list[str] | None = None
         """What the function has returned; None before the first time."""
+        self._was_called = False
         self._times = 0
         self._former: list[weakref.ref[Any]] = []
         """What it had made for rounds that are over, as far as the script still holds it."""
@@ -93,8 +93,8 @@ class Builder:
         return frozenset(self._names or ())
 
     def prepare(self) -> None:
-        """Import torch's compiler, if the script seems to use it. A process that comes does so while
-        nobody waits for it: in the function, all ranks of the round would wait for that second.
+        """Import torch's compiler, if the script seems to use it. A process that comes does so
+        while nobody waits for it: in the function, all ranks of the round would wait.
         """
         if self._build is None or _COMPILER in sys.modules:
             return
@@ -102,7 +102,7 @@ class Builder:
         code = getattr(self._build, "__code__", None)
         for file in filter(None, {main, code and code.co_filename}):
             with contextlib.suppress(OSError, ValueError, ImportError):
-                if _COMPILES.search(Path(file).read_text()):
+                if compiles(Path(file).read_text()):
                     importlib.import_module(_COMPILER)
 
     def let_go(self) -> None:
@@ -114,15 +114,17 @@ class Builder:
                 self._former.append(weakref.ref(value))
         self._groups.built.clear()
         if self.is_wanted:
-            del former
-            value = None
             _forget_meshes()
-            gc.collect()  # modules and their hooks hold each other
+        if self._was_called:
+            value = None
+            former.clear()
+            gc.collect()  # modules and their hooks hold each other, also what was made in part
 
     def build(self) -> None:
         """Call the function, and put what it returns into the state. All ranks call this."""
         assert self._build is not None
         ddps = {*wrapped}
+        self._was_called = True
         try:
             with self._groups.building():
                 made = self._build()
@@ -182,6 +184,13 @@ class Builder:
             if value is not None:
                 kept.append(ref)
         self._former = kept
+
+
+def compiles(script: str) -> bool:
+    """Return whether a script seems to use torch's compiler: what a process does too much by this,
+    nobody waits for.
+    """
+    return _COMPILES.search(script) is not None
 
 
 def _refuse(value: Any, *_: Any) -> NoReturn:

@@ -8,8 +8,8 @@ and 12 further, which so hear of 16, and so on. Four ranks have one stage, a tho
 
 Must never happen:
 
-- A vote ends for a rank while another one has not begun it. So a rank tells nobody of a stage before
-  it has heard all of the stage before. After a vote that was left in the middle there is no other.
+- A vote ends for a rank while another one has not begun it. So a rank tells nobody of a stage until
+  it has heard all of the one before. After a vote that was left in the middle there is no other.
 - Some ranks use connections and others the group's collective. So all compare whether they have
   them, by the group.
 - A rank waits for one that is lost. Its agent wakes it as it wakes it from a collective.

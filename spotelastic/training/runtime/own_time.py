@@ -162,6 +162,19 @@ class OwnTimeMeter:
         self._waited += end - begin
         self._waited_at = begin
 
+    @contextlib.contextmanager
+    def voting(self) -> Iterator[None]:
+        """This rank has its gradients, and waits in the block until all others have theirs.
+
+        Where a round was entered in place, this comes before the hook of the optimizer.
+        """
+        self.optimizer_begins()
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self.waited(begin, self._clock())
+
     def step_ends(self, step: int) -> None:
         """The script has finished a step. What follows until `step_begins` is not its work."""
         if self._begin:
@@ -220,19 +233,9 @@ class Measuring:
         if self._meter is not None:
             self._meter.step_begins()
 
-    @contextlib.contextmanager
-    def voting(self) -> Iterator[None]:
-        """This rank has its gradients, and waits in the block until all others have theirs."""
-        meter = self._meter
-        if meter is None:
-            yield
-            return
-        meter.optimizer_begins()
-        begin = time.time_ns()
-        try:
-            yield
-        finally:
-            meter.waited(begin, time.time_ns())
+    def voting(self) -> contextlib.AbstractContextManager[None]:
+        """Return what a vote of the ranks is made in."""
+        return contextlib.nullcontext() if self._meter is None else self._meter.voting()
 
     def close(self) -> None:
         self._meter = None
