@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import singledispatchmethod
 
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
@@ -40,10 +40,12 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Progress
 from spotelastic.model.protocol import PROTOCOL
+from spotelastic.model.rehearsal import EVENT, Rehearsal
 from spotelastic.model.round import Round
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.duties import answers, holding
+from spotelastic.rendezvous.failures import blame
 from spotelastic.rendezvous.slowness import slow_nodes
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode, readable
@@ -289,19 +291,22 @@ class AgentExecutor:
         workers = local.workers
         if workers is None:
             return []
-        first = workers.first_failure(self._clock())
-        if first is None:
-            return []
-        broken = workers.broken if first not in workers.exits else None
-        if broken is None:
-            trouble = self._processes.failure(workers, first)
-        else:
-            _, message, trace = broken
-            log = self._processes.log(workers, first.local_rank)
+        blank = self._blank(workers.round)
+        found = blame.first(
+            failures.of_worker(blank, workers, exit_, self._processes.failure(workers, exit_))
+            for exit_ in workers.exits
+            if exit_.code
+        )
+        if found is None and workers.broken is not None:
+            local_rank, message, trace = workers.broken
+            log = self._processes.log(workers, local_rank)
             trouble = WorkerTrouble(without_advice(message), trace, log)
-        found = failures.of_worker(self._blank(workers.round), workers, first, trouble)
-        found = replace(found, broken=broken is not None)
-        return self._report(found, f"rank {found.rank}: {found.message}")
+            found = failures.of_collective(blank, workers, local_rank, trouble)
+        if found is None:
+            return []
+        has_peers = seen.round is not None and seen.round.world_size > 1
+        lost = " lost a peer" if has_peers and blame.is_symptom(found) else ""
+        return self._report(found, f"rank {found.rank}{lost}: {found.message}")
 
     @_do.register
     def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> Events:
@@ -482,12 +487,11 @@ class AgentExecutor:
 
     def tell_rehearsal(self, found: events.StepRehearsed) -> None:
         """Records what this node's workers have found by making a step again."""
-        told = logger.warning if found.outcome == "different" else logger.info
-        told(found.message)
-        data = {"step": found.step, "ranks": found.world_size, "outcome": found.outcome}
+        lines = tuple(found.message.split("\n"))
+        its = Rehearsal(found.step, found.world_size, found.outcome, lines)
+        (logger.warning if its.differs else logger.info)(its.text)
         with contextlib.suppress(Unavailable):
-            event = Event(self._clock(), "rehearsed", found.message, self.config.node, data)
-            self._record(event)
+            self._record(Event(self._clock(), EVENT, its.line, self.config.node, asdict(its)))
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)

@@ -42,11 +42,11 @@ from spotelastic.agent.workers.pool import (
     StartOrder,
     Warm,
     Zygote,
-    read_error_file,
     read_stack,
+    read_trouble,
 )
 from spotelastic.agent.workers.standing import place, places
-from spotelastic.agent.workers.trouble import WorkerTrouble, describe_exit
+from spotelastic.agent.workers.trouble import WorkerTrouble
 from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -111,6 +111,7 @@ class NodeProcesses:
         workers = config.settings.workers
         self._shared_env = environment.base({**os.environ, **config.env}, interface, workers)
         self._shared_env |= mark(config.state)
+        self._folder = environment.folder(config)
         # Left by an agent that was killed together with its zygote.
         end_marked(mark(config.state), END_WITHIN)
         self._zygote: Zygote | None = None
@@ -137,8 +138,7 @@ class NodeProcesses:
 
     def standing(self, workers: Workers) -> tuple[str, str]:
         """Returns where the workers stand, as they have written it, and the files with more."""
-        number, _ = workers.names_after
-        folder, mine = self.config.round_logs(number), environment.folder(self.config)
+        folder, mine = self.config.round_logs(workers.names_after[0]), self._folder
         told = places(
             {
                 workers.first_rank + local: place(
@@ -152,13 +152,13 @@ class NodeProcesses:
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
         """Returns what is known of a worker that failed: its error file, and the kernel's kills."""
         folder, rank = self._files(workers, exit_.local_rank)
-        message, trace = read_error_file(folder / f"error-{rank}.json")
-        message = message or describe_exit(exit_.code)
+        self._logs.catch_up_with(exit_.code)
+        log = self.log(workers, exit_.local_rank)
+        message, trace = read_trouble(exit_.code, folder, rank, Path(log), self._folder)
         # Of a data loader that was killed its worker tells.
         killed = exit_.code == -signal.SIGKILL or "killed by signal" in message
-        if lack := memory.explanation(self._kills, killed=killed):
-            message = f"{message} ({lack})"
-        return WorkerTrouble(message, trace, self.log(workers, exit_.local_rank))
+        lack = memory.explanation(self._kills, killed=killed)
+        return WorkerTrouble(f"{message} ({lack})" if lack else message, trace, log)
 
     def log(self, workers: Workers, local_rank: int) -> str:
         """Returns the path of a worker's log."""

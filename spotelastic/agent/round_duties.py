@@ -56,7 +56,7 @@ from spotelastic.agent.state.values import NodeState, RoundStore, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.duties import answers
-from spotelastic.rendezvous.restarts import FAILURES
+from spotelastic.rendezvous.failures.restarts import FAILURES
 from spotelastic.rendezvous.view import RunState
 
 CLAIM_PATIENCE = 2.0
@@ -68,7 +68,9 @@ fail.
 """
 CLAIM_RETRY = 5.0
 ATTACH_PATIENCE = 10.0
-"""Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
+"""Seconds after which a script that has entered no Checkpointer is not asked to agree on a step. It
+may be one that starts slowly, so that it is asked at the next change again.
+"""
 STALL_LOOKS = 4
 """Number of looks within the stall time. All of them must find the same steps."""
 DUMP_WITHIN = 1.0
@@ -80,8 +82,8 @@ that most likely takes its place.
 SETTLED = 1.0
 """Seconds after the beginning of a round in which its nodes have other things to do."""
 _PLAIN = (
-    "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
-    " saved itself"
+    "the script has entered no spotelastic.Checkpointer so far: each new round starts it again,"
+    " from what it has saved itself"
 )
 
 
@@ -108,6 +110,8 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
         return
     if workers.round == round_.incarnation and mine is not None:
         return
+    if workers.fails_untold and round_.parent == workers.round:
+        yield ReportFailure(round_)  # its peers' failures were told first, and may be its doing
     if round_.cause in ("worker", "stall") and round_.parent == workers.round:
         # The peers of a worker whose GPU is sick may tell of their failures before its own is seen.
         yield from _examine(local, workers.round)
@@ -295,7 +299,7 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
         if not workers.failed:
             yield ReportFailure(round_)
         return
-    if failed and (not workers.failed or workers.told_broken):
+    if workers.fails_untold:
         if workers.alive and not workers.killed:
             yield KillWorkers(but_failing=True)
         yield from _examine(local, round_.incarnation)

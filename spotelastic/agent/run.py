@@ -42,7 +42,7 @@ from spotelastic.linux import handled, name_process
 from spotelastic.metrics import node as node_metrics
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.serving import serving
-from spotelastic.model.job import Job
+from spotelastic.model.job import ENDED, Failure, Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
 from spotelastic.redaction import redactor
@@ -258,10 +258,30 @@ class AgentLoop:
     def _say_goodbye(self, reason: str, job: Job | None) -> None:
         if reason:
             logger.info(reason)
-        if job is None or job.state != "failed":
+        if job is None:
+            return
+        if job.state in ENDED and not self._core.local.agreement.end and not self._trains():
+            logger.info(f"the job has {job.state}: {job.reason}; nothing is left for this node")
+        if job.state != "failed":
             return
         logger.error(f"the job failed: {job.reason}")
         failure = job.failure
         if failure is not None:
             logger.error(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
-            logger.error(failure.traceback or failure.message)
+            if not self._has_shown(failure):
+                logger.error(failure.traceback or failure.message)
+
+    def _trains(self) -> bool:
+        local = self._core.local
+        return local.workers is not None and local.workers.round != ""
+
+    def _has_shown(self, failure: Failure) -> bool:
+        """Whether a person has seen here what the worker wrote of its failure: an exception."""
+        config = self._config
+        if failure.node != config.node or failure.exit_code <= 0 or config.line is None:
+            return False
+        route = config.output.route(failure.rank, failure.local_rank, "stderr")
+        try:
+            return config.put is None and route.shown and os.path.sameopenfile(1, 2)
+        except OSError:  # one of them is closed
+            return False

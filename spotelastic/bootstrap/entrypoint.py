@@ -184,6 +184,7 @@ def _agent_config(
 ) -> "AgentConfig":
     """Returns how an agent of the job runs on this instance, with the script in `workdir`."""
     from spotelastic.agent.config import AgentConfig
+    from spotelastic.agent.workers.output import WholeLines
     from spotelastic.redaction import redactor
 
     blot, born = redactor(found.secrets), log_group.born(spec.born_at)
@@ -217,8 +218,10 @@ def _agent_config(
         secrets=found.secrets,
         keep_daemon=True,
         put=BucketObjects(aws, me.tag(BUCKET), spec.cluster).put,
-        line=lambda rank, _local_rank, text: logs.write(
-            str(LogStream(born, me.instance, rank)), blot(text)
+        line=WholeLines(
+            lambda rank, _local_rank, text: logs.write(
+                str(LogStream(born, me.instance, rank)), blot(text)
+            )
         ),
         metrics=(me.address, spec.metrics_port) if spec.metrics_port else None,
     )

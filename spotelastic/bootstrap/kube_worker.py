@@ -42,6 +42,7 @@ def agent() -> int:
     """Runs the agent, in a process of its own."""
     from spotelastic.agent.config import AgentConfig, HealthChecks
     from spotelastic.agent.run import run
+    from spotelastic.agent.workers.output import WholeLines
     from spotelastic.redaction import redactor
 
     node = os.environ[POD]
@@ -73,7 +74,7 @@ def agent() -> int:
             secrets=tuple(hidden),
             killed_after=float(os.environ[GRACE]),
             keep_daemon=True,
-            line=lambda rank, _local_rank, text: _print(rank, blot(text)),
+            line=WholeLines(lambda rank, _local_rank, text: _print(rank, blot(text))),
             metrics=(address, spec.metrics_port) if spec.metrics_port else None,
         )
         return run(config).code

@@ -65,6 +65,11 @@ app.command("init", epilog=script.INIT_EXAMPLES, context_settings=options.SINGUL
 app.command("new-script", epilog=script.NEW_EXAMPLES)(script.new_script)
 app.command("adapt", epilog=script.ADAPT_EXAMPLES)(script.adapt)
 app.command(
+    "rehearse",
+    epilog=script.REHEARSE_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)(script.rehearse)
+app.command(
     "up",
     epilog=up.EXAMPLES,
     # Everything after the script is passed to the script.

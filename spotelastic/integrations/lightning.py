@@ -44,6 +44,20 @@ def workers() -> dict[str, Any]:
     }
 
 
+def fabric_workers() -> dict[str, Any]:
+    """Return Fabric's arguments for all workers that the launcher has started.
+
+    Models are wrapped in DDP also where there is one worker: others may come. One that comes begins
+    alone, and its model has to be of the same kind then.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = min(world, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if world % local:
+        raise UsageError("Fabric needs the same number of workers on every node")
+    strategy = "ddp" if "WORLD_SIZE" in os.environ else "auto"
+    return {"devices": local, "num_nodes": world // local, "strategy": strategy}
+
+
 class ElasticCallback(L.Callback):  # type: ignore[misc, name-defined, unused-ignore]
     """Restores when training starts, and saves when due.
 

@@ -28,7 +28,7 @@ class Books:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._history: list[dict[str, Any]] = []
+        self._history: list[dict[str, Any]] = list(trainer.state.log_history)
         self._callbacks: list[dict[str, Any]] = [each.state() for each in self._stateful()]
 
     def share(self) -> None:

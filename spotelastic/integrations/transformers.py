@@ -8,11 +8,13 @@
 A subclass of the Trainer (of TRL, say) becomes elastic by `class Mine(ElasticMixin, SFTTrainer)`.
 """
 
+import logging
 import math
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,14 +26,24 @@ from spotelastic.integrations.libraries import require
 from spotelastic.integrations.trainer_books import Books
 from spotelastic.training.checkpointer import Checkpointer
 from spotelastic.training.data.sampler import ElasticSampler, microbatches
+from spotelastic.training.in_place.watching import IN_PLACE
 
 require("transformers")
 
 from transformers import Trainer, TrainerCallback  # noqa: E402
+from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
+from transformers.trainer_callback import TrainerState  # noqa: E402
+from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
+
+logger = logging.getLogger(__name__)
 
 
 class InPlaceSteps(TrainerCallback):
-    """Makes each step in a block: from the moment its batch is taken until the next one is."""
+    """Makes each step in a block: from the moment its batch is taken until the next one is.
+
+    The block of a step that is rehearsed ends earlier, once its optimizer has stepped. The Trainer
+    makes such a step several times, and its callbacks are told of it once.
+    """
 
     def __init__(self, trainer: Any, sampler: ElasticSampler, options: dict[str, Any]) -> None:
         self.trainer, self.sampler = trainer, sampler
@@ -42,10 +54,21 @@ class InPlaceSteps(TrainerCallback):
         self.step: Any = None
         self.lost = False
         """Whether a peer was lost in the last step, so that the next one is it again."""
-        self.pass_begins = False
-        """Whether no step was begun since the Trainer has begun a pass over the data."""
         self.stepped = False
         """Whether a step was finished in this pass."""
+        self.ends_epoch = False
+        """Whether the step that was made last is its epoch's last one, and finished."""
+        self._rehearsed = self._told_of = 0
+        """The step that is rehearsed, and the one whose beginning callbacks have been told of while
+        it is made again; 0: none."""
+        self._flops: Any = 0
+        """Floating point operations before the step, as the Trainer counts them."""
+        self._muted: list[Any] = []
+        """Callbacks that are not told of an attempt."""
+        self.given = ""
+        """A checkpoint of the Trainer's own that the run may begin from."""
+        self.begins_from = 0
+        """The step of that checkpoint if the run does; 0: it does not."""
 
     # -- what the Trainer tells -------------------------------------------------------------------
 
@@ -63,16 +86,55 @@ class InPlaceSteps(TrainerCallback):
             values["scaler"] = self.trainer.accelerator.scaler
         state.num_train_epochs = self.trainer.epochs
         self.checkpoint = Checkpointer(values, **self.options).__enter__()
+        begun = state.global_step
         state.global_step = self.checkpoint.restore()
         if state.global_step:
             args.eval_on_start = False  # it was done
+            self.trainer._initial_global_step = 0  # since when losses were added up
+            if self.given:
+                logger.warning(
+                    f"resume_from_checkpoint={self.given} is left out: the Checkpointer has step "
+                    f"{state.global_step}. To begin from it, train with another storage"
+                )
+        elif self.given and begun:
+            state.global_step = self.begins_from = begun
+            for _ in range(begun - 1):
+                self.sampler.advance()
+            self.checkpoint.step(begun)  # which advances it, too
         self.steps, self.batches = self.checkpoint.steps(state.max_steps), None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Say where in the data the run is. The block goes on: the Trainer may log or evaluate."""
-        self.stepped = True
         samples = self.sampler.consumed + self.sampler.batch
         state.epoch = self.sampler.epoch + samples / self._in_epoch
+        self.stepped = self._counts()
+        self.ends_epoch = self.stepped and samples >= self._in_epoch
+
+    def _counts(self) -> bool:
+        """Return whether the step is finished. One that is rehearsed may have to be made again."""
+        step = self.step
+        if step.number != self._rehearsed:
+            return True
+        self.end()
+        if step.finished:
+            self._tell_callbacks()
+            self._rehearsed = self._told_of = 0
+            return True
+        self.trainer.current_flos = self._flops
+        if not self._muted:
+            self._told_of = step.number
+            self._mute_callbacks()
+        return False
+
+    def _mute_callbacks(self) -> None:
+        callbacks = self.trainer.callback_handler.callbacks
+        self._muted += [each for each in callbacks if each is not self]
+        callbacks[:] = [self]
+
+    def _tell_callbacks(self) -> None:
+        """Tell the other callbacks again of what happens."""
+        self.trainer.callback_handler.callbacks[1:1] = self._muted
+        self._muted = []
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Save the last step."""
@@ -84,19 +146,12 @@ class InPlaceSteps(TrainerCallback):
     # -- the blocks -------------------------------------------------------------------------------
 
     @property
-    def ends_epoch(self) -> bool:
-        """Whether the step that is being made is its epoch's last, and finished."""
-        if self.step is None or self.pass_begins:
-            return False
-        return self.sampler.consumed + self.sampler.batch >= self._in_epoch
-
-    @property
     def _in_epoch(self) -> int:
         return len(self.sampler) * self.sampler.global_batch
 
     def begins_pass(self) -> Any:
         """Return the batches of the run, which no pass begins anew."""
-        self.pass_begins, self.stepped = True, False
+        self.stepped = self.ends_epoch = False
         if self.batches is None:
             assert self.checkpoint is not None
             self.batches = self.checkpoint.batches(self.trainer.loader)
@@ -105,10 +160,17 @@ class InPlaceSteps(TrainerCallback):
     def begin(self, state: Any) -> bool:
         """Begin the next step, if one is left. It may be one that was made before."""
         self.end()
-        self.pass_begins = self.lost = False
+        self._tell_callbacks()
+        self.ends_epoch = self.lost = False
         self.step = next(self.steps, None)
         if self.step is None:
             return False
+        self._flops = self.trainer.current_flos
+        is_first = self.step.rehearses and self.step.number != self._rehearsed
+        if is_first:
+            self._rehearsed = self.step.number
+        if is_first or self.step.number == self._told_of:
+            self._mute_callbacks()
         self.step.__enter__()
         state.global_step = self.step.number - 1
         return True
@@ -124,12 +186,13 @@ class InPlaceSteps(TrainerCallback):
 
         Otherwise the exception is the script's own.
         """
-        step, self.step = self.step, None
+        step, self.step, self.ends_epoch = self.step, None, False
         self.lost = step is not None and step.__exit__(type(error), error, error.__traceback__)
         return self.lost
 
     def leave(self, error: BaseException | None = None) -> None:
         """Close the Checkpointer, if training got as far as opening it."""
+        self._tell_callbacks()
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is not None:
             checkpoint.__exit__(type(error) if error else None, error, None)
@@ -185,10 +248,20 @@ class ElasticMixin:
         self.epochs = 0
         self._weight = 1.0
 
-    def train(self: Any, *args: Any, **more: Any) -> Any:
-        """Train from where the run is. Raises what the Trainer raises."""
+    def train(
+        self: Any, resume_from_checkpoint: str | bool | None = None, *args: Any, **more: Any
+    ) -> Any:
+        """Train from where the run is. Raises what the Trainer raises.
+
+        A checkpoint of the Trainer's own is where a run begins of which the Checkpointer has
+        nothing. Otherwise it is left out, as it is where some ranks do not have it.
+        """
+        given = resume_from_checkpoint
+        if given is True:
+            given = get_last_checkpoint(self.args.output_dir)
+        self.elastic.given = _that_all_have(given)
         try:
-            return super().train(*args, **more)  # type: ignore[misc]
+            return super().train(self.elastic.given or None, *args, **more)  # type: ignore[misc]
         except BaseException as error:
             self.elastic.again(error)
             self.elastic.leave(error)
@@ -223,6 +296,15 @@ class ElasticMixin:
         """
         self.epochs, _, *more = super().set_initial_training_values(args, dataloader)  # type: ignore[misc]
         return (sys.maxsize, sys.maxsize, *more)
+
+    def _init_training_state(self: Any, *args: Any, **more: Any) -> tuple[int, int]:
+        """Leave it to the data where in an epoch training begins."""
+        super()._init_training_state(*args, **more)  # type: ignore[misc]
+        return 0, 0
+
+    def _load_rng_state(self: Any, checkpoint: Any) -> None:
+        if self.elastic.begins_from:  # otherwise the Checkpointer has restored it
+            super()._load_rng_state(checkpoint)  # type: ignore[misc]
 
     def get_batch_samples(self: Any, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Begin a step, and take its batch. All ranks together count its tokens."""
@@ -287,15 +369,22 @@ class ElasticMixin:
         Gradients are averaged over ranks, whose shares may differ by one sample. A model that is
         told the number of items in the batch has divided by it already.
         """
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)  # type: ignore[misc]
-        if model.training and num_items_in_batch is None:
-            loss = loss * self._weight
-        return (loss, outputs) if return_outputs else loss
+        more = {"return_outputs": True} if return_outputs else {}
+        found = super().compute_loss(  # type: ignore[misc]
+            model, inputs, num_items_in_batch=num_items_in_batch, **more
+        )
+        if not model.training or num_items_in_batch is not None:
+            return found
+        if return_outputs:
+            return found[0] * self._weight, *found[1:]
+        return found * self._weight
 
     def _maybe_log_save_evaluate(self: Any, *args: Any, **more: Any) -> None:
         """Log, and evaluate. If a peer is lost meanwhile, all go back to the last save."""
         if not self.elastic.stepped:
             return  # the run was over when it began
+        if getattr(self.elastic.step, "rehearses", False):
+            return  # it is made again, and tells it then
         told = self.control.should_log or self.control.should_evaluate
         try:
             super()._maybe_log_save_evaluate(*args, **more)  # type: ignore[misc]
@@ -309,6 +398,32 @@ class ElasticMixin:
 
 class ElasticTrainer(ElasticMixin, Trainer):
     """Hugging Face's Trainer, with `global_batch` in place of a batch per device."""
+
+
+def _that_all_have(checkpoint: str | bool | None) -> str:
+    """Return a checkpoint of the Trainer's if all ranks have one of the same step; else nothing.
+
+    Each node may write those into a folder of its own. A worker that comes to others that go on in
+    their processes takes none.
+    """
+    path = checkpoint if isinstance(checkpoint, str) else ""
+    state = Path(path, TRAINER_STATE_NAME)
+    step = TrainerState.load_from_json(str(state)).global_step if state.is_file() else 0
+    if os.environ.get(IN_PLACE):
+        return ""
+    steps: list[int] = [step]
+    if _world_size() > 1:
+        steps *= _world_size()
+        dist.all_gather_object(steps, step)
+    if path and (not step or {*steps} != {step}):
+        logger.warning(
+            f"resume_from_checkpoint={path} is left out: it is of step {step}, and the ranks have "
+            f"steps {', '.join(map(str, sorted({*steps})))} there"
+            if step
+            else f"resume_from_checkpoint={path} is left out: it has no {TRAINER_STATE_NAME}"
+        )
+        return ""
+    return path
 
 
 def _check_ranks(args: Any) -> None:

@@ -47,6 +47,7 @@ def _settings(settings: Settings) -> list[str]:
         "stall-timeout": (settings.stall_timeout, usual.stall_timeout),
         "exit-barrier-timeout": (settings.exit_barrier, usual.exit_barrier),
         "rank-policy": (settings.rank_policy, usual.rank_policy),
+        "rehearse": (settings.rehearse, usual.rehearse),
     }
     flags = [
         f"--{name}={_text(value)}" for name, (value, default) in named.items() if value != default

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from spotelastic_checkpoints.log_records import FORMATS, LEVELS
 
 from spotelastic.errors import UsageError
+from spotelastic.model.rehearsal import MODES
 from spotelastic.usage_errors import no_such_option, reworded
 
 
@@ -217,6 +218,14 @@ CHECKPOINTS = (
         "begin at step 0; earlier checkpoints stay stored but are no longer used",
         read=bool,
     ),
+    Flag(
+        "--rehearse",
+        "make an early step several times, and see whether it comes back as it was (auto); "
+        "strict: fail where it does not",
+        "|".join(MODES),
+        "auto",
+        choices=MODES,
+    ),
     Flag("--allow-uncommitted", "succeed even if the last step could not be committed", read=bool),
     Flag("--take-over", "continue the checkpoints of another run", read=bool),
 )
@@ -274,8 +283,9 @@ def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argpa
     for flag in (flag for flags in GROUPS.values() for flag in flags if flag.choices):
         value = getattr(options, flag.dest)  # argparse checks only what is typed, not defaults
         if value and value not in flag.choices:
-            name = flag.dest.upper()
-            made.error(f"PET_{name}={value}: choose from {', '.join(flag.choices)}")
+            name = f"PET_{flag.dest.upper()}"
+            name = name if name in environ else f"SPOTELASTIC_{flag.dest.upper()}"
+            made.error(f"{name}={value}: choose from {', '.join(flag.choices)}")
     return options
 
 

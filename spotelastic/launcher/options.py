@@ -14,7 +14,6 @@ import pkgutil
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import MAGIC_NUMBER
@@ -118,6 +117,7 @@ def settings(options: argparse.Namespace) -> Settings:
         keep_last=options.keep_last,
         keep_every=options.keep_every,
         replicate=validation.replication(options.replicate),
+        rehearse=options.rehearse,
     )
 
 
@@ -238,7 +238,6 @@ def output(options: argparse.Namespace) -> Output:
         tee=_selection("--tee", options.tee),
         shown=_ranks(options.local_ranks_filter),
         filters=filters,
-        prompts=sys.stdin is not None and sys.stdin.isatty(),
     )
 
 

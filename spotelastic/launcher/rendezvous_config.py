@@ -218,6 +218,10 @@ def _beside(port: int) -> int:
 
 
 def _conf(text: str) -> dict[str, str]:
+    if quote := next((each for each in "'\"" if each in (text[:1], text[-1:])), ""):
+        raise UsageError(
+            f"--rdzv-conf {text}: the {quote} is part of it, as no shell removes it: leave it out"
+        )
     pairs = [part.partition("=") for part in text.split(",")] if text else []
     for key, equals, _ in pairs:
         if not key.strip() or not equals:

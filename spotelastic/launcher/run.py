@@ -170,6 +170,7 @@ def _plan(
     grace = launcher_options.grace(options, environ)
     preload = launcher_options.preload(options)
     prefix = launcher_options.prefix(options, environ)
+    answers = sys.stdin is not None and sys.stdin.isatty()
     metrics = launcher_options.metrics(options)
     env = bagua.environment(options, environ)
     if options.allow_uncommitted:
@@ -214,8 +215,8 @@ def _plan(
             grace=grace,
             killed_after=options.grace_period,
             take_over=options.take_over,
-            line=printer(prefix, sys.stdout),
-            error_line=printer(prefix, sys.stderr),
+            line=printer(prefix, sys.stdout, answers=answers),
+            error_line=printer(prefix, sys.stderr, answers=answers),
             metrics=metrics,
         )
 

@@ -2,28 +2,53 @@
 
 import logging
 import os
+import re
 import select
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
 
+from spotelastic.agent.workers.output import Unfinished
+
 logger = logging.getLogger(__name__)
 
+_PROMPT = re.compile(r"[]:>?)$#] ?$")
 
-def printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int, str], None]:
-    """Return a function that prints a worker's line, given its rank and local rank."""
-    return lambda rank, local_rank, line: print_line(f"{prefix(rank, local_rank)}{line}", to)
+
+def printer(
+    prefix: Callable[[int, int], str], to: TextIO, *, answers: bool = False
+) -> Callable[[int, int, str], None]:
+    """Return a function that prints a worker's line, given its rank and local rank.
+
+    An unfinished one is gone on with, unless another worker writes meanwhile. Where a person
+    `answers`, what is typed ends the line of a prompt.
+    """
+    writes: list[tuple[int, int]] = []  # who has written the unfinished line
+
+    def show(rank: int, local_rank: int, line: str) -> None:
+        begin = ""
+        if writes != [(rank, local_rank)]:
+            begin = ("\n" if writes else "") + prefix(rank, local_rank)
+        unfinished = isinstance(line, Unfinished) and not (answers and _PROMPT.search(line))
+        writes[:] = [(rank, local_rank)] if unfinished else []
+        _print(f"{begin}{line}" if unfinished or line.endswith("\r") else f"{begin}{line}\n", to)
+
+    return show
 
 
 def print_line(line: str, to: TextIO | None) -> None:
-    """Print a line; never raises, as training goes on without it.
+    """Print a line; never raises."""
+    _print(f"{line}\n", to)
 
-    A line that ends in a carriage return is an update, and the next line overwrites it.
+
+def _print(text: str, to: TextIO | None) -> None:
+    """Print text; never raises, as training goes on without it.
+
+    What ends in a carriage return is an update, and the next line overwrites it.
     """
     if to is None:  # it was already closed when this process started
         return
-    text = line if line.endswith("\r") else f"{line}\n"
     try:
         _write(text, to)
     except (OSError, ValueError) as error:

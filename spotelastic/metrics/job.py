@@ -16,6 +16,8 @@ from spotelastic.metrics.catalogue import Metric, Sample, declared
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import JobSpec, JobState
 from spotelastic.model.progress import Event, Interruption, Report, Status
+from spotelastic.model.rehearsal import EVENT as REHEARSED
+from spotelastic.model.rehearsal import OUTCOMES
 from spotelastic.model.round import CAUSES
 
 NOTICES = frozenset({"notice", "rebalance", "leave", "unhealthy"})
@@ -85,6 +87,11 @@ FAILURES = _count("worker_failures", "Workers that have failed.")
 LAUNCH_FAILURES = _count("launch_failures", "Launches that the cloud refused.")
 BOOT_FAILURES = _count("boot_failures", "Instances that could not become a node.")
 SICK = _count("sick_nodes", "Nodes that left, or did not join, because a GPU of them was sick.")
+REHEARSALS = _count(
+    "rehearsals",
+    "Steps that were made again, by what came of it: equal, noise or different.",
+    "outcome",
+)
 COMMITS = _count("commits", "Checkpoints that were committed.")
 STEPS = _count("steps", "Steps that were executed, repeats included.")
 GOODPUT = _job("job_goodput_ratio", "Share of the time that went into steps that count.")
@@ -172,6 +179,7 @@ def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
     )
     yield BOOT_FAILURES.sample(sum(each.kind == "boot" for each in events))
     yield SICK.sample(len({each.node for each in events if each.kind == "unhealthy"}))
+    yield from REHEARSALS.each(_by_word(_rehearsals(events)))
     commits = {
         (each.data.get("epoch"), each.data.get("step")): float(each.data.get("at", each.at))
         for each in events
@@ -180,6 +188,15 @@ def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
     yield COMMITS.sample(len(commits))
     if commits:
         yield COMMIT_AT.sample(max(commits.values()))
+
+
+def _rehearsals(events: Iterable[Event]) -> dict[str, float]:
+    counts = dict.fromkeys(OUTCOMES, 0.0)
+    for each in events:
+        if each.kind == REHEARSED:
+            outcome = str(each.data.get("outcome", ""))
+            _add(counts, outcome if outcome in OUTCOMES else OTHER, 1)
+    return counts
 
 
 def _of_ledger(rows: Sequence[Interruption], started: Iterable[Event]) -> Iterator[Sample]:

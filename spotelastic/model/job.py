@@ -67,6 +67,10 @@ class Settings:
     """Whether a node that is slow is replaced."""
     replicate: Replication = Replication()
     """Whether nodes keep replicas of each other's shards in memory."""
+    rehearse: str = "auto"
+    """Whether a run makes some steps again, to see whether they come back as they were: auto, off,
+    or strict.
+    """
 
     def difference(self, other: "Settings") -> str | None:
         """Returns the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -91,6 +95,7 @@ class Settings:
             "--keep-last": self.keep_last,
             "--keep-every": self.keep_every,
             "--replicate": self.replicate,
+            "--rehearse": self.rehearse,
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",
@@ -139,6 +144,8 @@ class Failure:
     rests: bool = False
     """Whether workers of this script can rest, so that those that have not failed keep their state.
     """
+    attached: bool = False
+    """Whether a worker of the node had entered its Checkpointer, and so would report its steps."""
     broken: bool = False
     """Whether nothing but a collective failed: the workers of this node rest."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
+from spotelastic.model.rehearsal import Rehearsal
 
 DRILL_STALE = 30.0
 """Seconds after which a drill counts as ended, though nobody said so: its process was killed."""
@@ -191,6 +192,13 @@ class Status:
     replica: int = 0
     """The newest step of which the shards of each node are in another node's memory, too; 0: of
     none."""
+    rehearsal: Rehearsal | None = None
+    """What a step that was made again has shown; None: none was."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether a step was not the same when it was made again."""
+        return self.rehearsal is not None and self.rehearsal.differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,8 @@ class ClusterSummary:
     nodes: int = 0
     """Number of live worker nodes."""
     step: int = 0
+    differs: bool = False
+    """Whether a step of the job was not the same when it was made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +286,8 @@ class Report:
     """What the whole cluster cost so far."""
     total_usd_per_hour: float = 0.0
     """What all that runs now costs an hour."""
+    rehearsal: Rehearsal | None = None
+    """What a step that was made again has shown; None: none was."""
 
     @property
     def is_priced(self) -> bool:

@@ -149,6 +149,8 @@ class Round:
     rests: bool = False
     """Whether its workers are known to be able to outlive it. Nodes that come prepare theirs then
     before they count as arrived."""
+    trained: bool = False
+    """Whether this version of the script is known to have made a step in a round before it."""
     parent_from_memory: bool = False
     """Whether the round before it resumed from what nodes had in memory."""
     fruitless: int = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED, Capacity, Job
 from spotelastic.model.progress import Event
+from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.model.round import Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.notification import Notification, shortened
@@ -59,6 +60,7 @@ class NotificationFacts:
     """US dollars that the cluster has cost so far."""
     per_hour: float = 0.0
     capacity: Capacity = Capacity()
+    rehearsal: Rehearsal | None = None
     validity: Validity = Validity()
 
 
@@ -104,8 +106,11 @@ def true_now(
     if job is not None and job.state in ENDED:
         yield _ended(facts, job)
         return
+    life = "" if job is None else f"{job.at:.0f}"
     if facts.trained and facts.round is not None:
-        yield _begun(facts, facts.round, "" if job is None else f"{job.at:.0f}")
+        yield _begun(facts, facts.round, life)
+    if facts.rehearsal is not None and facts.rehearsal.differs:
+        yield _differs(facts, facts.rehearsal, life)
     if facts.short_since is not None and now - facts.short_since >= policy.short_for:
         yield _short(facts, facts.short_since, now)
     limit = facts.capacity.max_cost
@@ -134,6 +139,15 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
         f"{nodes}.\n\nSee it: spotelastic status {facts.cluster}"
     )
     return Notification(f"begun {life}", "begun", f"{facts.cluster} has begun to train", text)
+
+
+def _differs(facts: NotificationFacts, found: Rehearsal, life: str) -> Notification:
+    cluster = facts.cluster
+    title = f"{cluster}: a step differs when it is made again"
+    text = without_known_formats(
+        f"{found.text}\n\nTraining goes on. What else was made again: spotelastic events {cluster}"
+    )
+    return Notification(f"differs {life}", "differs", title, shortened(text), True)
 
 
 def _ended(facts: NotificationFacts, job: Job) -> Notification:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-NotificationKind = Literal["begun", "ended", "short", "budget", "deadline", "certificates", "trial"]
+NotificationKind = Literal[
+    "begun", "differs", "ended", "short", "budget", "deadline", "certificates", "trial"
+]
 LONGEST = 1800
 """Most characters of a text. Discord takes 2,000 with the title, and others more."""
 

@@ -18,6 +18,8 @@ from spotelastic.rendezvous.view import RunState
 SMALLEST_MARGIN = 3
 LIMIT = 15.0
 """Seconds that a planned change without a deadline waits for its save. Long steps add to it."""
+ASKS_AGAIN = 30.0
+"""Seconds until workers that have left their Checkpointer are asked whether they have another."""
 SETTLES_WITHIN = 3.0
 """Seconds that the remaining members have to reach a target after it was set."""
 
@@ -82,6 +84,13 @@ def settles_at(seen: RunState, round_: Round, gone: Collection[str]) -> float:
     if not sure or sealed or len(votes) < len(round_.members) - len(gone):
         return 0.0
     return min(current.deadline, seen.proposal_at + SETTLES_WITHIN)
+
+
+def have_left(seen: RunState, round_: Round) -> bool:
+    """Whether workers of a member have left their Checkpointer: what follows would run twice."""
+    current = current_of(seen, round_)
+    votes = votes_on(seen, round_, current) if current is not None else []
+    return any(vote.refused and not vote.plain for vote in votes)
 
 
 def time_for_steps(step_time: float) -> float:

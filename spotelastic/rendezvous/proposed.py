@@ -13,7 +13,7 @@ from spotelastic_checkpoints.types import Commit, Resume
 from spotelastic.model.in_place import Standing
 from spotelastic.model.job import Job
 from spotelastic.model.round import LARGE, Acknowledgement, InPlace, Partner, Round, Streak
-from spotelastic.rendezvous import intervals, restarts
+from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -22,6 +22,7 @@ from spotelastic.rendezvous.decision import (
     RoundDecision,
     WriteRound,
 )
+from spotelastic.rendezvous.failures import blame, restarts
 from spotelastic.rendezvous.partners import partners
 from spotelastic.rendezvous.rules import (
     ack_of,
@@ -54,6 +55,8 @@ SURELY_LOST = 1 / 3
 """Part of that time after which a member is left out if its peers have lost their connections, and
 all others have answered. None is left where nobody listens at its daemon's port.
 """
+TOLD_WITHIN = 2.0
+"""Seconds that the end of a job waits for the failure of which peers have told."""
 NONE = Streak()
 OFFER_WITHIN = 5.0
 """Seconds that a round with missing slots waits for offers from nodes outside it."""
@@ -63,6 +66,7 @@ def gather(at: Moment, round_: Round) -> RoundDecision:
     """Waits until every member is ready; proposes again without members that do not answer in
     time.
     """
+    round_ = blame.corrected(round_, at.seen.failures.values())
     eligible = eligible_nodes(at, round_)
     waiting = len(round_.members) < at.settings.min_nodes
     acks = {m.node: ack_of(at.seen, round_, m.node) for m in round_.members}
@@ -291,8 +295,10 @@ def _partners(at: Moment, round_: Round, acks: Iterable[Acknowledgement]) -> tup
 
 
 def _give_up(at: Moment, round_: Round, reason: str) -> RoundDecision:
-    failures = [f for f in at.seen.failures.values() if f.round == round_.parent and f.rank >= 0]
-    first = min(failures, key=lambda f: f.at, default=None)
+    told_by = at.seen.round_at + TOLD_WITHIN
+    if round_.cause == "worker" and not round_.nodes and at.now < told_by:
+        return RoundDecision(reason="who failed first is not known yet", wake_at=told_by)
+    first = blame.of_job(at.seen.failures.values(), round_.parent)
     return RoundDecision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
 
 

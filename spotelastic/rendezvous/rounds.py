@@ -20,10 +20,11 @@ from dataclasses import replace
 
 from spotelastic_checkpoints.types import Commit
 
+from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
-from spotelastic.rendezvous import agreement, intervals, restarts, stopping
+from spotelastic.rendezvous import agreement, intervals, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -34,6 +35,7 @@ from spotelastic.rendezvous.decision import (
     WriteProposal,
     WriteRound,
 )
+from spotelastic.rendezvous.failures import blame, restarts
 from spotelastic.rendezvous.proposed import gather
 from spotelastic.rendezvous.rules import (
     ack_of,
@@ -163,20 +165,31 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
         ended = uncharge(at, round_, ill=bool(ill))
         return _change(at, ended, cause, lost)
     if failures:
-        first = min(failures, key=lambda f: f.at)
-        streak = restarts.after(round_.streak, first, at.now - at.seen.round_at)
-        ended = replace(round_, streak=streak)
-        if not _has_stepped(at, round_) and restarts.cannot_pass(
-            first, streak, len(round_.members)
-        ):
-            why = f"{first.message.splitlines()[0]}: it would come again at each start"
-            return RoundDecision((EndJob(Job("failed", at.now, why, failure=first)),), why)
-        if first.rank < 0:
-            return _change(at, ended, "store", (first.node,))
-        ended = replace(ended, charged=(*ended.charged, at.now))
-        cause = "stall" if first.stalled else "worker"
-        return _change(at, ended, cause, (first.node,))
+        return _failed(at, round_, failures)
     return None
+
+
+def _failed(at: Moment, round_: Round, failures: Iterable[Failure]) -> RoundDecision:
+    first = blame.first(failures)
+    assert first is not None
+    lost_peer = blame.is_symptom(first) and round_.world_size > 1
+    trained = _has_trained(at, round_, first)
+    lived = at.now - at.seen.round_at if trained else 0.0
+    streak = restarts.after(round_.streak, None if lost_peer else first, lived)
+    ended = replace(round_, streak=streak)
+    stepped = trained or round_.trained
+    if not stepped and restarts.cannot_pass(first, streak, len(round_.members)):
+        again = "it would come again at each start"
+        if streak.alike > 1:
+            again = f"it came {counted(streak.alike, 'time')} in a row before a first step"
+        why = f"{first.message.splitlines()[0]}: {again}"
+        return RoundDecision((EndJob(Job("failed", at.now, why, failure=first)),), why)
+    if first.rank < 0:
+        return _change(at, ended, "store", (first.node,))
+    ended = replace(ended, charged=(*ended.charged, at.now))
+    cause: Cause = "stall" if first.stalled else "worker"
+    # Who has failed may be told a moment later: the round names it when it starts.
+    return _change(at, ended, cause, () if lost_peer else (first.node,))
 
 
 def _vanished(at: Moment, round_: Round, done: set[str]) -> tuple[str, ...]:
@@ -193,17 +206,16 @@ def _given_up(at: Moment, round_: Round, gone: Iterable[str]) -> Round:
     return suspect(at, without, gone, uncharge(at, without))
 
 
-def _has_stepped(at: Moment, round_: Round) -> bool:
-    """Whether this job is known to have made progress of its own.
+def _has_trained(at: Moment, round_: Round, failure: Failure | None = None) -> bool:
+    """Whether the script is known to have made a step in this round.
 
-    Its first round may resume from what another job saved. A script that reports no steps counts as
-    having trained after `restarts.AT_ONCE`.
+    One without a Checkpointer reports none. It counts as having trained after
+    `restarts.STARTS_WITHIN`.
     """
-    return (
-        (round_.resume.kind != "fresh" and round_.number > 1)
-        or at.now - at.seen.round_at >= restarts.AT_ONCE
-        or any(p.step > round_.resume.step for p in at.seen.progress.values())
-    )
+    if any(told.step > round_.resume.step for told in _progress(at.seen, round_)):
+        return True
+    lived = at.now - at.seen.round_at
+    return failure is not None and not failure.attached and lived >= restarts.STARTS_WITHIN
 
 
 def _planned(at: Moment, round_: Round) -> RoundDecision:
@@ -223,6 +235,11 @@ def _planned(at: Moment, round_: Round) -> RoundDecision:
             return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
     cause: Cause = "drain" if drained else "arrival" if arriving else "settings"
     names = tuple(sorted(drained or arriving or leaving))
+    if not (leaving or recoded) and agreement.have_left(at.seen, round_):
+        again = at.seen.proposal_at + agreement.ASKS_AGAIN
+        if at.now >= again:
+            return _withdraw(at.seen, round_, None)
+        return RoundDecision(reason="the script comes to its end: who joins waits", wake_at=again)
     deadline = _save_deadline(at, round_, leaving)
     standing = agreement.advance(
         at.seen, round_, describe(cause, names, 0), deadline, at.now, at.new_id
@@ -308,6 +325,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         excused=round_.excused,
         plain=round_.plain,
         rests=round_.rests and cause != "settings",
+        trained=at.settings.code == round_.code and (round_.trained or _has_trained(at, round_)),
         parent_from_memory=round_.resume.kind == "memory",
         fruitless=0 if cause == "settings" else round_.fruitless,
         partners=round_.partners,
@@ -338,8 +356,8 @@ def _fail_behind(
     """
     who = ", ".join(names)
     reason = f"{who} did not finish, and {', '.join(left)} had, and left (--exit-barrier-timeout)"
-    first = min(failures, key=lambda f: f.at, default=None)
-    return RoundDecision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
+    job = Job("failed", at.now, reason, failure=blame.first(failures))
+    return RoundDecision((EndJob(job),), reason)
 
 
 # -- what the rules are made of -------------------------------------------------------------------

@@ -190,7 +190,7 @@ def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
         "arrival": f"{who} joined",
         "drain": f"{who} leaves",
         "loss": f"{who} was lost",
-        "worker": f"a worker failed on {who}",
+        "worker": f"a worker failed on {who}" if who else "workers lost a peer",
         "stall": f"the workers stalled, first on {who}",
         "store": f"the store on {who} ended",
         "settings": "the settings changed",

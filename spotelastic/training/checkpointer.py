@@ -13,11 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import nullcontext
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
-from spotelastic_checkpoints import crash_points
-from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.types import Resume, Schedule
 
@@ -28,29 +25,28 @@ from spotelastic.training.in_place.building import Build, Builder
 from spotelastic.training.in_place.groups import groups
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.steps import Step, Steps
-from spotelastic.training.rehearsal import kept_state
+from spotelastic.training.rehearsal import kept_state, recording
+from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.restore.resuming import open_source
-from spotelastic.training.runtime import gc_pause, last_step, step_numbers
+from spotelastic.training.runtime import gc_pause, step_numbers
+from spotelastic.training.runtime.loop_steps import LoopSteps
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
-from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
-from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
-from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan
+from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
+from spotelastic.training.state import randomness
 from spotelastic.training.state.state import State
-
-COMMIT_WITHIN = 120.0
-"""Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
 
 T = TypeVar("T")
 
 watching.watch()
 
 
-class Checkpointer:
+class Checkpointer(Saving):
     """Saves a training script's state while it trains, and restores it after an interruption.
 
     Use it as a context manager around the training loop. All ranks construct it with the same names
@@ -104,14 +100,18 @@ class Checkpointer:
         self._plan: SavePlan | None = None
         self._restored = False
         self._process = 0
-        """Id of the process that has entered. A process forked from it must not use the client."""
         self._last_step = 0
         self._told_step = 0
-        """The last step that the script has reported in this round; 0 before the first."""
         self._saved_step = 0
-        """The last step that was saved in this round."""
         self._last_committing = 0
+        self._asked: int | None = None
+        """The step that the script has asked `restore()` for."""
+        self._wanted = False
+        """Whether the script asks for a save of the epoch that is ending."""
         self._own = OwnValues()
+        self._agree_on_seed = self._own.agree
+        self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
+        self._recording = recording.of_environment(self._state, lambda: self._last_step)
         loop = LoopParts(
             state=self._state,
             groups=groups,
@@ -133,6 +133,8 @@ class Checkpointer:
             go_back=self._go_back,
             rehearsed=self._rehearsed,
             voting=lambda: nullcontext() if self._measuring is None else self._measuring.voting(),
+            loops=self._loops,
+            save_held=self._save_held,
         )
         self._steps = Steps(loop, rehearsing.mode(rehearse))
 
@@ -162,7 +164,9 @@ class Checkpointer:
             self._state,
             self._session,
             self._client,
-            lambda: self._own.entries(ranks, lambda: self._last_step),
+            lambda: self._own.entries(
+                ranks, lambda: self._last_step, lambda: self._loops.is_between
+            ),
         )
         self._saved_step = self._last_committing = 0
         self._client.page.enter(self._last_step)
@@ -187,10 +191,7 @@ class Checkpointer:
         self._last_step = step
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         if os.getpid() != self._process:
             return  # this is the end of a forked child: saves, slots and daemon are its parent's
@@ -249,12 +250,14 @@ class Checkpointer:
             )
         if self._builder.is_due:
             self._builder.build()
+        self._asked = step
         if self._load(session.ranks, step):
             client.page.enter(self._last_step)
         return self._last_step
 
     def _load(self, ranks: Ranks, step: int | None = None) -> int:
         """Restore on these ranks, and return the step."""
+        self._recording.begins()
         session, client, _ = self._entered()
         self._restored = True
         restored = open_source(replace(session, ranks=ranks), client, self._state, step)
@@ -268,6 +271,7 @@ class Checkpointer:
         self._last_step = restored.step
         self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
+        self._recording.restored(restored.step)
         return restored.step
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -282,7 +286,18 @@ class Checkpointer:
         """
         if not self._restored:
             self.restore()
-        return self._steps.until(total)
+        left = self._steps.until(total)
+        return LoopSteps(left, total, lambda: self._last_step)
+
+    def epochs(self, total: int, steps: int) -> Iterator[int]:
+        """Yield the numbers of the epochs that are left of `total`, each of `steps` steps, from 0.
+
+        Make those of one by `steps((epoch + 1) * steps)`. What stands after them is done once for
+        each epoch, by all ranks together. It is saved with the epoch's last step.
+        """
+        if not self._restored:
+            self.restore()
+        return self._loops.epochs(total, steps, self._epoch_ended)
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """Yield a loader's batches for ever, for use in the blocks of `steps()`.
@@ -321,36 +336,25 @@ class Checkpointer:
             self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
-        self._save_if_due(step, session, client, agreed=at_target)
+        self._holds = not at_target and self._loops.waits(step)
+        if not self._holds:
+            self._save_if_due(step, session, client, agreed=at_target)
+        self._recording.stepped(step, loss, client.page)
         if self._measuring is not None:
             self._measuring.step_begins()
-
-    def _save_if_due(
-        self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool
-    ) -> None:
-        """Save a step where the schedule, or an agreement of all ranks, says so."""
-        schedule = client.page.schedule
-        unsaved = step != self._saved_step
-        commit = agreed or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
-        if commit or (unsaved and step_numbers.falls_on(step, schedule.snapshot_every)):
-            # The first save of a fresh run is committed: nothing else would survive the loss of its
-            # nodes.
-            first = session.resume.kind == "fresh" and not self._last_committing
-            commit = commit or (first and schedule.checkpoint_every > 0)
-            patience = AGREED_PATIENCE if agreed else PATIENCE
-            saved = self._save(
-                step, patience, waiting=agreed, due=commit, urgent=agreed, overlaps=not agreed
-            )
-            if saved and agreed:
-                client.wait(step)
 
     def save(self) -> bool:
         """Save the last step now and commit it to storage, whatever the schedule says.
 
         All ranks call it after the same step. It waits for the copy, not for the upload; `wait()`
-        does that. Returns False if there was no room for another save; training goes on.
+        does that. Returns False if there was no room for another save; training goes on. Where an
+        epoch of `epochs()` ends, the save is made once all is done that belongs to its end.
         """
         self._steps.settle()
+        if self._loops.is_at_an_end:
+            self._wanted = True
+            return True
+        self._holds = False
         _, client, plan = self._entered()
         if not self._last_step:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
@@ -367,6 +371,8 @@ class Checkpointer:
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
         """Wait until each due save is committed. Returns False after `timeout` seconds."""
         self._steps.settle()
+        if not self._loops.is_at_an_end:
+            self._save_held()
         _, client, _ = self._entered()
         self._settle(client)
         return client.flush(timeout)
@@ -391,77 +397,6 @@ class Checkpointer:
         _, client, _ = self._entered()
         return client.page.target > self._last_step or client.page.deadline > 0
 
-    # -- saving -----------------------------------------------------------------------------------
-
-    def _save(
-        self,
-        step: int,
-        patience: float,
-        *,
-        due: bool,
-        waiting: bool = False,
-        planned: bool = False,
-        urgent: bool = False,
-        overlaps: bool = False,
-    ) -> bool:
-        """Save a step. Returns False when that was not possible; training goes on.
-
-        `patience` are the seconds to wait for a slot, and `due` says that the save is to be
-        committed. `waiting` marks the save at an agreed step, where all ranks wait, and `planned`
-        one for which a plan has just been made. Older saves make room for an `urgent` one. With
-        `overlaps`, training need not wait for all of the copy.
-        """
-        session, client, plan = self._entered()
-        begun = time.perf_counter()
-        self._settle(client)
-        # The copy would wait as well: a rank's host may be steps ahead of its device.
-        plan.saver.wait()
-        if plan.is_asked_for(step):
-            self._make_plan(plan)
-        if not plan.find_room():
-            return False
-        if plan.made_at == step:
-            patience = AGREED_PATIENCE
-        slot = client.open_slot(patience, urgent=urgent)
-        if slot is None:
-            if patience == AGREED_PATIENCE:
-                client.complain(f"rank {session.ranks.rank}: no free slot for step {step}")
-            return False
-        try:
-            plan.follow()
-            # At an agreed step all ranks wait for each other, so none may leave the save out alone.
-            if not waiting:
-                plan.compare_values(step)
-            copying = plan.saver.begin(
-                slot,
-                step,
-                due=due,
-                overlaps=overlaps and self._beside.wanted,
-                sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
-            )
-        except LayoutChanged as change:
-            if session.ranks.group is None and not planned:  # there is no other rank to agree with
-                self._make_plan(plan)
-                return self._save(
-                    step,
-                    patience,
-                    due=due,
-                    waiting=waiting,
-                    planned=True,
-                    urgent=urgent,
-                    overlaps=overlaps,
-                )
-            if plan.ask_again(step, change):
-                self._make_plan(plan)
-            return False
-        self._beside.begun(client, copying, time.perf_counter() - begun)
-        self._saved_step = step
-        if due:
-            self._last_committing = step
-        if copying is not None:
-            crash_points.reached(Stage.OVERLAP_BEGUN)
-        return True
-
     def _keep(self) -> Resume | None:
         session, client, plan = self._entered()
         self._settle(client)
@@ -478,51 +413,21 @@ class Checkpointer:
         session, client, _ = self._entered()
         client.rehearsed(step, session.ranks.world_size, outcome, line)
 
-    def _save_alone(self) -> None:
-        _, client, plan = self._entered()
-        self._settle(client)
-        if self._saved_step != self._last_step > 0 and save_alone(client, plan, self._last_step):
-            self._saved_step = self._last_step
-
-    def _settle(self, client: WorkerClient) -> None:
-        """Wait until the save that is being copied is sealed, or has failed."""
-        if not self._beside.settle(client):
+    def _epoch_ended(self, goes_on: bool) -> None:
+        """See to the save of an epoch's last step. One that was made lacks the epoch's end. What
+        the script does after its last epoch may have to be saved with it.
+        """
+        wanted, self._wanted = self._wanted, False
+        if not self._holds:
             self._saved_step = self._last_committing = 0
+        if goes_on:
+            self._steps.save_held()
+        if wanted:
+            self.save()
 
-    def _make_plan(self, plan: SavePlan) -> None:
-        """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
-        assert self._session is not None
-        self._own.agree(self._session.ranks)
-        plan.make(self._last_step)
-        if self._beside.wanted and plan.has_optimized:
-            self._beside.protect()
-
-    def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:
-        """Save and commit the last step, which is what the run was for, before the script ends."""
-        if self._last_step and not self._told_step:
-            last_step.tell_nothing_was_left(session, self._last_step)
-        if not plan.is_made:
-            # The last step may have been restored from memory, and never been committed.
-            if has_left_group(session) or self._last_committing == self._last_step:
-                return
-            self._make_plan(plan)
-        saved = self._last_committing == self._last_step or self._save(
-            self._last_step, AGREED_PATIENCE, due=True, urgent=True
-        )
-        if not has_left_group(session) and not all(session.ranks.gather(saved)):
-            self._make_plan(plan)
-            saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
-        last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
-
-    def _entered(self) -> tuple[WorkerSession, WorkerClient, SavePlan]:
-        """Return what the Checkpointer works with. Raises `UsageError` outside of its context."""
-        if self._session is None or self._client is None or self._plan is None:
-            raise UsageError(
-                "use the Checkpointer as a context: with se.Checkpointer(state) as ..."
-            )
-        if os.getpid() != self._process:
-            raise UsageError(
-                f"process {os.getpid()} was forked from process {self._process}, which opened the "
-                "Checkpointer: only that one restores and saves"
-            )
-        return self._session, self._client, self._plan
+    def _load_again(self, with_randomness: bool) -> None:
+        """Restore what the script has changed before its first step."""
+        drawn = randomness.capture()
+        self._load(self._entered()[0].ranks, self._asked)
+        if not with_randomness:
+            randomness.apply(drawn)

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "434d7f87d56a2e239413aedba4dc1d581f8e00c5d3519ba1ca23252c1f7765d2",
+    "v1.1": "b72d1ed947069a60808d9182946abaab8be69170df2cc26b8b066a6907bbe9f9",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

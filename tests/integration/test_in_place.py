@@ -176,15 +176,34 @@ def test_a_rank_that_arrives_restores_while_the_others_keep_their_state(
     assert {step: kept[0][step] for step in (4, 5, 6)} == counted(told["2"][:-1])
 
 
-def test_a_rank_arrives_at_the_end_of_an_epoch_whose_loop_the_others_leave(
-    cases: dict[str, Told],
+@pytest.mark.parametrize(("name", "steps"), [("epoch-ends", 3), ("in-epoch", 2)])
+def test_a_rank_that_arrives_takes_part_in_what_is_done_at_the_end_of_each_epoch(
+    cases: dict[str, Told], name: str, steps: int
 ) -> None:
-    """Epochs have loops of their own. Who arrives begins with the next one."""
-    told = cases["arrival-epochs"]["told"]
-    first, later = [(n, True, 2, 0) for n in (1, 2, 3)], [(n, True, 3, 1) for n in (4, 5, 6)]
-    assert [(n, done, size, epoch) for n, done, _, size, epoch in told["2"]] == later
-    assert [(n, done, size, epoch) for n, done, _, size, epoch in told["0"]] == first + later
-    assert told["0"] == told["1"] and told["0"][3:] == told["2"]
+    """Also at the end of the epoch whose last step the others have just finished."""
+    told = cases[f"arrival-{name}"]["told"]
+    assert told["0"] == told["1"]
+    assert told["2"] == told["0"][-len(told["2"]) :]
+    made = [each[:-1] if isinstance(each[0], str) else each for each in told["0"]]
+    expected: list[list[Any]] = []
+    for epoch in range(STEPS // steps):
+        numbers = range(epoch * steps + 1, (epoch + 1) * steps + 1)
+        expected += [[step, True, 2 if step <= AT else 3, epoch] for step in numbers]
+        together = 2 if (epoch + 1) * steps < AT else 3
+        expected.append([f"end of {epoch}", together, 0.1 * 0.5 ** (epoch + 1)])
+    assert made == expected
+    arrived = AT if steps == AT else expected.index([AT + 1, True, 3, 1])
+    assert len(told["2"]) == len(expected) - arrived
+
+
+def test_a_rank_that_arrives_does_not_evaluate_alone(cases: dict[str, Told]) -> None:
+    """Its script would go through the loops of the epochs that are over."""
+    told = cases["arrival-plain-epochs"]["told"]
+    assert len(told["2"]) == 1
+    assert "came to the others at step 3" in told["2"][0]
+    assert "checkpoint.epochs(epochs, steps_per_epoch)" in told["2"][0]
+    assert told["0"] == told["1"]
+    assert [each[0] for each in told["0"]] == [1, 2, "end of 0", 3, 4, "end of 1", 5, 6, "end of 2"]
 
 
 def test_a_rank_that_grows_from_round_to_round_is_replaced_where_its_step_is_saved(

@@ -174,6 +174,45 @@ def test_standalone_needs_nothing_else_and_continues_where_it_ended(tmp_path: Pa
     assert len(ids) == 2 and len(set(ids)) == 1
 
 
+DIFFERS = """\
+import torch
+import spotelastic as se
+
+torch.distributed.init_process_group("gloo")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+entered = 0
+with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+    for step in checkpoint.steps(4):
+        with step:
+            entered += 1  # which no save has
+            optimizer.param_groups[0]["lr"] = 0.1 / entered
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        if step.finished:
+            print("finished", step.number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["auto", "off", "strict"])
+def test_a_step_that_differs_when_it_is_made_again_is_told_a_line_for_each(
+    how: str, tmp_path: Path
+) -> None:
+    (tmp_path / "differs.py").write_text(DIFFERS)
+    done = launch("--standalone", "--rehearse", how, "differs.py", cwd=tmp_path)
+    heading = "[spotelastic] step 2 was made twice on 1 rank, and differs:"
+    assert (heading in done.stderr.splitlines()) is (how != "off"), done.stderr
+    assert done.returncode == (how == "strict")
+    steps = set(re.findall(r"finished (\d)", done.stdout))
+    assert steps == ({"1"} if how == "strict" else {"1", "2", "3", "4"})
+    if how == "auto":
+        lines = done.stderr.splitlines()
+        first = lines[lines.index(heading) + 1]
+        assert first.startswith("  optimizer.param_groups.0.lr is 0.0")
+        assert any(line.startswith("  So interruptions change") for line in lines)
+
+
 def test_a_script_that_raises_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("def go():\n    raise ValueError('no such column')\ngo()\n")

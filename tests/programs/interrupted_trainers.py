@@ -1,6 +1,7 @@
 """Runs of Hugging Face's Trainer and of Lightning's, in this process, that end at chosen steps."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,12 @@ class Regression(nn.Module):
         return {"loss": (found - labels).square().mean(), "logits": found}
 
 
-def transformers(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) -> Ended:
+def transformers(
+    storage: Path, cuts: Iterable[int], every: int, *, resume: bool = False, **arguments: Any
+) -> Ended:
+    """With `resume` in the form of many scripts, which go on from the Trainer's own checkpoint."""
     from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+    from transformers.trainer_utils import get_last_checkpoint
 
     from spotelastic.integrations.transformers import ElasticTrainer
 
@@ -74,7 +79,8 @@ def transformers(storage: Path, cuts: Iterable[int], every: int, **arguments: An
             checkpointer={"storage": str(storage), "snapshot_every": every},
         )
         try:
-            trainer.train()
+            last = get_last_checkpoint(str(storage)) if resume and storage.exists() else None
+            trainer.train(resume_from_checkpoint=last)
         except Cut:
             continue
     logged = [
@@ -84,6 +90,106 @@ def transformers(storage: Path, cuts: Iterable[int], every: int, **arguments: An
     patience = stopping.early_stopping_patience_counter
     best = trainer.state.best_metric
     return list(trainer.model.parameters()), (logged, trainer.state.epoch, best, patience)
+
+
+def _rows() -> list[dict[str, torch.Tensor]]:
+    return [{"x": x, "labels": y} for x, y in zip(*data(), strict=True)]
+
+
+def _arguments(folder: Path, steps: int) -> Any:
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        output_dir=str(folder / "stock"),
+        max_steps=steps,
+        save_steps=5,
+        per_device_train_batch_size=24,
+        use_cpu=True,
+        learning_rate=0.01,
+        report_to=[],
+        disable_tqdm=True,
+    )
+
+
+def stock_transformers(folder: Path, steps: int) -> tuple[list[torch.Tensor], list[float]]:
+    """Returns parameters and an optimizer's moments after so many steps of a plain Trainer."""
+    from transformers import Trainer
+
+    trainer = Trainer(Regression(), _arguments(folder.parent, steps), train_dataset=_rows())
+    trainer.train()
+    return list(trainer.model.parameters()), _moments(trainer.optimizer)
+
+
+def _moments(optimizer: Any) -> list[float]:
+    return [state["exp_avg"].sum().item() for state in optimizer.state.values()]
+
+
+@dataclass
+class Begun:
+    """What an ElasticTrainer began from, and did."""
+
+    begun: list[torch.Tensor] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    consumed: int = 0
+
+
+def from_stock(folder: Path, every: int, until: int) -> Begun:
+    """Trains to a step from what `stock_transformers` has left, in the form of many scripts."""
+    from transformers import TrainerCallback
+
+    from spotelastic.integrations.transformers import ElasticTrainer
+
+    seen = Begun()
+
+    class Sees(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            seen.begun = [each.detach().clone() for each in more["model"].parameters()]
+            seen.moments = _moments(more["optimizer"])
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            seen.steps.append(state.global_step)
+
+    trainer = ElasticTrainer(
+        Regression(),
+        _arguments(folder, until),
+        train_dataset=_rows(),
+        global_batch=24,
+        callbacks=[Sees()],
+        checkpointer={"storage": str(folder / "storage"), "snapshot_every": every},
+    )
+    trainer.train(resume_from_checkpoint=True)
+    seen.consumed = trainer.elastic.sampler.consumed
+    return seen
+
+
+def compute_loss_of_a_subclass(folder: Path) -> list[set[str]]:
+    """Returns the options with which a Trainer's loss was asked for, in each of five steps."""
+    from transformers import Trainer
+
+    from spotelastic.integrations.transformers import ElasticMixin
+
+    asked: list[set[str]] = []
+
+    class Fused(Trainer):  # type: ignore[misc, unused-ignore]
+        """Has no outputs unless they are asked for, as TRL's with a fused head."""
+
+        def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
+            asked.append({*more})
+            return super().compute_loss(model, inputs, **more)
+
+    class Elastic(ElasticMixin, Fused):
+        pass
+
+    trainer = Elastic(
+        Regression(),
+        _arguments(folder, 5),
+        train_dataset=_rows(),
+        global_batch=24,
+        checkpointer={"storage": str(folder / "storage")},
+    )
+    trainer.train()
+    return asked
 
 
 def lightning(storage: Path, cuts: Iterable[int], every: int, **arguments: Any) -> Ended:

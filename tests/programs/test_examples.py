@@ -22,11 +22,12 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PROGRAMS = ("python ", "torchrun ", "spotelastic ")
 NEEDED = {
     "accelerate_loop": "accelerate",
+    "fabric_loop": "lightning",
     "huggingface_trainer": "transformers",
     "lightning_callback": "lightning",
     "lora": "peft",
 }
-TRAINERS = ("accelerate_loop", "huggingface_trainer", "lightning_callback")
+TRAINERS = ("accelerate_loop", "fabric_loop", "huggingface_trainer", "lightning_callback")
 STEPS = {"fsdp2_transformer": "", "lora": "", "nanogpt": "--steps "}
 """Examples that are told how many steps to make, and by what."""
 

@@ -26,6 +26,7 @@ MID_EPOCH, AT_EPOCHS_END = (4, (7, 23)), (10, (12, 20, 31))
         ("transformers", {"gradient_accumulation_steps": 3}),
         ("transformers", {"eval_strategy": "steps", "eval_steps": 4}),
         ("transformers", {"num_train_epochs": 1, "max_steps": 35}),
+        ("transformers", {"resume": True, "save_strategy": "steps", "save_steps": 5}),
         ("lightning", {}),
         ("lightning", {"val_check_interval": 4}),
         ("lightning", {"check_val_every_n_epoch": 2}),
@@ -54,6 +55,29 @@ def test_accumulated_batches_of_lightning_are_one_step(tmp_path: Path) -> None:
     assert kept == expected
     for found, wanted in zip(resumed, whole, strict=True):
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("every", [0, 4], ids=["nothing saved yet", "saved"])
+def test_a_checkpoint_of_the_stock_trainer_is_the_beginning(every: int, tmp_path: Path) -> None:
+    """Its weights, optimizer and step; the Checkpointer's own state counts once there is one."""
+    pytest.importorskip("transformers")
+    stock, seen = interrupted_trainers.stock_transformers(tmp_path / "stock", 15)
+    first = interrupted_trainers.from_stock(tmp_path, every, until=20)
+    assert first.steps == [*range(16, 21)]
+    assert first.moments == seen
+    for found, wanted in zip(first.begun, stock, strict=True):
+        assert torch.equal(found, wanted)
+    assert first.consumed == 20 % interrupted_trainers.STEPS_IN_EPOCH * 24
+    again = interrupted_trainers.from_stock(tmp_path, every, until=25)
+    assert again.steps == [*range(21, 26)], "the Checkpointer has a later step"
+
+
+def test_a_forward_pass_is_made_once_for_each_step_and_outputs_where_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    asked = interrupted_trainers.compute_loss_of_a_subclass(tmp_path)
+    assert asked == [{"num_items_in_batch"}] * 5
 
 
 @pytest.mark.parametrize("library", ["transformers", "lightning"])

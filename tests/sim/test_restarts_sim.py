@@ -7,7 +7,7 @@ from support.virtual import World
 
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Progress
-from spotelastic.rendezvous import restarts
+from spotelastic.rendezvous.failures import restarts
 from spotelastic.store.codec import encode
 
 

@@ -48,6 +48,7 @@ from spotelastic.model.progress import (
     Progress,
     SlowNode,
 )
+from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.model.replication import Replication
 from spotelastic.model.round import (
     Member,
@@ -137,6 +138,13 @@ SLOW = SlowNode("i-0b", "bb00", 1700000300.0, 1.8, 0.55)
 MEASURED = Progress("i-0b", 7, 1280, 1700000300.0, measured=1280, own_time=0.2, waiting_time=0.05)
 SLOW_SETTINGS = Settings(2, 8, slow_after=60.0, replace_slow=True, protocol=PROTOCOL)
 REPLICATES = Settings(2, 8, replicate=Replication(50e6), protocol=PROTOCOL)
+REHEARSES = Settings(2, 8, rehearse="strict", protocol=PROTOCOL)
+REHEARSAL = Rehearsal(
+    2,
+    3,
+    "different",
+    ("step 2 was made twice on 3 ranks, and differs:", "lr is 0.1, was 0.2.", "So it is told"),
+)
 RESTS = Progress("i-0b", 7, 1280, 1700000300.0, rests=True)
 NODE = Node("i-0a", "aa00", "10.0.0.10", "us-east-1a", FINGERPRINT, "10.0.0.10:4100", True, 1)
 SETTINGS = Settings(
@@ -329,6 +337,7 @@ REQUESTS: tuple[messages.Request, ...] = (
     messages.Await(1260),
     messages.Urge(),
     messages.Complain("nothing is saved"),
+    messages.Rehearse(2, 3, "equal", "rehearsed at step 2 on 3 ranks: bit-identical"),
     messages.Leave(1300, True),
 )
 EVENTS: tuple[messages.DaemonEvent, ...] = (
@@ -338,6 +347,7 @@ EVENTS: tuple[messages.DaemonEvent, ...] = (
     messages.Committed(3, 1200, 1700000012.0),
     messages.WorkerLeft(2, 1300, True),
     messages.SaveFailed("the store does not answer"),
+    messages.Rehearsed(2, 3, "equal", "rehearsed at step 2 on 3 ranks: bit-identical"),
     messages.Superseded(3),
     messages.Closed(),
 )

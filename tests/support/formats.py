@@ -51,6 +51,7 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.model.rehearsal import EVENT
 from spotelastic.model.requests.command import Answer, Command
 from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import (
@@ -139,6 +140,7 @@ def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-settings", v.SETTINGS)
     yield _stored("all-settings-slow", v.SLOW_SETTINGS)
     yield _stored("all-settings-replicates", v.REPLICATES)
+    yield _stored("all-settings-rehearses", v.REHEARSES)
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
     yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
 
@@ -257,6 +259,12 @@ def _in_the_bucket() -> Iterator[Kind]:
             v.PROTOCOL,
         ),
     )
+    yield _object(
+        "status-rehearsed.json", Status("demo", "running", 1700000010.0, rehearsal=v.REHEARSAL)
+    )
+    told = msgspec.json.decode(msgspec.json.encode(v.REHEARSAL))
+    event = Event(1700000000.0, EVENT, v.REHEARSAL.line, "i-0a", told)
+    yield _object("events.jsonl-line-rehearsed", event)
     yield _object("events.jsonl-line", Event(1700000000.0, "loss", "i-0d is gone", "i-0d"))
     yield _object("curve.json", [Point(1, 9.5, 1.0), Point(2, None, 2.0)], list[Point])
     yield _object(

@@ -18,6 +18,7 @@ from support import (
     losing_votes,
     resting_built,
     resting_device,
+    resting_kinds,
     resting_lines,
     resting_loops,
     resting_often,
@@ -41,6 +42,7 @@ CASES = (
     | losing_votes.CASES
 )
 
+KINDS = resting_kinds.CASES
 OFTEN = resting_often.CASES | resting_loops.CASES | resting_built.CASES
 
 
@@ -61,7 +63,7 @@ def main() -> None:
         for _ in range(TRIES):
             with tempfile.TemporaryDirectory() as own:  # whose path is short: sockets are in it
                 status = in_a_child(Path(own), folder, name)
-            if status != NOT_WOKEN and (status == 0 or name not in OFTEN):
+            if status != NOT_WOKEN and (status == 0 or name not in OFTEN | KINDS):
                 break
         if status != 0:
             sys.exit(f"{name}: failed")
@@ -73,7 +75,7 @@ def in_a_child(own: Path, folder: Path, name: str) -> int:
         return os.waitstatus_to_exitcode(os.wait()[1])
     code = 1
     try:
-        written(own, name, (CASES | OFTEN | resting_device.GPU_CASES)[name])
+        written(own, name, (CASES | KINDS | OFTEN | resting_device.GPU_CASES)[name])
         shutil.copy(own / f"{name}.json", folder)
         code = 0
     except NotWokenError as error:

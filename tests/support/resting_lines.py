@@ -27,6 +27,8 @@ from spotelastic.training.in_place.groups import Groups, Options, groups
 from spotelastic.training.in_place.loaders import loaders
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.watching import wrapped
+from spotelastic.training.restore.loops import Loops
+from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
 
@@ -57,6 +59,8 @@ def told(state: Mapping[str, Any], own: Groups = groups) -> str:
         restore=unused,
         resumed=unused,
         complain=lines.append,
+        loops=Loops(OwnValues(), lambda: 0, unused, unused),
+        save_held=unused,
     )
     Meeting.of(loop, NOBODY)
     return "".join(lines)

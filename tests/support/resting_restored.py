@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import spotelastic as se
+from spotelastic.errors import UsageError
 from spotelastic.training.in_place import watching
 
 STEPS, SAVED, AT, ARRIVES = 6, 2, 4, 3
@@ -69,26 +70,40 @@ def script(*, breaks: bool = False, until: int = STEPS) -> Script:
     return train
 
 
-def in_epochs(number: int, tell: Callable[[Any], None]) -> None:
-    """Each epoch has a loop of its own. A rank arrives at the end of the first one."""
-    wait_for_slots()
-    watching.watch()
-    dist.init_process_group("gloo")
-    torch.manual_seed(7 + number)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
-        for epoch in range(checkpoint.restore() // ARRIVES, STEPS // ARRIVES):
-            for step in checkpoint.steps((epoch + 1) * ARRIVES):
-                with step:
-                    optimizer.zero_grad()
-                    loss = model(torch.ones(2, 4) * step.number).square().mean()
-                    loss.backward()
-                    optimizer.step()
-                    step.loss = loss
-                data = b"".join(part.detach().numpy().tobytes() for part in model.parameters())
-                digest = hashlib.sha256(data).hexdigest()[:16]
-                tell([step.number, step.finished, digest, dist.get_world_size(), epoch])
+def in_epochs(steps: int, *, plain: bool = False) -> Script:
+    """Each epoch has a loop of its own, and an evaluation at its end. A rank arrives meanwhile."""
+
+    def train(number: int, tell: Callable[[Any], None]) -> None:
+        wait_for_slots()
+        watching.watch()
+        dist.init_process_group("gloo")
+        torch.manual_seed(7 + number)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        epochs = STEPS // steps
+        try:
+            with se.Checkpointer(state) as checkpoint:
+                for epoch in range(epochs) if plain else checkpoint.epochs(epochs, steps):
+                    for step in checkpoint.steps((epoch + 1) * steps):
+                        with step:
+                            optimizer.zero_grad()
+                            loss = model(torch.ones(2, 4) * step.number).square().mean()
+                            loss.backward()
+                            optimizer.step()
+                            step.loss = loss
+                        tell([step.number, step.finished, dist.get_world_size(), epoch])
+                    right = torch.ones(1)
+                    dist.all_reduce(right)
+                    scheduler.step()
+                    data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+                    digest = hashlib.sha256(data).hexdigest()[:16]
+                    tell([f"end of {epoch}", int(right), scheduler.get_last_lr()[0], digest])
+        except UsageError as error:
+            tell(str(error))
+
+    return train
 
 
 def grows(number: int, tell: Callable[[Any], None]) -> None:
@@ -190,7 +205,9 @@ CASES: dict[str, Case] = {
         for name, each in (
             ("dirty", script(breaks=True)),
             ("arrival", script()),
-            ("arrival-epochs", in_epochs),
+            ("arrival-epoch-ends", in_epochs(ARRIVES)),
+            ("arrival-in-epoch", in_epochs(2)),
+            ("arrival-plain-epochs", in_epochs(2, plain=True)),
             ("early", script(until=AT)),
         )
     },

@@ -71,6 +71,8 @@ class World:
         self.step_time = STEP
         self.starting = FORK
         """Seconds until a new worker that can rest comes to its Checkpointer."""
+        self.ending = 0.0
+        """Seconds that a script goes on for after its Checkpointer."""
         self.stall, self.upload = 0.001, 1.5
         """Seconds that a save into memory takes, and until it is committed."""
         self.own: dict[str, float] = {}

@@ -135,7 +135,11 @@ class Training:
             return
         if not self.world.plain:
             node.post(LeftCheckpointer())
-        node.worker_exits(self.round.incarnation, 0 if committed else 1)
+        self.world.after(self.world.ending, lambda: self._exit(node, 0 if committed else 1))
+
+    def _exit(self, node: "SimNode", code: int) -> None:
+        if node.alive and node.name in self.here:
+            node.worker_exits(self.round.incarnation, code)
 
 
 def falls_on(step: int, every: int) -> bool:

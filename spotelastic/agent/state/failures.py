@@ -13,7 +13,7 @@ from spotelastic.model.job import Failure
 def of_worker(
     blank: Failure, workers: Workers, first: WorkerExit, trouble: WorkerTrouble
 ) -> Failure:
-    """Returns the failure of the worker that failed first."""
+    """Returns the failure of a worker that has ended, or is about to."""
     return replace(
         _told(blank, trouble),
         rank=workers.first_rank + first.local_rank,
@@ -21,6 +21,22 @@ def of_worker(
         at=first.at,
         exit_code=first.code,
         rests=workers.can_rest,
+        attached=workers.attached,
+    )
+
+
+def of_collective(
+    blank: Failure, workers: Workers, local_rank: int, trouble: WorkerTrouble
+) -> Failure:
+    """Returns the failure of a collective, after which the worker rests."""
+    return replace(
+        _told(blank, trouble),
+        rank=workers.first_rank + local_rank,
+        local_rank=local_rank,
+        exit_code=1,
+        rests=workers.can_rest,
+        attached=workers.attached,
+        broken=True,
     )
 
 

@@ -133,14 +133,10 @@ class Workers:
         """Round number and first rank by which the files of these workers are named."""
         return self.home or (self.number, self.first_rank)
 
-    def first_failure(self, now: float) -> WorkerExit | None:
-        """Returns the first failure of one of them. A failed collective is one if there is no
-        other, and is one of `now`.
-        """
-        failed = [exit_ for exit_ in self.exits if exit_.code]
-        if failed:
-            return min(failed, key=lambda exit_: exit_.at)
-        return WorkerExit(self.broken[0], 1, now) if self.broken is not None else None
+    @property
+    def fails_untold(self) -> bool:
+        """Whether one of them has failed, and no more was reported than a failed collective."""
+        return any(exit_.code for exit_ in self.exits) and (not self.failed or self.told_broken)
 
     @property
     def all_rest(self) -> bool:

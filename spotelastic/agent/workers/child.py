@@ -72,12 +72,18 @@ def _draw_apart() -> None:
 
     In a fresh interpreter those of Python, numpy and torch's CPU start from the system's entropy,
     so they do here. torch's generators for GPUs are made later, from a fixed seed in both cases.
+
+    In a rehearsal they start from a number that is given, and differ between ranks: a script that
+    seeds nothing is compared with itself, too.
     """
-    random.seed()
+    given = os.environ.get("SPOTELASTIC_REHEARSAL_SEED")
+    seed = None if given is None else int(given) * 1000 + int(os.environ.get("RANK", "0"))
+    random.seed(seed)
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
+        sys.modules["numpy.random"].seed(seed)
     if "torch" in sys.modules:
-        sys.modules["torch"].default_generator.seed()
+        generator = sys.modules["torch"].default_generator
+        generator.seed() if seed is None else generator.manual_seed(seed)
 
 
 def _serve_store(order: dict[str, Any]) -> None:
@@ -206,6 +212,8 @@ def _offer_stacks(path: str) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [STACKS])
     signal.signal(STACKS, signal.SIG_DFL)
     faulthandler.register(STACKS, file=file, all_threads=True)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file, all_threads=True)  # where it was when a signal ended it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS])
     signal.siginterrupt(STACKS, False)  # what it interrupts is resumed
 

@@ -14,27 +14,29 @@ import os
 import re
 import selectors
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
+from spotelastic.agent.workers.output import (
+    STREAMS,
+    LineSink,
+    Output,
+    Route,
+    Stream,
+    Unfinished,
+)
+from spotelastic.agent.workers.trouble import has_last_words
 from spotelastic.clock import steady
 
 logger = logging.getLogger(__name__)
-
-LineSink = Callable[[int, int, str], None]
-"""Receives (rank, local rank, line without its end). A line that ends in a carriage return keeps
-it: the next line replaces it.
-"""
 
 LONGEST = 65536
 """Bytes of a line above which it is passed on in pieces."""
 STUCK_AFTER = 5.0
 """Seconds without a byte after which the sink counts as stuck."""
-PROMPT_AFTER = 0.3
-"""Seconds without a byte after which a line without an end counts as a prompt."""
+SHOWN_AFTER = 0.1
+"""Seconds without a byte after which a line without an end is shown as it is."""
 _CHUNK = 65536
 _END = re.compile(rb"\r?\n|\r")
 
@@ -49,6 +51,9 @@ class _Pipe:
     matches: BinaryIO | None = None
     """Receives the lines that contain one of `needles`."""
     rest: bytes = b""
+    """The line that has no end yet."""
+    told: int = 0
+    """So many bytes of it are shown already."""
     over: bool = False
     """Whether `rest` replaces the last line, because it follows a carriage return."""
     heard: float = 0.0
@@ -59,25 +64,38 @@ class _Pipe:
         self.file = self._write(self.file, data)
         text, begin = self.rest + data, 0
         for end in _END.finditer(text):
+            self._replace_update()
             self.over = end.group() == b"\r"
             self._tell(text[begin : end.start()], update=self.over)
-            begin = end.end()
+            begin, self.told = end.end(), 0
         while len(text) - begin > LONGEST:
             cut = _boundary(text, begin + LONGEST)
             self._tell(text[begin:cut])
-            begin = cut
+            begin, self.told = cut, 0
         self.rest = text[begin:]
 
     def wait_for(self, now: float) -> float:
         """Returns the seconds until an unfinished line is shown as it is."""
-        return self.heard + PROMPT_AFTER - now if self.rest else math.inf
+        return self.heard + SHOWN_AFTER - now if len(self.rest) > self.told else math.inf
 
-    def prompt(self) -> None:
-        self._tell(self.rest, update=self.over)
-        self.rest = b""
+    def show_rest(self) -> None:
+        end = _whole(self.rest)
+        new, self.told = self.rest[self.told : end], len(self.rest)
+        if self.sink is None or not new:
+            return
+        if self.over:
+            self._show(self.sink, f"{self.rest[:end].decode(errors='replace')}\r")
+        else:
+            self.told = end
+            self._show(self.sink, Unfinished(new.decode(errors="replace")))
+
+    def _replace_update(self) -> None:
+        if self.over:
+            self.told = 0
 
     def end(self) -> None:
         if self.rest:
+            self._replace_update()
             self._tell(self.rest)
         for file in (self.file, self.matches):
             if file is not None:
@@ -88,7 +106,8 @@ class _Pipe:
             return
         text = line.decode(errors="replace")
         if self.sink is not None:
-            self._show(self.sink, f"{text}\r" if update else text)
+            new = line[self.told :].decode(errors="replace")
+            self._show(self.sink, f"{new}\r" if update else new)
         if self.matches is not None and any(needle in text for needle in self.needles):
             self.matches = self._write(self.matches, f"[{self.rank}] {text}\n".encode())
 
@@ -129,6 +148,16 @@ def _boundary(text: bytes, at: int) -> int:
     return at
 
 
+def _whole(text: bytes) -> int:
+    """Returns the length without a UTF-8 character at the end of which bytes are still to come."""
+    for back in range(1, min(4, len(text) + 1)):
+        byte = text[-back]
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return len(text) - back if length > back else len(text)
+    return len(text)
+
+
 def _close(file: BinaryIO) -> None:
     with contextlib.suppress(OSError):  # what a network file system could not write
         file.close()
@@ -160,6 +189,8 @@ class Logs:
         """Those of the last worker of each local rank."""
         self._lock = threading.Lock()
         self._closing = False
+        self._asked = False
+        self._caught_up = threading.Event()
         self._taken = 0
         """Bytes read so far."""
         self._thread = threading.Thread(target=self._run, name="worker-output", daemon=True)
@@ -188,6 +219,18 @@ class Logs:
         """A worker goes on under another rank. Its files keep their names."""
         for pipe in self._pipes.get(local_rank, ()):
             pipe.rank = rank
+
+    def catch_up_with(self, code: int) -> None:
+        """Catches up where a worker that ended so may have written why."""
+        if has_last_words(code):
+            self.catch_up()
+
+    def catch_up(self, within: float = 1.0) -> None:
+        """Returns once all that workers had written before is in their files."""
+        self._caught_up.clear()
+        self._asked = True
+        os.write(self._wake_write, b".")
+        self._caught_up.wait(within)
 
     def close(self) -> None:
         """Reads what is left and stops. Logs a warning if not all of it could be shown."""
@@ -226,26 +269,27 @@ class Logs:
 
     def _run(self) -> None:
         while True:
-            for key, _ in self._selector.select(self._prompt()):
+            for key, _ in self._selector.select(self._show_rests()):
                 if key.fd == self._wake_read:
                     os.read(self._wake_read, _CHUNK)
                     self._adopt()
                 else:
                     self._pump(key.fd, key.data)
+            if self._asked and not self._selector.select(0):
+                self._asked = False
+                self._caught_up.set()
             if self._closing:
                 self._drain()
                 return
 
-    def _prompt(self) -> float | None:
-        """Shows lines that wait for an answer. Returns the seconds until the next may be due."""
-        if not self._output.prompts:
-            return None
+    def _show_rests(self) -> float | None:
+        """Shows lines without an end. Returns the seconds until the next may be due."""
         now, soonest = steady(), math.inf
         for key in self._selector.get_map().values():
             if isinstance(key.data, _Pipe):
                 left = key.data.wait_for(now)
                 if left <= 0:
-                    key.data.prompt()
+                    key.data.show_rest()
                 else:
                     soonest = min(soonest, left)
         return None if soonest == math.inf else soonest
@@ -281,6 +325,16 @@ class Logs:
                         pass
                 except BlockingIOError:
                     self._drop(key.fd, key.data)
+
+
+def last_lines(path: Path, most: int = 8192) -> str:
+    """Returns what is at the end of a worker's log; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def stacks(folder: Path, rank: int | str) -> Path:

@@ -20,7 +20,13 @@ from typing import Any
 from spotelastic_checkpoints.isolated import command
 
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
-from spotelastic.agent.workers.trouble import without_advice
+from spotelastic.agent.workers.logs import last_lines, stacks
+from spotelastic.agent.workers.trouble import (
+    by_signal,
+    describe_exit,
+    has_last_words,
+    without_advice,
+)
 from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked
 from spotelastic.signals import send
@@ -195,15 +201,30 @@ def read_error_file(path: Path) -> tuple[str, str]:
         return "", ""
 
 
+def read_trouble(code: int, folder: Path, rank: int, log: Path, script: Path) -> tuple[str, str]:
+    """Returns message and traceback of a worker that ended so, from its files in a `folder`, and
+    its log. `script` is the script's folder.
+    """
+    message, trace = read_error_file(folder / f"error-{rank}.json")
+    if not message and has_last_words(code):
+        return by_signal(code, last_lines(log), _whole(stacks(folder, rank)), script)
+    return message or describe_exit(code), trace
+
+
+def _whole(path: Path) -> str:
+    """Returns all stacks in a worker's dump; empty if none."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_stack(path: Path) -> str:
     """Returns the last stack of a worker's main thread in its dump, innermost call first; empty if
     none.
 
     The kernel delivers a process's signal to its main thread if possible, even while that blocks.
     """
-    try:
-        _, found, stack = path.read_text(errors="replace").rpartition("Current thread ")
-    except OSError:
-        return ""
+    _, found, stack = _whole(path).rpartition("Current thread ")
     # Other threads, or the beginning of a further dump, may come behind it.
     return (found + stack).partition("\nThread ")[0]

@@ -1,4 +1,4 @@
-"""Defines the commands that write into a user's folder: `init`, `new-script` and `adapt`."""
+"""Defines the commands that are about a script: `init`, `new-script`, `adapt` and `rehearse`."""
 
 import sys
 from pathlib import Path
@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
-from spotelastic import validation
+from spotelastic import systems, validation
 from spotelastic.cli.options import up as options
+from spotelastic.cli.options.common import AsJson
+from spotelastic.cli.options.script_args import without_guard
 from spotelastic.client.config.config_file import FILE
 from spotelastic.client.config.job_config import SCRIPT, JobConfig
 from spotelastic.errors import UsageError
+from spotelastic.signals import Signals
 from spotelastic.wrapping import note
 
 INIT_EXAMPLES = """[bold]Examples[/]
@@ -32,6 +35,16 @@ spotelastic adapt train.py
 spotelastic adapt train.py --write
 
 spotelastic adapt train.py --workers 8 --write
+"""
+REHEARSE_EXAMPLES = """[bold]Examples[/]
+
+spotelastic rehearse train.py
+
+spotelastic rehearse --steps 40 train.py --epochs 2
+
+spotelastic rehearse --more "--epochs 4" train.py --epochs 2
+
+spotelastic rehearse --json train.py | jq '.rows[] | select(.state == "different")'
 """
 
 
@@ -110,15 +123,14 @@ def adapt(
     Nothing is changed without --write. A script of a form that is not understood is refused, with
     the line. Comments and layout stay as they are.
     """
-    validation.installed("libcst", "`spotelastic adapt` needs libcst", "adapt")
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.diff import diff
     from spotelastic.client.adapt import adapt as adapting
 
     made = adapting.adapted(adapting.read(script), script.as_posix(), workers)
-    backup = adapting.write(made, script) if write else None
+    backup, rehearsed = adapting.write(made, script) if write else (None, ())
     if json:
-        print(tables.to_json(made.as_told(backup)))
+        print(tables.to_json(made.as_told(backup, rehearsed)))
         return
     if sys.stdout.isatty():
         tables.display(diff(made.diff))
@@ -126,9 +138,99 @@ def adapt(
         print(made.diff, end="")
     for change in made.changes:
         note(change)
-    for line in made.notes:
+    for line in (*made.notes, *rehearsed):
         note(f"note: {line}")
     if backup is None:
         note(f"nothing was changed: `spotelastic adapt {script} --write` does it")
     else:
         note(f"{script} is changed; what it was is in {backup}")
+
+
+def rehearse(
+    script: Annotated[Path, typer.Argument(help="The training script.", show_default=False)],
+    args: Annotated[
+        list[str] | None, typer.Argument(help="The script's own arguments.", show_default=False)
+    ] = None,
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=9,
+            metavar="N",
+            help="How many steps each act makes. An epoch of up to three times as many is made "
+            "whole.",
+        ),
+    ] = 20,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2,
+            metavar="N",
+            help="How many ranks.",
+            show_default="2 for a script that makes a process group, otherwise 1",
+        ),
+    ] = None,
+    more: Annotated[
+        str,
+        typer.Option(
+            metavar="ARGS",
+            help='Arguments with which the script is made longer after its end: "--epochs 4".',
+            show_default="found among its own",
+        ),
+    ] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="ACT,...",
+            help="Try these alone: stopped, killed, nodes, longer.",
+            show_default="all that the script and this machine allow",
+        ),
+    ] = "",
+    act_within: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long an act may take.")
+    ] = 600.0,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="Run in this folder itself, not in copies of it."),
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Interrupt a script in all usual ways on this machine, and compare its steps.
+
+    It is stopped and started again, its workers and nodes are killed in each stage of a step, and
+    nodes come and go. Each time, what its steps leave is compared with a plain run. It ends with 0
+    if nothing was different, and with 1 otherwise. Your files stay as they are.
+    """
+    systems.require_linux("`spotelastic rehearse`")
+    from spotelastic.cli.render import tables
+    from spotelastic.cli.render.rehearsed import rehearsed
+    from spotelastic.client.rehearsal import conduct
+    from spotelastic.client.rehearsal.plan import ACTS
+    from spotelastic.client.rehearsal.runs import RehearsedScript
+
+    if not script.is_file():
+        raise UsageError(f"no such script: {script}")
+    validation.parses(script, str(script))
+    wanted = tuple(filter(None, only.split(",")))
+    for each in wanted:
+        if each not in ACTS:
+            raise UsageError(f"--only {each}: choose from {', '.join(ACTS)}")
+    job = RehearsedScript(
+        Path.cwd(),
+        str(script),
+        without_guard(tuple(args or ())),
+        script.read_text(errors="replace"),
+        steps,
+        ranks or 0,
+        more,
+        here,
+        conduct.gpus(),
+        wanted,
+    )
+    with Signals() as signals:
+        try:
+            found = conduct.rehearse(job, act_within, note)
+        except KeyboardInterrupt:
+            raise typer.Exit(signals.exit_code) from None
+    tables.show(found, rehearsed, as_json=json)
+    raise typer.Exit(0 if found.is_equal else 1)

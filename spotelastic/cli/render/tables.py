@@ -30,6 +30,7 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.model.rehearsal import Rehearsal
 
 T = TypeVar("T")
 LEDGER = (
@@ -181,9 +182,17 @@ def notes(status: Status) -> list[Text]:
     if status.replica:
         lines.append(Text(_replicated(status)))
     lines += [Text(slow.line, "yellow") for slow in status.slow]
+    lines += _rehearsed(status.rehearsal)
     if odd := _not_understood(status):
         lines.append(Text(odd))
     return lines
+
+
+def _rehearsed(rehearsal: Rehearsal | None) -> list[Text]:
+    """Return what a step that was made again has shown: in red where it was not the same."""
+    if rehearsal is None:
+        return []
+    return [Text(rehearsal.text, "red" if rehearsal.differs else "")]
 
 
 def drill_line(drill: RemainingDrill, now: float) -> str:
@@ -271,7 +280,8 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
         return Text("no clusters")
     table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
     for each in clusters:
-        table.add_row(each.name, each.state, str(each.nodes), str(each.step))
+        state = Text.assemble(each.state, *([(", differs when made again", "red")] * each.differs))
+        table.add_row(each.name, state, str(each.nodes), str(each.step))
     return table
 
 
@@ -350,9 +360,10 @@ def report_table(report: Report) -> RenderableType:
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if report.control_usd:
         bill.append(f"\n{_with_control(report)}")
+    head = [lines, bill, *_rehearsed(report.rehearsal)]
     if not report.interruptions:
-        return Group(lines, bill, Text("no interruptions"))
-    return Group(lines, bill, Text(), _interruptions_table(report.interruptions), Text())
+        return Group(*head, Text("no interruptions"))
+    return Group(*head, Text(), _interruptions_table(report.interruptions), Text())
 
 
 def _cost(report: Report) -> str:

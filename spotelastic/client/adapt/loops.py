@@ -1,261 +1,243 @@
-"""Finds the training loop of a script: the batches, the epochs around them, and what is counted."""
+"""Finds the one training loop of a script, whose every turn makes one step of the optimizer.
 
-from collections.abc import Sequence
+A loop is converted only where that can be seen: backward() and the optimizer's step() stand in its
+body, in each turn; it is left at its end alone; and it is entered once.
+"""
+
+import ast
+import re
 from dataclasses import dataclass
 
-import libcst as cst
-
 from spotelastic.client.adapt.source import (
+    Function,
+    Loop,
     Source,
-    argument,
+    bound,
     calls,
-    found,
-    is_name,
+    dotted,
     last_name,
+    nodes,
+    read,
+    root_name,
 )
 
-BARS = frozenset({"tqdm", "trange", "track"})
-"""Functions that show a bar, and yield what they are given."""
-OTHER_LOOP = (
-    "write it as in docs/how-to/from-torchrun.md: restore() before it, and step() after each step"
+ADDED_UP = (
+    "make each turn one step of the optimizer, and cut up its batch with se.microbatches "
+    "(docs/how-to/data.md)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """What a loop goes over, without what only counts or shows it."""
-
-    source: cst.BaseExpression
-    """The call of range, or the loader."""
-    is_range: bool
-    start: str = "0"
-    stop: str = ""
-    """Of a range, as it is written."""
-    counter: cst.BaseExpression | None = None
-    """The variable of enumerate, or of range."""
-    target: cst.BaseAssignTargetExpression | None = None
-    """What takes the batch; None for a range."""
-    bar: cst.Call | None = None
-    """The call that shows a bar."""
-    counter_start: str = "0"
+MAYBE = f". If gradients of several batches are added up: {ADDED_UP}"
+EARLY = (
+    "the loop is left early: its steps cannot be counted, and a process that goes on later "
+    "would not know of it"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
     """The loop whose body makes one step of the optimizer, and what is around it."""
 
-    loop: cst.For
-    over: Iteration
-    scope: "cst.FunctionDef | cst.Module"
-    """The function that the loop is in."""
-    region: cst.CSTNode
-    """Where the step is made: the loop's body, or a function that it calls."""
-    epochs: cst.For | None = None
+    loop: ast.For
+    scope: ast.AST
+    over: ast.expr
+    """The loader's name, or the call of range()."""
+    replaced: ast.expr
+    """What of the loop's head gives way to the steps."""
+    target: ast.expr | None
+    """What takes the batch; None for a range."""
+    counter: str
+    """The variable of enumerate() or range()."""
+    start: str
+    """What it begins with."""
+    length: str
+    """How many steps the loop has, as an expression."""
+    epochs: ast.For | None
     """The loop around it."""
-    epochs_over: Iteration | None = None
-    call: cst.Call | None = None
-    """The call of `scope` in the loop of epochs, if that is in another function."""
-    step_call: cst.Call | None = None
-    """The call of `region` in the loop, if the step is made in a function of its own."""
 
     @property
-    def outermost(self) -> cst.For:
+    def outermost(self) -> ast.For:
         """The loop that the Checkpointer goes around."""
         return self.epochs or self.loop
+
+    @property
+    def parts(self) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """What an epoch does before and after its steps."""
+        body: list[ast.stmt] = self.epochs.body if self.epochs else [self.loop]
+        place = body.index(self.loop)
+        return body[:place], body[place + 1 :]
 
 
 def training_loop(source: Source) -> TrainingLoop:
     """Return the training loop. Raises `NotUnderstood`."""
-    backward = calls(source.module, "backward")
+    backward = calls(source.tree, "backward")
     if not backward:
-        raise source.not_understood(
-            source.module, "there is no backward(), so no training loop was found"
-        )
-    places = [_place(source, call) for call in backward]
-    loop, region, step_call = places[0]
-    for call, (other, _, _) in zip(backward, places, strict=True):
-        if other is not loop:
-            raise source.not_understood(
-                call, f"this is another training loop than that of line {source.line(loop)}"
+        raise source.no(source.tree, "there is no backward(), so no training loop was found")
+    loop = _loop_of(source, backward[0])
+    steps = optimizer_steps(loop)
+    for call in [*backward, *steps]:
+        _check_each_turn(source, call, loop)
+    for each in source.around(loop) if not steps else ():
+        if later := [c for c in calls(each, "step") if c.lineno > loop.lineno]:
+            raise source.no(
+                loop,
+                "gradients of several batches are added up in this loop: "
+                f"{source.code(later[0])} comes after it, in line {later[0].lineno}; {ADDED_UP}",
             )
-    _check_body(source, loop)
-    _check_accumulation(source, region)
-    found_loop = _with_epochs(source, loop, region, step_call)
-    if found_loop.epochs is not None and (leave := _breaks(loop)):
-        raise source.not_understood(
-            leave[0], "the epoch is left early, so that its steps cannot be counted"
-        )
-    return found_loop
-
-
-def _place(source: Source, call: cst.Call) -> tuple[cst.For, cst.CSTNode, cst.Call | None]:
-    """Return the loop in which a step is made, where it is made, and the call of that."""
-    for each in source.around(call):
-        if isinstance(each, cst.For):
-            return each, each.body, None
-        if isinstance(each, cst.While):
-            raise source.not_understood(each, f"this is no `for` loop: {OTHER_LOOP}")
-        if isinstance(each, cst.FunctionDef):
-            sites = _sites(source, each)
-            if len(sites) != 1:
-                raise source.not_understood(
-                    each, f"{each.name.value}() makes a step, and is called {len(sites)} times"
-                )
-            loop, _, _ = _place(source, sites[0])
-            return loop, each, sites[0]
-    raise source.not_understood(call, "this backward() is in no loop")
-
-
-def _sites(source: Source, function: cst.FunctionDef) -> Sequence[cst.Call]:
-    """Return the calls of a function, outside of itself."""
-    inside = set(map(id, found(function, cst.Call)))
-    sites = calls(source.module, function.name.value)
-    return [each for each in sites if id(each) not in inside]
-
-
-def _check_body(source: Source, loop: cst.For) -> None:
-    if loop.orelse is not None:
-        raise source.not_understood(loop.orelse, "a loop with `else`")
-    if loop.asynchronous is not None:
-        raise source.not_understood(loop, "an asynchronous loop")
-    if isinstance(loop.body, cst.SimpleStatementSuite):
-        raise source.not_understood(loop, "a loop on one line: give its body lines of its own")
-    for each in found(loop.body, cst.Yield):
-        raise source.not_understood(each, "a generator: its caller runs between the steps")
-
-
-def _check_accumulation(source: Source, region: cst.CSTNode) -> None:
-    """Refuse gradients of several batches: a step would not be one turn of the loop."""
-    for call in calls(region, "step"):
-        for each in source.around(call):
-            if each is region:
-                break
-            if isinstance(each, cst.If) and found(each.test, cst.Modulo):
-                raise source.not_understood(
-                    each,
-                    "gradients of several batches are added up: make one turn of the loop one step "
-                    "of the optimizer, with se.microbatches (docs/how-to/data.md)",
-                )
-
-
-def _breaks(loop: cst.For) -> Sequence[cst.Break]:
-    """Return the `break`s that leave this loop, not one within it."""
-    inner = [*found(loop.body, cst.For), *found(loop.body, cst.While)]
-    within = {id(each) for nested in inner for each in found(nested, cst.Break)}
-    return [each for each in found(loop.body, cst.Break) if id(each) not in within]
-
-
-# -- epochs ----------------------------------------------------------------------------------------
-
-
-def _with_epochs(
-    source: Source, loop: cst.For, region: cst.CSTNode, step_call: cst.Call | None
-) -> TrainingLoop:
+    if not steps:
+        raise source.no(loop, "no optimizer's step() stands in this loop")
+    _check_end(source, loop, max(call.lineno for call in [*backward, *steps]))
     scope = source.scope(loop)
-    around = _loops_around(source, loop)
-    call = None
-    if not around and isinstance(scope, cst.FunctionDef):
-        sites = _sites(source, scope)
-        in_loops = [(site, _loops_around(source, site)) for site in sites]
-        in_loops = [(site, loops) for site, loops in in_loops if loops]
-        if len(in_loops) > 1 or (in_loops and len(sites) > 1):
-            raise source.not_understood(
-                sites[-1], f"{scope.name.value}() trains, and is called in several places"
-            )
-        if in_loops:
-            call, around = in_loops[0]
-    if len(around) > 1:
-        raise source.not_understood(
-            around[1], "a loop around the epochs: adapt a script that trains one model"
+    around = [each for each in source.around(loop) if isinstance(each, Loop)]
+    if len(around) > 1 or (around and source.scope(around[0]) is not scope):
+        raise source.no(around[-1], "a third loop around these enters them several times")
+    epochs = around[0] if around else None
+    if epochs is not None:
+        _check_epochs(source, epochs, loop)
+    _check_entered_once(source, scope)
+    assert epochs is None or isinstance(epochs, ast.For)
+    found = _described(source, loop, scope, epochs)
+    if read([found.over]) & bound([found.outermost]):
+        raise source.no(loop, f"{source.code(found.over)} may have another length in each epoch")
+    return found
+
+
+def _loop_of(source: Source, call: ast.Call) -> ast.For:
+    method = [each.name for each in source.around(call) if isinstance(each, ast.ClassDef)]
+    if method:
+        raise source.no(
+            call,
+            f"{source.code(call.func)}() is in a method of {method[0]}: model and optimizer belong "
+            "to an object (self.optimizer). Name them in the state where the loop is",
         )
-    over = iteration(source, loop)
-    if not around:
-        return TrainingLoop(loop, over, scope, region, step_call=step_call)
-    epochs = around[0]
-    if not isinstance(epochs, cst.For):
-        raise source.not_understood(epochs, f"this is no `for` loop: {OTHER_LOOP}")
-    epochs_over = iteration(source, epochs)
-    if not epochs_over.is_range or not isinstance(epochs_over.counter, cst.Name):
-        raise source.not_understood(epochs, "the epochs are not counted by range()")
-    if isinstance(epochs.body, cst.SimpleStatementSuite) or epochs.orelse is not None:
-        raise source.not_understood(epochs, "a loop with `else`, or on one line")
-    return TrainingLoop(loop, over, scope, region, epochs, epochs_over, call, step_call)
+    for each in source.around(call):
+        if isinstance(each, ast.For):
+            return each
+        if isinstance(each, ast.While):
+            raise source.no(each, "a `while` loop: its steps cannot be counted")
+        if isinstance(each, Function):
+            raise source.no(
+                call, f"backward() is in {each.name}(), and not in the body of the loop itself"
+            )
+    raise source.no(call, "this backward() is in no loop")
 
 
-def _loops_around(source: Source, node: cst.CSTNode) -> "list[cst.For | cst.While]":
-    loops: list[cst.For | cst.While] = []
-    for each in source.around(node):
-        if isinstance(each, cst.FunctionDef):
+def optimizer_steps(loop: ast.For) -> list[ast.Call]:
+    """Return the calls of step() in the loop that may be an optimizer's."""
+    others = re.compile(r"sched|^lr|prof|env", re.IGNORECASE)
+    found = [call for call in calls(loop, "step") if isinstance(call.func, ast.Attribute)]
+    return [call for call in found if not others.search(root_name(call))]
+
+
+def _check_each_turn(source: Source, call: ast.Call, loop: ast.For) -> None:
+    what, inner = f"{source.code(call.func)}()", loop in source.around(call)
+    for each in source.around(call):
+        if each is loop:
+            return
+        if not inner:
             break
-        if isinstance(each, cst.For | cst.While):
-            loops.append(each)
-    return loops
+        if isinstance(each, ast.With) and calls([i.context_expr for i in each.items], "accumulate"):
+            raise source.no(each, f"accumulate() adds up gradients of several batches: {ADDED_UP}")
+        if isinstance(each, Loop):
+            raise source.no(each, f"{what} is in a loop within a turn{MAYBE}")
+        if not isinstance(each, ast.With | ast.Expr | ast.Assign | ast.Call | ast.withitem):
+            shown = f" (if {source.code(each.test)})" if isinstance(each, ast.If) else ""
+            raise source.no(each, f"{what} is not called in each turn{shown}{MAYBE}")
+    raise source.no(call, f"{what}: there is a training loop in line {loop.lineno} already")
 
 
-# -- what a loop goes over -------------------------------------------------------------------------
+def _check_end(source: Source, loop: ast.For, last: int) -> None:
+    """Refuse what leaves a loop or a turn of it early. `last`: the line up to which a turn goes."""
+    if loop.orelse or loop.body[0].lineno == loop.lineno or isinstance(loop, ast.AsyncFor):
+        raise source.no(loop, "a loop with `else`, on one line, or `async`")
+    for each in nodes(loop.body, ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom):
+        inner = next(o for o in source.around(each) if isinstance(o, Loop))
+        if isinstance(each, ast.Yield | ast.YieldFrom):
+            raise source.no(each, "a generator: its caller runs between the steps")
+        if isinstance(each, ast.Return) or (isinstance(each, ast.Break) and inner is loop):
+            raise source.no(each, EARLY)
+        if isinstance(each, ast.Continue) and inner is loop:
+            raise source.no(each, f"`continue`: some turns leave something out{MAYBE}")
+    for each in nodes(loop.body, Function, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Match):
+        raise source.no(each, "a definition or a `match` in a loop")
 
 
-def iteration(source: Source, loop: cst.For) -> Iteration:
-    """Return what a loop goes over. Raises `NotUnderstood`."""
-    over, target, counter, bar = loop.iter, loop.target, None, None
-    counter_start = "0"
-    if isinstance(over, cst.Name):  # bar = tqdm(loader)
-        assigned = source.assigned(over.value, source.scope(loop))
-        if assigned and _is_bar(assigned[-1].value):
-            over = assigned[-1].value
-    while isinstance(over, cst.Call) and over.args:
-        name = last_name(over.func)
-        if name == "trange":
-            return _range(source, loop, over, bar=over)
-        if name in BARS:
-            bar, over = over, over.args[0].value
-        elif name == "enumerate" and counter is None:
-            if not isinstance(target, cst.Tuple) or len(target.elements) != 2:
-                raise source.not_understood(loop, "enumerate() that does not give two names")
-            first, second = (each.value for each in target.elements)
-            start = argument(over, "start", 1)
-            counter_start = source.code(start.value) if start is not None else "0"
-            counter, over = first, over.args[0].value
-            if not isinstance(second, cst.BaseAssignTargetExpression):
-                raise source.not_understood(loop, "a target that is not understood")
-            target = second
-        elif name == "range":
-            return _range(source, loop, over, bar=bar)
-        else:
-            break
-    return Iteration(over, False, "0", "", counter, target, bar, counter_start)
+def _check_epochs(source: Source, epochs: ast.AST, loop: ast.For) -> None:
+    if not isinstance(epochs, ast.For):
+        raise source.no(epochs, "a `while` loop around the steps: epochs cannot be counted")
+    if loop not in epochs.body:
+        raise source.no(loop, "the loop is within an `if`, `with` or `try` of an epoch")
+    _check_end(source, epochs, 0)
+    call = epochs.iter
+    if not isinstance(call, ast.Call) or dotted(call.func) != "range" or len(call.args) > 2:
+        raise source.no(epochs, "the epochs are not counted by range()")
+    first = call.args[0] if len(call.args) == 2 else ast.Constant(0)
+    if not isinstance(first, ast.Constant):
+        raise source.no(
+            epochs,
+            f"the epochs begin with {source.code(first)}: the script goes on from checkpoints of "
+            "its own. Let them begin with 0, and take out what loads these",
+        )
+    if not isinstance(epochs.target, ast.Name):
+        raise source.no(epochs, "the number of the epoch has no name")
 
 
-def _is_bar(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Call) and last_name(value.func) in BARS
+def _check_entered_once(source: Source, scope: ast.AST) -> None:
+    while isinstance(scope, Function):
+        name, is_plain = scope.name, isinstance(scope, ast.FunctionDef)
+        uses = [each for each in nodes(source.tree, ast.Name) if each.id == name]
+        sites = [each for each in nodes(source.tree, ast.Call) if each.func in uses]
+        passed = [each for each in uses if not any(each is call.func for call in sites)]
+        if passed or not is_plain or source.function(name) is not scope:
+            raise source.no(
+                (passed or [scope])[0], f"{name}() trains, and how often it runs is not seen"
+            )
+        if len(sites) != 1:
+            raise source.no(
+                (sites or [scope])[-1],
+                f"{name}() trains, and is called in {len(sites)} places: its loop has to be "
+                "entered once",
+            )
+        scope = source.scope(sites[0])
+        for each in source.around(sites[0]):
+            if isinstance(each, Loop | ast.comprehension) and source.scope(each) is scope:
+                raise source.no(
+                    sites[0],
+                    f"{name}() trains, and is called in a loop: put its loop into this one",
+                )
 
 
-def _range(source: Source, loop: cst.For, call: cst.Call, bar: cst.Call | None) -> Iteration:
-    """Return a range of one or two numbers."""
-    bounds = [source.code(arg.value) for arg in call.args if arg.keyword is None]
-    if len(bounds) > 2:
-        raise source.not_understood(call, "a range() that does not count by one")
-    start, stop = bounds if len(bounds) == 2 else ("0", bounds[0])
-    if not isinstance(loop.target, cst.Name):
-        raise source.not_understood(loop, "a range() that does not give one name")
-    return Iteration(call, True, start, stop, loop.target, None, bar)
+def _described(
+    source: Source, loop: ast.For, scope: ast.AST, epochs: ast.For | None
+) -> TrainingLoop:
+    over, target, counter, start, length = loop.iter, loop.target, "", "0", ""
+    if isinstance(over, ast.Call) and last_name(over.func) == "tqdm" and over.args:
+        over = over.args[0]
+    replaced: ast.expr = over
+    args = over.args if isinstance(over, ast.Call) and not over.keywords else []
+    made_by = dotted(over.func) if isinstance(over, ast.Call) else ""
+    batch: ast.expr | None = target
+    if made_by == "enumerate" and len(args) in (1, 2) and isinstance(target, ast.Tuple):
+        counter, batch = dotted(target.elts[0]), target.elts[1]
+        start, over = source.code(args[1]) if len(args) == 2 else "0", args[0]
+    elif made_by == "range" and len(args) in (1, 2):
+        counter, batch = dotted(target), None
+        start = source.code(args[0]) if len(args) == 2 else "0"
+        length = source.code(args[-1]) + (f" - ({start})" if len(args) == 2 else "")
+    if (batch is None and counter) or (isinstance(over, ast.Name) and (counter or not args)):
+        length = length or f"len({dotted(over)})"
+        return TrainingLoop(loop, scope, over, replaced, batch, counter, start, length, epochs)
+    raise source.no(loop, f"it goes over {source.code(over)[:60]}, which is no loader by name")
 
 
-def loss_of(loop: TrainingLoop) -> str:
-    """Return the name of the loss; "" if it has none."""
-    if loop.step_call is not None:
-        for statement in found(loop.loop.body, cst.Assign):
-            if statement.value is loop.step_call and isinstance(
-                target := statement.targets[0].target, cst.Name
-            ):
-                return target.value
-        return ""
-    (first, *_) = calls(loop.region, "backward")
-    holder = first.func.value if isinstance(first.func, cst.Attribute) else first
-    plain = [arg.value for arg in first.args if arg.keyword is None]
-    if isinstance(holder, cst.Name) and plain:  # accelerator.backward(loss)
-        holder = plain[0]
-    if isinstance(holder, cst.Call) and holder.args:  # scaler.scale(loss).backward()
-        holder = holder.args[0].value
-    names = found(holder, cst.Name)
-    return names[0].value if names and not is_name(names[0], "self") else ""
+def loss_of(source: Source, loop: TrainingLoop) -> tuple[str, ast.stmt] | None:
+    """Return the name of the loss and where it is, if it is one number for certain."""
+    found = calls(loop.loop, "backward")
+    call, named = found[0], found[0].func.value  # type: ignore[attr-defined]
+    if len(found) > 1 or any(each.arg in (None, "gradient") for each in call.keywords):
+        return None
+    if call.args and root_name(call).startswith("accelerator") and len(call.args) == 1:
+        named = call.args[0]
+    elif call.args:
+        return None
+    elif isinstance(named, ast.Call) and last_name(named.func) == "scale" and named.args:
+        named = named.args[0]
+    return (named.id, source.statement(call)) if isinstance(named, ast.Name) else None

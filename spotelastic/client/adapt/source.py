@@ -1,20 +1,19 @@
-"""Holds a script as a concrete syntax tree: every blank and comment stays as it was written.
+"""Holds a script as its text and Python's own tree of it.
 
 Whoever does not understand a script says where it ends to understand, and changes nothing.
 """
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
-
-import libcst as cst
-from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+from typing import Any
 
 from spotelastic.errors import UsageError
 
-N = TypeVar("N", bound=cst.CSTNode)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
 
 
 class NotUnderstood(UsageError):
@@ -22,133 +21,166 @@ class NotUnderstood(UsageError):
 
 
 class Source:
-    """A script with its tree, the places of its nodes, and what encloses them."""
+    """A script with its tree, and what encloses each node."""
 
     def __init__(self, text: str, name: str) -> None:
-        self.name = name
+        self.name, self.text = name, text
+        self.lines = text.split("\n")
         try:
-            module = cst.parse_module(text)
-        except cst.ParserSyntaxError as error:
-            raise UsageError(f"{name} is not a Python file: {_wrong(text, error)}") from None
-        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.module = wrapper.module
-        self._places = wrapper.resolve(PositionProvider)
-        self._parents = wrapper.resolve(ParentNodeProvider)
+            self.tree = ast.parse(text)
+            self.tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)]
+        except SyntaxError as error:
+            raise UsageError(f"{name} is not Python: line {error.lineno}: {error.msg}") from None
+        except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+            raise UsageError(f"{name} cannot be read as Python: {error}") from None
+        everything = [*ast.walk(self.tree)]
+        self._parents = {each: node for node in everything for each in ast.iter_child_nodes(node)}
+        self.names = {each.id for each in everything if isinstance(each, ast.Name)}
+        self.names |= {each.arg for each in everything if isinstance(each, ast.arg)}
+        self.names |= {each.name for each in everything if isinstance(each, Function)}
+        self.names |= {*self.imported}
 
-    def line(self, node: cst.CSTNode) -> int:
-        """Return the line on which a node begins."""
-        return int(self._places[node].start.line)
-
-    def not_understood(self, node: cst.CSTNode, why: str) -> NotUnderstood:
+    def no(self, node: ast.AST, why: str) -> NotUnderstood:
         """Return the error for a part that is not understood."""
-        return NotUnderstood(f"{self.name}, line {self.line(node)}: {why}; nothing was changed")
+        line = getattr(node, "lineno", 1)
+        return NotUnderstood(f"{self.name}, line {line}: {why}; nothing was changed")
 
-    def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield what encloses a node, from the inside out."""
         while (parent := self._parents.get(node)) is not None:
             yield parent
             node = parent
 
-    def scope(self, node: cst.CSTNode) -> "cst.FunctionDef | cst.Module":
+    def scope(self, node: ast.AST) -> ast.AST:
         """Return the function, else the module, that a node is in."""
-        for each in self.around(node):
-            if isinstance(each, cst.FunctionDef):
-                return each
-        return self.module
+        return next(each for each in self.around(node) if isinstance(each, Function | ast.Module))
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is in."""
+        return next(each for each in self.around(node) if isinstance(each, ast.stmt))
+
+    def code(self, node: ast.AST) -> str:
+        """Return a node as it is written."""
+        return ast.get_source_segment(self.text, node) or ""
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """All names of the script, without those of attributes and of arguments."""
-        others = {id(each.attr) for each in found(self.module, cst.Attribute)}
-        others |= {id(each.keyword) for each in found(self.module, cst.Arg)}
-        named = found(self.module, cst.Name)
-        return frozenset(each.value for each in named if id(each) not in others)
+    def imported(self) -> dict[str, str]:
+        """What each imported name stands for, with its module."""
+        found: dict[str, str] = {}
+        for each in nodes(self.tree, ast.Import, ast.ImportFrom):
+            before = f"{each.module or ''}." if isinstance(each, ast.ImportFrom) else ""
+            for alias in each.names:
+                whole = before + alias.name
+                first = alias.name if before else whole.partition(".")[0]
+                found[alias.asname or first] = whole if alias.asname or before else first
+        return found
+
+    def full_name(self, node: ast.AST) -> str:
+        """Return a dotted name with what its first part was imported from."""
+        first, dot, rest = dotted(node).partition(".")
+        return f"{self.imported.get(first, first)}{dot}{rest}"
 
     def free(self, *wanted: str) -> str:
         """Return the first of these names that the script does not use."""
         return next((name for name in wanted if name not in self.names), f"{wanted[-1]}_")
 
-    def code(self, node: cst.CSTNode) -> str:
-        """Return a node as it is written."""
-        return self.module.code_for_node(node)
+    def function(self, name: str) -> Function | None:
+        """Return the function of that name, if the script has exactly one."""
+        found = [each for each in nodes(self.tree, Function) if each.name == name]
+        return found[0] if len(found) == 1 else None
 
-    def functions(self, name: str) -> Sequence[cst.FunctionDef]:
-        """Return the functions of that name."""
-        return [each for each in found(self.module, cst.FunctionDef) if each.name.value == name]
-
-    def assigned(self, name: str, scope: cst.CSTNode) -> Sequence["AssignedValue"]:
-        """Return what a name is assigned in a function, else at the level of the module."""
-        for place in (scope, self.module):
-            values = [
-                AssignedValue(each, each.value)
-                for each in found(place, cst.Assign)
-                if any(is_name(target.target, name) for target in each.targets)
-                and self.scope(each) is place
-            ]
-            if values:
-                return values
+    def values(self, name: str, scope: ast.AST) -> Sequence[ast.expr | None]:
+        """Return what a name is set to in a function, else in the module; None for what is not
+        seen.
+        """
+        for place in (scope, self.tree):
+            found = [value for each, value in written(place, name) if self.scope(each) is place]
+            if found:
+                return found
         return ()
 
-
-@dataclass(frozen=True, slots=True)
-class AssignedValue:
-    """An assignment, and its value."""
-
-    statement: cst.Assign
-    value: cst.BaseExpression
+    def made(self, name: str, scope: ast.AST) -> ast.Call | None:
+        """Return the call that makes what a name stands for, if it is set once, and by a call."""
+        values = self.values(name, scope)
+        return values[0] if len(values) == 1 and isinstance(values[0], ast.Call) else None
 
 
-def found(root: cst.CSTNode, kind: type[N]) -> list[N]:
-    """Return all nodes of a kind below a node, in the order of the text."""
-    nodes: list[N] = []
-    waiting: list[cst.CSTNode] = [root]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, kind):
-            nodes.append(node)
-        waiting.extend(reversed(node.children))
-    return nodes
+def nodes(root: ast.AST | Sequence[ast.AST], *kinds: Any) -> list[Any]:
+    """Return all nodes of these kinds, in the order of the text."""
+    parts = root if isinstance(root, Sequence) else [root]
+    found = [each for part in parts for each in ast.walk(part) if isinstance(each, kinds)]
+    return sorted(
+        found, key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0))
+    )
 
 
-def is_name(node: cst.CSTNode, name: str) -> bool:
-    """Whether a node is that name alone."""
-    return isinstance(node, cst.Name) and node.value == name
+def calls(root: ast.AST | Sequence[ast.AST], *names: str) -> list[ast.Call]:
+    """Return the calls of functions or methods of these names."""
+    return [each for each in nodes(root, ast.Call) if last_name(each.func) in names]
 
 
-def last_name(node: cst.CSTNode) -> str:
-    """Return the last part of a dotted name: `SGD` of `torch.optim.SGD`; "" of anything else."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
+def dotted(node: ast.AST | None) -> str:
+    """Return a dotted name: `torch.optim.SGD`; "" of anything else."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return before and f"{before}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
-def first_name(node: cst.CSTNode) -> str:
-    """Return the first part of a dotted name: `model` of `model.module`; "" of anything else."""
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else ""
+def last_name(node: ast.AST) -> str:
+    """Return the last part of a name: `step` of `self.optimizers[0].step`."""
+    return node.attr if isinstance(node, ast.Attribute) else dotted(node)
 
 
-def calls(root: cst.CSTNode, *methods: str) -> list[cst.Call]:
-    """Return the calls of functions or methods of these names below a node."""
-    return [each for each in found(root, cst.Call) if last_name(each.func) in methods]
+def root_name(node: ast.AST) -> str:
+    """Return the name that an expression begins with: `group` of `group["lr"].x()`."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return dotted(node)
 
 
-def argument(call: cst.Call, name: str, position: int | None = None) -> cst.Arg | None:
+def argument(call: ast.Call, name: str, position: int = 99) -> ast.expr | None:
     """Return an argument of a call, by its keyword, else by its position."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == name:
-            return arg
-    plain = [arg for arg in call.args if arg.keyword is None and not arg.star]
-    return plain[position] if position is not None and position < len(plain) else None
+    found = [each.value for each in call.keywords if each.arg == name]
+    return next(iter([*found, *call.args[position : position + 1]]), None)
 
 
-def _wrong(text: str, error: cst.ParserSyntaxError) -> str:
-    """Return what is wrong with a script, and in which line, as Python itself says it."""
-    try:
-        ast.parse(text)
-    except SyntaxError as its:
-        return f"line {its.lineno}: {its.msg}"
-    except ValueError as its:
-        return str(its)
-    return f"line {error.raw_line} cannot be read"
+def written(
+    root: ast.AST | Sequence[ast.AST], name: str
+) -> Iterator[tuple[ast.AST, ast.expr | None]]:
+    """Yield where a name is set, and to what; None for what is not seen."""
+    for each in nodes(root, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr):
+        for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+            pairs = [(target, each.value)]
+            if isinstance(target, ast.Tuple | ast.List):
+                values = getattr(each.value, "elts", [])
+                values = values if len(values) == len(target.elts) else [None] * len(target.elts)
+                pairs = [*zip(target.elts, values, strict=True)]
+            yield from ((each, value) for one, value in pairs if dotted(one) == name)
+    for each in nodes(root, ast.For, ast.comprehension, ast.withitem):
+        target = each.optional_vars if isinstance(each, ast.withitem) else each.target
+        if target and not isinstance(each, ast.comprehension) and name in bound([target]):
+            yield target, None
+
+
+def _names(root: ast.AST) -> Iterator[ast.Name]:
+    """Yield the names of a part, without those that a comprehension or lambda has of its own."""
+    own: set[str] = set()
+    if isinstance(root, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        own = {each.id for part in root.generators for each in nodes(part.target, ast.Name)}
+    elif isinstance(root, ast.Lambda):
+        own = {each.arg for each in nodes(root.args, ast.arg)}
+    if isinstance(root, ast.Name):
+        yield root
+    for child in ast.iter_child_nodes(root):
+        yield from (each for each in _names(child) if each.id not in own)
+
+
+def read(parts: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are read."""
+    return {n.id for part in parts for n in _names(part) if isinstance(n.ctx, ast.Load)}
+
+
+def bound(parts: Sequence[ast.AST]) -> set[str]:
+    """Return the names that are set."""
+    return {n.id for part in parts for n in _names(part) if not isinstance(n.ctx, ast.Load)}

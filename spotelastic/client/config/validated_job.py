@@ -190,6 +190,7 @@ def _settings(config: JobConfig, bought: Capacity) -> Settings:
         keep_last=config.keep_last,
         keep_every=config.keep_every,
         replicate=validation.replication(config.replicate),
+        rehearse=config.rehearse,
         replace_slow=config.replace_slow,
     )
     fitted = cloud.fitted(settings)

@@ -95,6 +95,7 @@ def _settings(config: PodConfig) -> Settings:
         keep_last=config.keep_last,
         keep_every=config.keep_every,
         replicate=validation.replication(config.replicate),
+        rehearse=config.rehearse,
     )
 
 

@@ -274,7 +274,7 @@ def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
         return ClusterSummary(name, "asleep")
     status = status_of(cluster)
     workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-    return ClusterSummary(name, status.state, workers, status.step)
+    return ClusterSummary(name, status.state, workers, status.step, status.differs)
 
 
 def configured(key: str) -> str | None:

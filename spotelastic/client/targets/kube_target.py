@@ -78,9 +78,9 @@ class KubeTarget:
         status = status_of(left)
         if root(self.api, name) is None:
             state = status.state if status.state in ENDED else TAKEN_DOWN
-            return ClusterSummary(name, state, 0, status.step)
+            return ClusterSummary(name, state, 0, status.step, status.differs)
         workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-        return ClusterSummary(name, status.state, workers, status.step)
+        return ClusterSummary(name, status.state, workers, status.step, status.differs)
 
     def known(self, name: str) -> KubeCluster | None:
         """Return the cluster of that name, or None."""

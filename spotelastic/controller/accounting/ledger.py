@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from spotelastic.controller.accounting import restores
+from spotelastic.controller.accounting import rehearsals, restores
 from spotelastic.controller.accounting.run_segments import (
     Run,
     Transition,
@@ -104,6 +104,7 @@ def report(
         control_usd_per_hour=spent.control.per_hour,
         total_usd=spent.total.spent,
         total_usd_per_hour=spent.total.per_hour,
+        rehearsal=rehearsals.telling(events),
     )
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import median
 
 from spotelastic.cloud.model import ALIVE, Instance
+from spotelastic.controller.accounting import rehearsals
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.model.counting import counted
@@ -79,6 +80,7 @@ def status(
         warnings=(*held, *_warnings(records), *_of_health(records, now)),
         network=_network(records),
         replica=_replica(records),
+        rehearsal=rehearsals.telling(records.events),
     )
 
 

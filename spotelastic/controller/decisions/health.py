@@ -11,7 +11,6 @@ its ranks.
 """
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from spotelastic.model.gpu import UNHEALTHY, GpuFault
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
+from spotelastic.rendezvous.failures.blame import SYMPTOM
 
 LIMIT = "sick"
 """Kind of the event that tells that sick nodes are no longer replaced."""
@@ -32,14 +32,6 @@ WITHIN = 3600.0
 FAILS_FIRST = "fails first"
 """Cause of a node that was blamed without a fault that was found."""
 IN_A_ROW = 2
-SYMPTOM = re.compile(
-    r"by peer|broken pipe|connection (refused|closed|reset|aborted)|remote process|network error"
-    r"|read error|write error|timed ?out|timeout|heartbeat|no route",
-    re.I,
-)
-"""What a worker says whose peer, or the way to it, has gone. It is often told first, and its node
-is not to blame: another one was lost, or a worker there died.
-"""
 
 
 @dataclass(frozen=True, slots=True)

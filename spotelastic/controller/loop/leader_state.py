@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
-from spotelastic.controller.accounting import usage
+from spotelastic.controller.accounting import rehearsals, usage
 from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
 from spotelastic.controller.decisions import short_lives
@@ -264,6 +264,7 @@ class LeaderState:
             spent=money.spent,
             per_hour=money.per_hour,
             capacity=job.policy.capacity,
+            rehearsal=rehearsals.telling(records.events),
             validity=job.spec.validity if job.spec is not None else Validity(),
         )
 

@@ -13,6 +13,8 @@ _LOST = re.compile(
     re.I,
 )
 """What torch says of a collective that failed, where it has no class for that (`DistError`)."""
+_MISTAKE = re.compile(r"enforce fail", re.I)
+"""What gloo says where ranks have passed different shapes."""
 _FORMER = re.compile(
     r"not initialized in the world group map|invalid process group|is not registered, please", re.I
 )
@@ -30,10 +32,13 @@ class Unwound(BaseException):
 def is_of_collective(error: BaseException) -> bool:
     """Return whether a collective failed, or something was raised from that."""
     return any(
-        isinstance(each, dist.DistError)
-        or (type(each) is RuntimeError and _LOST.search(str(each)) is not None)
+        isinstance(each, dist.DistError) or (type(each) is RuntimeError and _is_loss(str(each)))
         for each in _causes(error)
     )
+
+
+def _is_loss(message: str) -> bool:
+    return _LOST.search(message) is not None and _MISTAKE.search(message) is None
 
 
 def is_of_closed_group(error: BaseException) -> bool:

@@ -1,9 +1,10 @@
 """Knows of what a process's groups are made, closes them while it waits in them, and makes others.
 
 A rank that waits in a collective is woken by what the collective waits for: its connections. gloo
-has no call for that (`abort()` does nothing there), so the connections that appeared while the
-group was made are shut down. NCCL's communicators are aborted. The collective then fails as if the
-peer had closed it. No exception is raised into a thread that runs.
+has no call for that (`abort()` does nothing there), so its connections are shut down, and those
+to the round's store, for which a rank waits while a group is made. NCCL's communicators are
+aborted. The collective then fails as if the peer had closed it. No exception is raised into a
+thread that runs.
 
 Must never happen:
 
@@ -15,19 +16,18 @@ Must never happen:
   the groups: gloo closes what has ended, after which the kernel would refuse it, so the connections
   are held open here. Nor are they closed for reading and writing, which has the kernel refuse it as
   well, unless NCCL has failed.
-- A connection of something else is shut down: each is known by its inode, as descriptors are used
-  again, and only those of TCP count.
+- A connection of something else is shut down, whatever thread or library has made it meanwhile.
+  `runtime/connections.py` knows those of gloo and of the store; each is known by its inode, as
+  descriptors are used again.
 """
 
 import contextlib
 import os
 import socket
-import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,15 +35,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from spotelastic.training.in_place import nccl
+from spotelastic.training.runtime import connections
+from spotelastic.training.runtime.connections import Address
 
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""
 
 _HOOK = "_distributed_excepthook"
 """Name of the hook that torch puts around the one there is, once for each default group."""
-
-Sockets = dict[int, int]
-"""Descriptors of connections, with their inodes."""
 
 
 @dataclass
@@ -84,7 +83,6 @@ class Groups:
     """Whether this worker rests when a collective fails."""
     looks: bool = False
     """Whether the errors of NCCL are looked at here."""
-    sockets: Sockets = field(default_factory=dict)
     voting: list[socket.socket] = field(default_factory=list)
     """Connections of the round's step votes."""
     most_held: int = 256
@@ -93,9 +91,8 @@ class Groups:
     """Whether the main thread has closed the groups, and so is in no collective of theirs."""
     _held: dict[int, socket.socket] = field(default_factory=dict)
     """Connections that were shut down, by their inodes. They stay open while peers may write."""
-    _before: Sockets | None = None
-    """The connections there were when the group began to be made that is being made now."""
-    _depth: int = 0
+    _store: frozenset[Address] = frozenset()
+    """Where the round's store listens."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def problem(self, own: object) -> str:
@@ -175,20 +172,18 @@ class Groups:
     def _shut(self, how: int) -> None:
         self.is_closed = True
         _abort_nccl()
-        for connection in self.voting:
+        many: list[socket.socket] = []
+        for fd, inode in connections.of_groups(self._store).items():
+            found = None if inode in self._held else connections.opened(fd, inode)
+            if found is not None and len(self._held) < self.most_held:
+                self._held[inode] = found
+            elif found is not None:
+                many.append(found)
+        for connection in (*self._held.values(), *self.voting, *many):
             with contextlib.suppress(OSError):
                 connection.shutdown(how)
-        sockets = self.sockets if self._before is None else self.sockets | self._appeared()
-        for fd, inode in sockets.items():
-            connection = self._held.get(inode) or _connection(fd, inode)
-            if connection is None:
-                continue
-            with contextlib.suppress(OSError):
-                connection.shutdown(how)
-            if inode in self._held or len(self._held) < self.most_held:
-                self._held[inode] = connection
-            else:
-                connection.close()
+        for connection in many:
+            connection.close()
 
     def leave(self) -> None:
         """Leave all groups, if there are any. A driver may never return from it.
@@ -221,7 +216,7 @@ class Groups:
         options = self.options
         assert options is not None
         self.leave()
-        self.sockets, self.prepares, self.is_closed, self.broken = {}, None, False, ""
+        self.prepares, self.is_closed, self.broken = None, False, ""
         self._is_out = self.has_failed = False
         set_variables(variables)
         if self.hook is not None and sys.excepthook.__name__ == _HOOK:
@@ -244,30 +239,16 @@ class Groups:
 
     @contextlib.contextmanager
     def making(self) -> Iterator[None]:
-        """Notes the connections that appear in the block."""
-        with self._lock:
-            self._depth += 1
-            if self._depth == 1:
-                self._before = connections()
-        try:
-            with nccl.noting_only() if nccl.is_ours() else contextlib.nullcontext():
-                yield
-        finally:
-            with self._lock:
-                self._depth -= 1
-                if self._depth == 0:
-                    self.sockets |= self._appeared()
-                    self._before = None
+        """Wakes the main thread from here on also where it waits for the store."""
+        self._store = connections.of_store(os.environ)
+        with nccl.noting_only() if nccl.is_ours() else contextlib.nullcontext():
+            yield
 
     def look_at_errors(self) -> None:
         """Look at what NCCL's collectives come to, if torch only notes it."""
         if not self.looks and nccl.is_ours() and nccl.backends():
             self.looks = True
             nccl.start(self.failed)
-
-    def _appeared(self) -> Sockets:
-        before = self._before or {}
-        return {fd: inode for fd, inode in connections().items() if before.get(fd) != inode}
 
 
 def set_variables(variables: Mapping[str, str]) -> None:
@@ -276,38 +257,6 @@ def set_variables(variables: Mapping[str, str]) -> None:
         if name.startswith(_OWN) and name not in variables:
             del os.environ[name]
     os.environ.update(variables)
-
-
-def connections() -> Sockets:
-    """Return the TCP sockets of this process that do not listen."""
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            fd = int(entry.name)
-            status = os.fstat(fd)
-            if stat.S_ISSOCK(status.st_mode) and _connects(fd):
-                found[fd] = status.st_ino
-    return found
-
-
-def _connects(fd: int) -> bool:
-    with socket.socket(fileno=os.dup(fd)) as same:
-        return same.family in (socket.AF_INET, socket.AF_INET6) and not same.getsockopt(
-            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-        )
-
-
-def _connection(fd: int, inode: int) -> socket.socket | None:
-    """Return a connection by a descriptor of its own; None if it is gone, or listens by now."""
-    try:
-        own = os.dup(fd)
-    except OSError:
-        return None
-    status = os.fstat(own)
-    if stat.S_ISSOCK(status.st_mode) and status.st_ino == inode and _connects(own):
-        return socket.socket(fileno=own)
-    os.close(own)
-    return None
 
 
 def _backends() -> set[str]:

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.memory import Memory
 from spotelastic.training.in_place.voting import Votes
+from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
@@ -76,6 +77,10 @@ class LoopParts:
     """Restores what was kept. All ranks call it."""
     rehearsed: Callable[[int, str, str], None]
     """Tells people of a rehearsal: its step, its outcome in a word, and a line."""
+    loops: Loops
+    """Knows what the script does between the loops of its steps."""
+    save_held: Callable[[], None]
+    """Makes the save that waited for what the script has done after a loop, if it is due."""
     voting: Callable[[], AbstractContextManager[None]] = nullcontext
     """Returns what a vote is made in: this rank waits for others there."""
     memory: Memory = field(default_factory=Memory)
@@ -90,6 +95,8 @@ class Meeting:
         self._control = connection
         self._memory = loop.memory
         self._votes: Votes | None = None
+        self.hindrance = ""
+        """What the loop does that other ranks cannot go on with; empty if nothing is known."""
         loop.groups.rests = True
 
     @classmethod
@@ -156,7 +163,7 @@ class Meeting:
         """Return what stands in the way by now; empty if nothing does."""
         prepares = self._loop.groups.prepares is not None  # it is in no round, and has no ranks yet
         own = None if prepares else self._loop.ranks().group
-        return self._loop.groups.problem(own) or loaders.problem()
+        return self._loop.groups.problem(own) or loaders.problem() or self.hindrance
 
     def _is_hindered(self) -> bool:
         """Whether something stands in the way by now. It is told. Where the agent wants this worker
@@ -212,9 +219,7 @@ class Meeting:
         """
         grown = self._memory.problem
         if grown and self.asked and standing == Standing(self._loop.saved_step()):
-            rank = self._loop.ranks().rank
-            self._loop.complain(f"rank {rank} goes on in a new process, not in place: {grown}")
-            self._control.give_up()
+            self._give_up(grown)
         if error is None and self._is_hindered():
             self._control.give_up()
         self._loop.groups.close()
@@ -234,6 +239,8 @@ class Meeting:
         while True:
             if order.restores:
                 standing = Standing(standing.step, "dirty")
+                if problem := self._loop.loops.problem(order.step):
+                    self._give_up(problem)
             elif standing != Standing(order.step):
                 raise SpotelasticError(
                     f"this worker is at step {standing.step} ({standing.change}), and cannot go on "
@@ -255,6 +262,12 @@ class Meeting:
                 return
             standing = Standing(self._loop.last_step())
             order = self.rest(standing)
+
+    def _give_up(self, why: str) -> NoReturn:
+        """Have the agent replace this process, and tell people why."""
+        rank = self._loop.ranks().rank
+        self._loop.complain(f"rank {rank} goes on in a new process, not in place: {why}")
+        self._control.give_up()
 
     def close(self) -> None:
         """End the connection to the agent."""

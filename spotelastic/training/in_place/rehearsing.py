@@ -18,21 +18,24 @@ Must never happen:
 
 import contextlib
 import os
+import sys
 import time
 from enum import Enum
 from typing import Any, Literal
 
+import torch
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts
-from spotelastic.training.in_place.undo import CARRIES
-from spotelastic.training.rehearsal import verdict
+from spotelastic.training.in_place.undo import CARRIES, Undo
+from spotelastic.training.rehearsal import outside, verdict
 from spotelastic.training.rehearsal.collectives import Collectives
 from spotelastic.training.rehearsal.fingerprint import Fingerprint, differences, take
 from spotelastic.training.rehearsal.foreign import Foreign
 from spotelastic.training.rehearsal.verdict import Verdict
+from spotelastic.training.state import randomness
 
 VARIABLE = "SPOTELASTIC_REHEARSE"
 """Variable that says whether runs rehearse, where the script does not: a `Mode`."""
@@ -83,7 +86,11 @@ class Rehearsing:
 
     def _begin(self) -> None:
         self._source: Resume | None = None
+        self._randomness: dict[str, Any] = {}
         self._foreign: Foreign | None = None
+        self._outside: dict[str, outside.Variable] = {}
+        self._changed: dict[str, str] = {}
+        self._carried: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._end: Fingerprint | None = None
         self._before = self._first = self._again = Fingerprint()
         self._found: list[str] = []
@@ -98,7 +105,7 @@ class Rehearsing:
             return False
         return self._loop.own.rehearsals.is_due(step, self._loop.ranks().world_size, self.resumed)
 
-    def prepare(self, step: int) -> None:
+    def prepare(self, step: int, undo: Undo) -> None:
         """Keep the state there is, if the step is rehearsed. All ranks call this."""
         if self.stage is not Stage.NONE or not self.is_due(step):
             return
@@ -110,9 +117,11 @@ class Rehearsing:
         if source is None:
             self._not_before = step + APART
             return
-        self._source = source
+        self._source, self._carried = source, undo.carried()
+        self._randomness = randomness.capture()
         self._before = take(self._loop.state)
         self._foreign = Foreign(self._loop.state)
+        self._outside = self._carried_outside()
         if end is not None:
             self._found += verdict.between(end, self._before)
         self.stage = Stage.FIRST
@@ -122,13 +131,17 @@ class Rehearsing:
         assert self._source is not None
         self.restores_first = False
         self._loop.go_back(self._source)
+        randomness.apply(self._randomness)
         restored = take(self._loop.state)
         self._found += verdict.not_restored(self._before, restored)
 
     def put_back(self) -> None:
-        """Put back what steps beside the state."""
+        """Put back what steps beside the state, and gradients that no save has."""
         if self._foreign is not None:
             self._foreign.put_back()
+        if self.stage is Stage.THIRD:  # the attempts before have shown what comes without these
+            for parameter, gradient in self._carried:
+                parameter.grad = gradient
 
     def stepped(self, step: int) -> None:
         """Note what there is at the end of a step after which one is rehearsed."""
@@ -200,6 +213,7 @@ class Rehearsing:
 
     def _made_first(self, found: Fingerprint) -> bool:
         self._first, self._step_time = found, time.perf_counter() - self._begun
+        self._changed = outside.changed(self._outside, self._carried_outside())
         ranks = self._loop.ranks()
         assert self._foreign is not None
         self._found += [
@@ -223,6 +237,11 @@ class Rehearsing:
         seconds = time.perf_counter() - self._begun
         if judged.differs and any(each.startswith(CARRIES) for each in self._costs):
             self._found.append(f"{CARRIES}: accumulate within the block, with se.microbatches()")
+        if judged.differs and not judged.restores:
+            self._found += [
+                f"{name} ({kind}) changes in the block, and is not in the state"
+                for name, kind in self._changed.items()
+            ]
         own = Verdict(
             judged.restores,
             (*self._found, *judged.differs),
@@ -242,6 +261,13 @@ class Rehearsing:
             self._loop.rehearsed(step, found.outcome, line)
         if found.differs and self._mode == "strict":
             raise UsageError(f"{line} (--rehearse strict)")
+
+    def _carried_outside(self) -> dict[str, outside.Variable]:
+        """Return the variables of the script that are not in its state; they tell a cause."""
+        try:
+            return outside.carried(sys._getframe(1), self._loop.state.values)
+        except Exception:  # the script may have anything
+            return {}
 
     def _unwatch(self) -> None:
         self._watching.close()

@@ -43,6 +43,11 @@ from spotelastic.training.in_place.undo import Undo
 from spotelastic.training.in_place.watching import IN_PLACE
 from spotelastic.training.state.lasting import Lasting
 
+AHEAD = (
+    "a batch is taken before the block of its step, as by a prefetcher of the script's own: it may "
+    "be the share of another rank then. Take it in the block"
+)
+
 
 class Step:
     """One attempt at a step of the training loop. Use it by `with`."""
@@ -148,6 +153,8 @@ class Steps:
         """Yield steps until `total` are finished."""
         if not self._process:
             self._begin()
+        self.save_held()
+        self._loop.loops.begins(total)
         while not self._are_done(total):
             step = Step(self._loop.last_step() + 1, self)
             if self._meeting is not None:
@@ -162,6 +169,7 @@ class Steps:
                     "checkpoint.steps(): train each step in a block: `for step in "
                     "checkpoint.steps(total):` and then `with step:`"
                 )
+        self._loop.loops.over()
 
     def _are_done(self, total: int) -> bool:
         """Return whether the loop ends. A worker that was asked to rest since the last step does
@@ -202,7 +210,7 @@ class Steps:
                 self._tell(self.undone)
             else:
                 standing = Standing(step.number - 1)
-                rehearsing.prepare(step.number)
+                rehearsing.prepare(step.number, self._undo)
         except Exception as error:
             if not meeting.is_lost(error):
                 raise
@@ -231,6 +239,18 @@ class Steps:
         if entry is not None and self._meeting is not None:
             self._enter(self._meeting, *entry)
 
+    def save_held(self) -> None:
+        """Make the save that waited for what stands after a loop. Who loses a peer in it rests."""
+        self.settle()
+        meeting = self._meeting
+        try:
+            self._loop.save_held()
+        except RuntimeError as failure:
+            if meeting is None or not meeting.is_lost(failure):
+                raise
+            standing = Standing(self._loop.last_step())
+            self._entry = meeting.rest(standing, failure), standing
+
     def leave(self) -> None:
         """Leave the loop with all other ranks, where the script has ended it early.
 
@@ -251,6 +271,7 @@ class Steps:
         variables = self._loop.groups.prepares
         if variables is None:
             return False
+        self._loop.loops.came = True
         if variables[IN_PLACE] == "prepare":  # beside a round: the agent tells which one to enter
             self._loop.builder.prepare()
             nothing = Standing(-1, "dirty")
@@ -275,11 +296,19 @@ class Steps:
         if self._attempt is not None:
             raise UsageError("a step was begun within the block of another one")
         # What is made for each round is restored, not undone.
-        if self._meeting is not None and not self._loop.builder.is_wanted:
-            self._undo.note()
+        if self._meeting is not None:
+            if self._has_taken_ahead():
+                self._meeting.hindrance = AHEAD
+            if not self._loop.builder.is_wanted:
+                self._undo.note()
         self._attempt = _Attempt(step)
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
+
+    def _has_taken_ahead(self) -> bool:
+        """Return whether the script holds a batch that is this rank's share of a later step."""
+        values = self._loop.state.values.values()
+        return any(isinstance(value, ElasticSampler) and value.waits for value in values)
 
     def ends(self, step: Step, error: BaseException | None) -> bool:
         """The block of a step ends. Returns whether an exception that came out of it is settled."""

@@ -103,6 +103,14 @@ class Undo:
                 for group in optimizer.param_groups
             )
 
+    def carried(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return parameters whose gradients the next step may add to, with copies of these."""
+        if not self._carries:
+            return []
+        own = [each.param_groups for each in self._state.values.values() if _is_optimizer(each)]
+        found = (each for groups in own for group in groups for each in group["params"])
+        return [(each, each.grad.clone()) for each in found if each.grad is not None]
+
     def concerns(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether an optimizer changes something of the state."""
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -344,6 +352,10 @@ def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         for tensor in tensors
         if type(tensor.detach()) is torch.Tensor and tensor.is_contiguous() and tensor.numel()
     ]
+
+
+def _is_optimizer(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer)
 
 
 def _is_module(value: Any) -> bool:

@@ -72,7 +72,6 @@ def _noting_options(init: Callable[..., None]) -> Callable[..., None]:
         hook, again = sys.excepthook, groups.hook is not None
         if os.environ.get("SPOTELASTIC_CONTROL"):
             _guard_ranks()
-        groups.sockets = {}
         given = names.bind(*args, **more).arguments
         store = dist.HashStore()  # type: ignore[attr-defined]
         alone = {"store": store, "rank": 0, "world_size": 1}

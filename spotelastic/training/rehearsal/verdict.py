@@ -16,6 +16,7 @@ ROUNDING = 0.05
 """Part of what a step changes up to which a difference may come from rounding: kernels that are not
 deterministic add up in another order, and an optimizer that divides by small moments enlarges that.
 """
+PAGE = "docs/how-to/in-place.md"
 TOLD = 4
 """Most differences that are named."""
 
@@ -93,20 +94,22 @@ def _named(found: Sequence[Difference]) -> tuple[str, ...]:
 
 
 def line(found: Verdict, step: int, world_size: int) -> str:
-    """Return what people are told."""
+    """Return what people are told: in lines, which also read as one.
+
+    Where the step differs: a heading, each difference, and at last what follows of it.
+    """
     on = "1 rank" if world_size == 1 else f"{world_size} ranks"
-    costs = "".join(f"; {cost}" for cost in found.costs)
     if not found.differs:
         same = f"the same within the script's own noise ({found.noise:.0e} of what it changes)"
-        return (
-            f"rehearsed at step {step} on {on}: {same if found.noise else 'bit-identical'}{costs}"
-        )
+        told = f"rehearsed at step {step} on {on}: {same if found.noise else 'bit-identical'}"
+        return ";\n".join((told, *found.costs))
     ways = (
         "from now on a step in which a peer is lost is made from the last save"
         if found.restores
         else "interruptions change what this run computes"
     )
+    each = ";\n".join((*found.differs, *found.costs))
     return (
-        f"step {step} was made twice on {on}, and differs: {'; '.join(found.differs)}. So {ways}"
-        f"{costs}"
+        f"step {step} was made twice on {on}, and differs:\n{each}.\n"
+        f'So {ways}: see {PAGE}, "Steps that differ"'
     )

@@ -14,6 +14,9 @@ from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state import randomness
 from spotelastic.training.state.value_entries import OWN, ValueEntry
 
+EPOCHS, LOOP_OVER = "epochs", "loop-over"
+"""Names of values."""
+
 
 @dataclass
 class OwnValues:
@@ -25,6 +28,13 @@ class OwnValues:
     """At which steps the run rehearses."""
     seed: int | None = None
     """Where random numbers come from when they cannot be restored; None until it is agreed on."""
+    epochs: int | None = None
+    """How many epochs have ended, with what the script does at their end; None without `epochs()`.
+    """
+    loop_was_over: bool = False
+    """Whether the state that was restored had been saved when a loop of steps was over."""
+    _held: tuple[int, Any] = (-1, None)
+    """A step, and the random numbers that belong to it."""
 
     def agree(self, ranks: Ranks) -> None:
         """Have all ranks hold the first one's seed, unless they hold that of the run already.
@@ -35,14 +45,29 @@ class OwnValues:
         if self.seed is None:
             self.seed = ranks.gather(torch.initial_seed())[0]
 
-    def entries(self, ranks: Ranks, last_step: Callable[[], int]) -> list[ValueEntry]:
+    def hold_randomness(self, step: int) -> None:
+        """Note the random numbers that are saved with this step, whatever is drawn before the
+        save.
+        """
+        self._held = step, randomness.capture()
+
+    def entries(
+        self, ranks: Ranks, last_step: Callable[[], int], loop_is_over: Callable[[], bool]
+    ) -> list[ValueEntry]:
         """Return the values that are saved besides the script's state."""
+
+        def drawn() -> Any:
+            step, held = self._held
+            return held if step == last_step() else randomness.capture()
+
         return [
             _own_entry("step", last_step),
             _own_entry("seed", lambda: self.seed),
             _own_entry(BRANCH, lambda: self.branch),
             _own_entry("rehearsals", lambda: self.rehearsals.value()),  # noqa: PLW0108
-            _own_entry(f"rng-{ranks.rank}", randomness.capture, ranks.rank),
+            _own_entry(EPOCHS, lambda: self.epochs),
+            _own_entry(LOOP_OVER, loop_is_over),
+            _own_entry(f"rng-{ranks.rank}", drawn, ranks.rank),
         ]
 
     def restore(self, ranks: Ranks, restored: RestoreSource, asked: int | None) -> None:
@@ -53,6 +78,9 @@ class OwnValues:
         self.rehearsals = of_script(restored.own_value("rehearsals"))
         branch = restored.own_value(BRANCH) if asked is None else asked
         self.branch = NO_BRANCH if branch is None else branch
+        self.epochs = restored.own_value(EPOCHS)
+        self.loop_was_over = bool(restored.own_value(LOOP_OVER))
+        self._held = -1, None
         state = None
         if restored.world_size == ranks.world_size:
             state = restored.own_value(f"rng-{ranks.rank}")

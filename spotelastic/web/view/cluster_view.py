@@ -11,6 +11,7 @@ from typing import Literal
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Event, Report
+from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.web.view import drill, rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
 from spotelastic.web.view.drill import DrillRows
@@ -28,6 +29,8 @@ TONES: dict[str, Tone] = {
     "timed out": "warn",
     "failed": "bad",
 }
+REHEARSED = {"equal": "the same", "noise": "same but for rounding", "different": "differ"}
+"""Words for what a step was that was made again."""
 STALE = 20.0
 """Seconds after which the status of a running job counts as old: controllers write every second."""
 
@@ -140,6 +143,8 @@ def _figures(it: PublishedCluster, now: float) -> Iterator[KeyFigure]:
     if report is not None:
         yield KeyFigure("Goodput", f"{report.goodput:.1%}", _repeated(report))
     yield _checkpoint(it, now)
+    if status.rehearsal is not None:
+        yield _rehearsed(status.rehearsal)
     if it.cost is not None and not it.cost.is_priced:
         yield KeyFigure("Node-hours", f"{it.cost.node_hours:.3g}", UNPRICED)
     elif it.cost is not None:
@@ -182,6 +187,12 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
     return KeyFigure("Checkpoint", f"{newest:,}", age)
 
 
+def _rehearsed(found: Rehearsal) -> KeyFigure:
+    value = REHEARSED.get(found.outcome, words.plain(found.outcome))
+    where = f"step {found.step}, {counted(found.ranks, 'rank')}"
+    return KeyFigure("Steps made again", value, where)
+
+
 def _per_hour(it: PublishedCluster) -> str:
     cost = it.cost
     if cost is None:
@@ -209,5 +220,7 @@ def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
     if status.quiet:
         yield status.quiet
     yield from (slow.line for slow in status.slow)
+    if status.rehearsal is not None and status.rehearsal.differs:
+        yield status.rehearsal.text
     yield from status.warnings
     yield from it.warnings

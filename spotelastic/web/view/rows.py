@@ -9,6 +9,7 @@ from spotelastic_checkpoints.catalog.catalog import StepEntry
 from spotelastic.model.counting import UNPRICED, dollars, size
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus
+from spotelastic.model.rehearsal import EVENT
 from spotelastic.web.view import words
 
 NONE = "–"
@@ -219,13 +220,14 @@ def event(row: Event, now: float) -> EventRow:
     unnamed = row.kind == "failure" and row.node not in row.message
     kind = InterruptionKind(str(row.data.get("kind", "")))
     asked = row.kind == "notice" and kind.is_known and kind.traits.is_asked_for
+    differs = row.kind == EVENT and row.data.get("outcome") == "different"
     weight = "milestone" if row.kind in MILESTONES else "detail"
     return EventRow(
         at=words.moment(row.at, now),
         at_exactly=words.exactly(row.at),
         kind=InterruptionKind.PLANNED.traits.label if asked else words.plain(row.kind),
         message=words.plain(f"{row.node} {row.message}" if unnamed else row.message),
-        weight="alert" if row.kind in ALERTS and not asked else weight,
+        weight="alert" if (row.kind in ALERTS and not asked) or differs else weight,
     )
 
 

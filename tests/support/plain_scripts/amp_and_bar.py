@@ -27,10 +27,13 @@ def run():
         lr=3e-3,
     )
     scaler = torch.amp.GradScaler(device, enabled=False)
-    dataloader = DataLoader(get_data(), batch_size=24, shuffle=True)
+    data = get_data()
+    dataloader = DataLoader(data, batch_size=24, shuffle=True)
     sched = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
-    for epoch in range(3):
+    history, best = [], None
+    for epoch in range(1, 4):
+        losses, seen = [], 0
         for batch in tqdm(dataloader, desc=f"epoch {epoch}", disable=True):
             x, y = (t.to(device) for t in batch)
             with torch.autocast(device, dtype=torch.bfloat16):
@@ -40,8 +43,14 @@ def run():
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-        print("epoch", epoch, "loss", loss.item())
+            losses.append(loss.item())
+            seen += len(x)
+        mean = sum(losses) / len(losses)
+        history.append(mean)
+        best = mean if best is None else min(best, mean)
+        print("epoch", epoch, "loss", mean, "of", seen, "best", best)
         sched.step()
+    print("all", history, best)
 
 
 run()

@@ -30,6 +30,7 @@ def main(epochs: int = 3, batch_size: int = 16):
     model = DDP(nn.Linear(4, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
 
+    seen = 0
     for epoch in range(epochs):
         sampler.set_epoch(epoch)  # another order in each epoch
         for x, y in loader:
@@ -38,8 +39,9 @@ def main(epochs: int = 3, batch_size: int = 16):
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            seen += 1
         if dist.get_rank() == 0:
-            print(f"epoch {epoch} loss {loss.item():.4f} on {local_rank}")
+            print(f"epoch {epoch} on {local_rank} after {seen} steps")
 
     dist.destroy_process_group()
 

@@ -43,7 +43,8 @@ class Bigram(nn.Module):
 model = Bigram(len(chars))
 optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
 t0 = time.time()
-for iter_num in range(max_iters):
+iter_num = 0
+for _ in range(max_iters):
     for group in optimizer.param_groups:
         group["lr"] = get_lr(iter_num)
     X, Y = get_batch()
@@ -52,4 +53,5 @@ for iter_num in range(max_iters):
     loss.backward()
     optimizer.step()
     if iter_num % 10 == 0:
-        print(f"iter {iter_num}: loss {loss.item():.4f}, {time.time() - t0:.0f} s")
+        print(f"iter {iter_num}: loss {loss.item():.4f}", time.time() > t0)
+    iter_num += 1

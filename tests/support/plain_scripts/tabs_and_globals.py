@@ -12,10 +12,11 @@ class Toy(Dataset):
 torch.manual_seed(10)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-2)
-loader = DataLoader(Toy(), batch_size=8, shuffle=True)
+toy = Toy()
+loader = DataLoader(toy, batch_size=8, shuffle=True)
 
-def train_epoch(e):
-	# uses the globals above
+for e in range(3):
+	# tabs
 	total = 0.0
 	for batch in loader:
 		optimizer.zero_grad()
@@ -24,8 +25,4 @@ def train_epoch(e):
 		optimizer.step()
 		total += loss.item()
 	print("epoch", e, total)
-	return total
-
-for e in range(3):
-	train_epoch(e)
 print("finished")

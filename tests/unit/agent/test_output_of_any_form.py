@@ -12,18 +12,16 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENT
 
-from spotelastic.agent.workers.logs import LONGEST, STUCK_AFTER, LineSink, Logs
-from spotelastic.agent.workers.output import Output
+from spotelastic.agent.workers.logs import LONGEST, STUCK_AFTER, Logs
+from spotelastic.agent.workers.output import LineSink, Output, Unfinished, WholeLines
 from spotelastic.launcher import run, terminal
 from spotelastic.launcher.flags import parse
 
 
 @contextmanager
-def worker(
-    folder: Path, sink: LineSink, *, prompts: bool = False, stuck_after: float = STUCK_AFTER
-) -> Iterator[int]:
+def worker(folder: Path, sink: LineSink, *, stuck_after: float = STUCK_AFTER) -> Iterator[int]:
     """What a worker writes to; all of it is read at the end of the block."""
-    logs = Logs(sink, output=Output(prompts=prompts), stuck_after=stuck_after)
+    logs = Logs(sink, stuck_after=stuck_after)
     streams = logs.open(folder, 0, 0)
     try:
         yield streams[0]
@@ -71,18 +69,81 @@ def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
         assert seen.wait(PATIENT)
 
 
-@pytest.mark.parametrize(("written", "told"), [(b"a\n(Pdb) ", "(Pdb) "), (b"\r10%\r20%", "20%\r")])
-def test_where_somebody_may_answer_a_prompt_appears_without_its_end(
-    written: bytes, told: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("written", "told", "then"),
+    [
+        (b"a\n(Pdb) ", "(Pdb) ", "42"),
+        (b"\r10%\r20%", "20%\r", "20%42"),
+        ("né".encode()[:-1], "n", "é42"),
+        (b"\r  0%|   | 0/100", "  0%|   | 0/100\r", "  0%|   | 0/10042"),
+    ],
+)
+def test_what_has_no_end_appears_at_once_and_the_rest_of_the_line_later(
+    written: bytes, told: str, then: str, tmp_path: Path
 ) -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     sink: LineSink = lambda _rank, _local, line: lines.put(line)  # noqa: E731
-    with worker(tmp_path, sink, prompts=True) as stream:
+    with worker(tmp_path, sink) as stream:
         os.write(stream, written)
-        while lines.get(timeout=PATIENT) != told:
+        while (line := lines.get(timeout=PATIENT)) != told:
             pass
-        os.write(stream, b"42\n")
-        assert lines.get(timeout=PATIENT) == "42", "it is told once"
+        assert isinstance(line, Unfinished) == (not told.endswith("\r"))
+        os.write(stream, "é".encode()[1:] + b"42\n" if told == "n" else b"42\n")
+        assert lines.get(timeout=PATIENT) == then
+
+
+def test_a_line_that_a_filter_wants_is_whole_though_it_was_shown_in_pieces(tmp_path: Path) -> None:
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    output = Output(filters={"stdout": ("ab",)})
+    logs = Logs(lambda _rank, _local, line: lines.put(line), output=output)
+    stream, errors = logs.open(tmp_path, 3, 0)
+    for piece in (b"xa", b"by"):
+        os.write(stream, piece)
+        assert lines.get(timeout=PATIENT) == piece.decode()
+    os.write(stream, b"\nb\n")
+    os.close(stream)
+    os.close(errors)
+    logs.close()
+    assert (tmp_path / "filtered_stdout.log").read_text() == "[3] xaby\n"
+
+
+def test_a_line_goes_on_unless_another_rank_writes() -> None:
+    text = io.StringIO()
+    show = prints(text)
+    show(0, 0, Unfinished("saving..."))
+    show(0, 0, Unfinished(".."))
+    show(0, 0, " done")
+    show(1, 1, Unfinished("asks? "))
+    show(0, 0, "step 1")
+    show(1, 1, "yes")
+    assert text.getvalue() == "[0] saving..... done\n[1] asks? \n[0] step 1\n[1] yes\n"
+
+
+def test_what_is_typed_ends_the_line_of_a_prompt() -> None:
+    text = io.StringIO()
+    show = terminal.printer(lambda rank, _: f"[{rank}] ", text, answers=True)
+    for written in ("(Pdb) ", "name: ", "go on? [y/n] ", ">>> ", "sure?", "saving... "):
+        show(0, 0, Unfinished(written))
+        show(0, 0, "x")
+    lines = text.getvalue().splitlines()
+    assert lines[:4] == ["[0] (Pdb) ", "[0] x", "[0] name: ", "[0] x"]
+    assert len(lines) == 11 and lines[-1] == "[0] saving... x"
+
+
+def test_where_there_are_only_lines_each_piece_is_one_and_dots_are_gathered() -> None:
+    told: list[str] = []
+    now = [0.0]
+    lines = WholeLines(lambda rank, _local, text: told.append(f"{rank} {text}"), lambda: now[0])
+    lines(0, 0, Unfinished("saving..."))
+    lines(0, 0, Unfinished("uploading..."))
+    lines(0, 0, "")
+    assert told == ["0 saving...", "0 uploading..."]
+    lines(1, 1, "")
+    for _ in range(25):
+        lines(0, 0, Unfinished("."))
+        now[0] += 1.0
+    lines(0, 0, " done")
+    assert told[2:] == ["1 ", "0 .", "0 ..........", "0 ..........", "0 .... done"]
 
 
 def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(

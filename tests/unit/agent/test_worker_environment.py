@@ -69,6 +69,12 @@ def test_a_worker_measures_its_own_time_several_times_until_its_node_may_be_name
     assert float(env_of(off)["SPOTELASTIC_MEASURE_EVERY"]) == 0.0
 
 
+def test_a_worker_rehearses_as_all_nodes_are_told_not_as_its_nodes_environment_says() -> None:
+    name, settings = "SPOTELASTIC_REHEARSE", Settings(2, 2, workers=2, rehearse="strict")
+    assert env_of(CONFIG, **{name: "off"})[name] == "auto"
+    assert env_of(dataclasses.replace(CONFIG, settings=settings))[name] == "strict"
+
+
 def test_a_worker_gets_every_variable_of_torchrun() -> None:
     env = env_of(dataclasses.replace(CONFIG, role="trainer"), KEPT="yes")
     expected = {

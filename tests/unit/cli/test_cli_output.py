@@ -22,6 +22,7 @@ from spotelastic.errors import UsageError
 from spotelastic.model.counting import usd
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
+    ClusterSummary,
     Cost,
     Event,
     Interruption,
@@ -32,6 +33,7 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.model.rehearsal import Rehearsal
 
 NOTICE = Interruption(InterruptionKind.SPOT_INTERRUPTION, "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
 LOSS = Interruption(InterruptionKind.LOSS, "i-2", 1008.0, None, 80, False, None, 7)
@@ -76,6 +78,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "control_usd_per_hour",
         "total_usd",
         "total_usd_per_hour",
+        "rehearsal",
     }
     assert told["interruptions"][0] == {
         "kind": "spot_interruption",
@@ -238,6 +241,28 @@ def test_it_is_shown_where_a_step_came_from_and_how_old_the_newest_replica_is() 
     assert told in rendered(tables.status_table(status)).splitlines()
     alone = rendered(tables.status_table(replace(status, replica=0)))
     assert "another node" not in alone
+
+
+def test_a_step_that_was_made_again_is_one_line_and_one_that_differs_a_line_for_each() -> None:
+    def shown(found: Rehearsal | None) -> list[list[str]]:
+        status = tables.status_table(replace(STATUS, rehearsal=found))
+        report = tables.report_table(replace(REPORT, rehearsal=found))
+        return [rendered(each).splitlines() for each in (status, report)]
+
+    equal = Rehearsal(2, 3, "equal", ("rehearsed at step 2 on 3 ranks: bit-identical",))
+    differs = Rehearsal(2, 3, "different", ("step 2 differs:", "lr is 0.1, was 0.2.", "So it is"))
+    assert not any("rehearsed" in line for lines in shown(None) for line in lines)
+    for lines in shown(equal):
+        assert "rehearsed at step 2 on 3 ranks: bit-identical" in lines
+    for lines in shown(differs):
+        at = lines.index("step 2 differs:")
+        assert lines[at + 1 : at + 3] == ["  lr is 0.1, was 0.2.", "  So it is"]
+
+
+def test_the_list_of_clusters_names_a_job_only_where_a_step_of_it_differs() -> None:
+    found = [ClusterSummary("a", "running", 2, 9), ClusterSummary("b", "running", 2, 9, True)]
+    _, first, second = rendered(tables.listing_table(found)).splitlines()
+    assert "differs" not in first and "running, differs when made again" in second
 
 
 def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:

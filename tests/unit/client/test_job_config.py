@@ -65,6 +65,7 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"gang": "perhaps"}, "--gang perhaps: needs true or false"),
     ({"gpus": 0}, "--gpus 0: needs to be at least 1"),
     ({"zones": "all"}, "--zones all: expected pack or spread"),
+    ({"rehearse": "on"}, "--rehearse on: expected auto or off or strict"),
     ({"name": True}, "--name True: needs a text"),
     ({"name": ["a"]}, "--name a: needs a text"),
     ({"env": {"A": ["1"]}}, "needs a text for each name"),
@@ -143,6 +144,7 @@ OTHER: dict[str, Any] = {
     "keep_last": 5,
     "keep_every": 100,
     "replicate": "1.5GB",
+    "rehearse": "off",
     "allow_uncommitted": True,
     "max_restarts": 7,
     "stall_timeout": 60,
@@ -288,6 +290,7 @@ WORDS_OF = {
         "",
     ),
     "zones": ("pack", "spread", "", "all"),
+    "rehearse": ("auto", "off", "strict", "on", ""),
     "placement": ("cluster", "near"),
 }
 

@@ -16,6 +16,7 @@ from spotelastic.launcher.flags import parse
 from spotelastic.launcher.rendezvous_config import meeting
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
+from spotelastic.model.rehearsal import MODES
 from spotelastic.model.replication import Replication
 
 EVERYTHING: dict[str, Any] = {
@@ -191,6 +192,7 @@ all_settings = st.builds(
     keep_last=st.integers(1, 9),
     keep_every=st.integers(0, 99),
     replicate=st.sampled_from([Replication(), Replication(None), Replication(5e7)]),
+    rehearse=st.sampled_from(MODES),
 )
 
 

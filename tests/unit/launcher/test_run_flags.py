@@ -61,7 +61,7 @@ def test_a_variable_counts_where_the_flag_is_not_given() -> None:
 def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
     environ = {"SPOTELASTIC_KEEP_LAST": "5", "SPOTELASTIC_CHECKPOINT_EVERY": "10m"}
     environ |= {"PET_KEEP_EVERY": "1000", "SPOTELASTIC_KEEP_EVERY": "7"}
-    environ |= {"SPOTELASTIC_REPLICATE": "50MB"}
+    environ |= {"SPOTELASTIC_REPLICATE": "50MB", "SPOTELASTIC_REHEARSE": "strict"}
     assert launcher_options.settings(
         options("--snapshot-every", "20", **environ)
     ) == dataclasses.replace(
@@ -71,6 +71,7 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
         keep_last=5,
         keep_every=1000,
         replicate=Replication(50e6),
+        rehearse="strict",
     )
     assert launcher_options.settings(options("--keep_last=2", **environ)).keep_last == 2
 
@@ -96,6 +97,10 @@ def test_numbers_that_mean_nothing_are_refused(args: list[str], told: str) -> No
 def test_a_variable_that_is_no_choice_is_refused() -> None:
     with pytest.raises(UsageError, match="PET_RANK_POLICY=foo: choose from stable, pinned"):
         options(PET_RANK_POLICY="foo")
+    with pytest.raises(UsageError, match="SPOTELASTIC_REHEARSE=on: choose from auto, off, strict"):
+        options(SPOTELASTIC_REHEARSE="on")
+    with pytest.raises(UsageError, match="--rehearse on: choose from auto, off, strict"):
+        options("--rehearse", "on")
 
 
 def test_every_flag_has_its_variable() -> None:
@@ -260,6 +265,8 @@ def test_where_the_nodes_meet(args: list[str], expected: RendezvousConfig) -> No
         ([*TWO, "--rdzv-conf", "etcd_port=29500"], "etcd_port=29500: that port is the"),
         ([*TWO, "--rdzv-conf", "etcd_port=no"], "etcd_port=no: not a port"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "join"], "--rdzv-conf join"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "'join_timeout=5'"], "the ' is part of it"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", 'join_timeout=5"'], 'the " is part of it'),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "protocol=ftp"], "protocol=ftp"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "peer_port=x"], "--rdzv-conf peer_port=x"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "cert=c.pem"], "--rdzv-conf cert=c.pem"),

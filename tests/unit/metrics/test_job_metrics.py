@@ -124,6 +124,13 @@ def of_events(*events: Event) -> list[Sample]:
     return list(job.samples(PublishedFacts("demo", events=events)))
 
 
+def test_steps_that_were_made_again_are_counted_by_what_came_of_them() -> None:
+    assert values(of_events(), job.REHEARSALS) == {"equal": 0, "noise": 0, "different": 0}
+    told = [Event(1.0, "rehearsed", "", "i-a", {"outcome": each}) for each in ("equal", "odd")]
+    expected = {"equal": 2, "noise": 0, "different": 0, "other": 1}
+    assert values(of_events(told[0], *told), job.REHEARSALS) == expected
+
+
 def test_every_declared_metric_is_made_and_no_other() -> None:
     made = {each.metric for each in (*controller.samples(CONTROLLER), *node.samples(NODE))}
     assert {metric.name for metric in made} == {metric.name for metric in EVERY}

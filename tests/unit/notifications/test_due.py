@@ -6,6 +6,7 @@ import pytest
 
 from spotelastic.model.job import Capacity, Failure, Job
 from spotelastic.model.progress import Event
+from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.model.round import Member, Round
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import (
@@ -32,6 +33,19 @@ def told(facts: NotificationFacts, before: dict[str, float] | None = None) -> li
 
 def kinds(facts: NotificationFacts, before: dict[str, float] | None = None) -> list[str]:
     return [each.kind for each in told(facts, before)]
+
+
+DIFFERS = Rehearsal(2, 3, "different", ("step 2 differs:", "the learning rate.", "So it is told"))
+
+
+def test_a_step_that_differs_is_told_once_in_each_life_of_the_job() -> None:
+    facts = replace(TRAINS, rehearsal=DIFFERS, job=Job("pending", NOW - 10))
+    begun, differs = told(facts)
+    assert differs.kind == "differs" and differs.bad and "the learning rate" in differs.text
+    before = {begun.id: NOW, differs.id: NOW}
+    assert kinds(replace(facts, rehearsal=replace(DIFFERS, step=900)), before) == []
+    assert kinds(replace(facts, job=Job("pending", NOW)), before) == ["begun", "differs"]
+    assert kinds(replace(facts, rehearsal=replace(DIFFERS, outcome="noise")), before) == []
 
 
 def ended(state: str, **more: object) -> NotificationFacts:
@@ -176,10 +190,11 @@ def test_every_text_says_what_to_do_and_fits() -> None:
         per_hour=1.0,
         capacity=Capacity(max_cost=10.0, deadline=NOW + 60),
         validity=Validity(NOW, NOW),
+        rehearsal=DIFFERS,
     )
     found = [*told(facts), *told(ended("failed", failure=FAILURE))]
     assert {each.kind for each in found} == {
-        *("begun", "short", "budget", "deadline", "certificates", "ended")
+        *("begun", "differs", "short", "budget", "deadline", "certificates", "ended")
     }
     for each in found:
         assert "spotelastic " in each.text and each.title.startswith("demo")

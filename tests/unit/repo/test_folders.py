@@ -5,11 +5,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (ROOT / "spotelastic", ROOT / "checkpoints/spotelastic_checkpoints")
-MOST_MODULES = 15
-MOST_LINES = 500
+MOST_MODULES = 20
+MOST_LINES = 600
 
 
-def test_a_folder_of_the_product_holds_two_to_fifteen_modules() -> None:
+def test_a_folder_of_the_product_holds_two_to_twenty_modules() -> None:
     modules: Counter[Path] = Counter()
     for file in (file for package in PACKAGES for file in package.rglob("*.py")):
         if file.name != "__init__.py":
@@ -25,7 +25,7 @@ def test_a_folder_of_the_product_holds_two_to_fifteen_modules() -> None:
     assert not lonely, "a folder with one module hides it"
 
 
-def test_a_file_has_at_most_500_lines() -> None:
+def test_a_file_has_at_most_600_lines() -> None:
     folders = (*PACKAGES, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
     lines = {
         str(file.relative_to(ROOT)): len(file.read_text().splitlines())

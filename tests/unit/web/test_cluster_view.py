@@ -8,7 +8,8 @@ from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import Cost, DueInterruption, RemainingDrill, Upload
+from spotelastic.model.progress import Cost, DueInterruption, Event, RemainingDrill, Upload
+from spotelastic.model.rehearsal import Rehearsal
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import STALE, cluster_view
@@ -35,6 +36,22 @@ def test_a_job_that_runs() -> None:
     assert (view.interruptions[0].pause, view.interruptions[0].cost) == ("3.50 s", "–")
     assert view.training == ("i-3",)
     assert view.ranks == (0, 1)
+
+
+@pytest.mark.parametrize("outcome", ["equal", "different"])
+def test_a_step_that_was_made_again(outcome: str) -> None:
+    found = Rehearsal(2, 3, outcome, ("step 2:", "lr is <0.1>."))
+    told = Event(BEGAN, "rehearsed", "step 2", "i-3", {"outcome": outcome})
+    status = replace(STATUS, rehearsal=found)
+    it = replace(PUBLISHED, status=status, events=(*PUBLISHED.events, told))
+    view = cluster_view(it, NOW)
+    differs = outcome == "different"
+    figure = ("Steps made again", "differ" if differs else "the same", "step 2, 3 ranks")
+    assert figure in [(each.name, each.value, each.note) for each in view.figures]
+    assert view.warnings == (("step 2:\n  lr is <0.1>.",) if differs else ())
+    (row,) = (row for row in view.events if row.kind == "rehearsed")
+    assert row.weight == ("alert" if differs else "detail")
+    assert ("lr is &lt;0.1&gt;." in report_page(view)) is differs
 
 
 def test_hours_are_shown_where_prices_are_not_known() -> None:

@@ -6,6 +6,7 @@ from spotelastic.client.config.option import CLUSTER, UP, option
 from spotelastic.client.config.panels import SAFETY
 from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
+from spotelastic.model.rehearsal import MODES
 from spotelastic.model.replication import RATE
 
 INTERVAL = rf"auto|\d+|{TIME}"
@@ -55,6 +56,16 @@ class SafetyOptions:
         metavar="auto|off|RATE",
         pattern=rf"auto|off|{RATE}",
         stored=lambda job: job.settings.replicate,
+    )
+    rehearse: str = option(
+        "auto",
+        "Make an early step several times, and see whether it comes back as it was; strict: fail "
+        "where it does not.",
+        UP,
+        SAFETY,
+        metavar="|".join(MODES),
+        choices=MODES,
+        stored=lambda job: job.settings.rehearse,
     )
     allow_uncommitted: bool = option(
         False,

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from spotelastic.model.in_place import Standing
+from spotelastic.model.in_place import Enter, Standing
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups, Options
 from spotelastic.training.in_place.meeting import LoopParts, Meeting
 from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state.state import State
@@ -41,7 +42,7 @@ class Asked(Control):
         raise Rested
 
 
-def met(folder: Path, rounds: int, lines: list[str]) -> Meeting:
+def met(folder: Path, rounds: int, lines: list[str], floor: int = -1) -> Meeting:
     """Return the meeting of a worker that has grown for some rounds, and has saved step 7."""
     sizes = iter(range(1000 * MIB, 9000 * MIB, 100 * MIB))
     memory = Memory(lambda: {"memory": next(sizes)})
@@ -69,6 +70,8 @@ def met(folder: Path, rounds: int, lines: list[str]) -> Meeting:
         keep=unused,
         go_back=unused,
         rehearsed=unused,
+        loops=Loops(OwnValues(), lambda: 7, unused, unused, floor=floor),
+        save_held=unused,
         memory=memory,
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -97,3 +100,21 @@ def test_a_process_that_has_grown_is_replaced_where_its_step_is_saved(tmp_path: 
     assert lines == [
         "rank 3 goes on in a new process, not in place: its memory grew in 5 rounds, to 1.5 GiB"
     ]
+
+
+@pytest.mark.parametrize("step", [0, 4])
+def test_a_process_does_not_go_back_over_what_it_has_done_between_two_loops(
+    tmp_path: Path, step: int
+) -> None:
+    """An epoch's end would not come again."""
+    lines: list[str] = []
+    meeting = met(tmp_path, 0, lines, floor=4)
+    with pytest.raises(Replaced):
+        meeting.enter(Enter("r2", step, True, {}), Standing(7, "dirty"))
+    (line,) = lines
+    assert f"between two loops since step {step} has to be done again" in line
+
+
+def test_a_process_goes_back_within_its_loop() -> None:
+    unused: Any = None
+    assert not Loops(OwnValues(), lambda: 7, unused, unused, floor=4).problem(5)

@@ -1,0 +1,199 @@
+"""Finds what a training loop changes: its objects and its data.
+
+Each has to be seen where it is made. What deals out samples to fixed ranks is refused.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+
+from spotelastic.client.adapt.loops import TrainingLoop
+from spotelastic.client.adapt.source import (
+    Source,
+    argument,
+    calls,
+    dotted,
+    last_name,
+    nodes,
+    root_name,
+)
+
+WRAPPERS = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard")
+REPLACED = ("batch_size", "shuffle", "sampler", "drop_last")
+"""Arguments of a DataLoader that an ElasticSampler takes over."""
+FIXED = ("split_dataset_by_node", "shard", "setup_dataloaders", "prepare_data_loader")
+BY_HAND = "give it an ElasticSampler by hand"
+
+
+def state_names(source: Source, loop: TrainingLoop) -> list[str]:
+    """Return the names of the objects that are saved. Raises `NotUnderstood`."""
+    kinds: dict[str, str] = {}
+    for call in calls(loop.outermost, "step", "update_parameters"):
+        held = call.func.value if isinstance(call.func, ast.Attribute) else call
+        name = dotted(held)
+        kinds[name] = _kind(source, loop, name)
+        if not kinds[name] and name.isidentifier():
+            raise source.no(call, f"what {name} is, whose step() is called, is not seen")
+        if not kinds[name]:
+            raise source.no(call, f"{source.code(held)} belongs to an object: name it in the state")
+        for given in call.args if kinds[name] == "scaler" else ():
+            kinds[dotted(given)] = _kind(source, loop, dotted(given))
+    optimizers = [name for name, kind in kinds.items() if kind == "optimizer"]
+    zeroed = {
+        root_name(call) for call in calls(loop.loop, "zero_grad") if _is_direct(source, call, loop)
+    }
+    if not optimizers:
+        raise source.no(
+            loop.loop, "no step() of an optimizer that is seen to be made stands in this loop"
+        )
+    owners: list[str] = []
+    for name in optimizers:
+        made = source.made(name, loop.scope) or ast.Constant(0)
+        found = [root_name(call) for call in calls(made, "parameters", "named_parameters")]
+        if not found:
+            raise source.no(loop.loop, f"whose parameters {name} has is not seen where it is made")
+        if not zeroed & {name, *found}:
+            raise source.no(
+                loop.loop, f"zero_grad() of {name} does not stand in each turn: gradients are kept"
+            )
+        owners += found
+    used = {each.id for each in nodes(loop.outermost, ast.Name)}
+    copies = [n for n in sorted(used) if _made_by(source, loop, n) == "copy.deepcopy"]
+    if copies:
+        raise source.no(loop.outermost, f"{copies[0]} is a copy that the loop may change")
+    found = [*dict.fromkeys([*owners, *kinds])]
+    for name in found:
+        if not source.values(name, loop.scope):
+            raise source.no(loop.outermost, f"{name} is not made in the function that has the loop")
+    return found
+
+
+def _is_direct(source: Source, call: ast.Call, loop: TrainingLoop) -> bool:
+    return source.statement(call) in loop.loop.body
+
+
+def _made_by(source: Source, loop: TrainingLoop, name: str) -> str:
+    made = [v for v in source.values(name, loop.scope) if isinstance(v, ast.Call)]
+    return source.full_name(made[0].func) if made else ""
+
+
+def _kind(source: Source, loop: TrainingLoop, name: str) -> str:
+    """Return what a name is: optimizer, scheduler, scaler, average; "" for anything else."""
+    made_by = _made_by(source, loop, name)
+    if "lr_scheduler" in made_by or "scheduler" in made_by:
+        return "scheduler"
+    if made_by.endswith((".GradScaler", ".AveragedModel")):
+        return "scaler" if made_by.endswith("GradScaler") else "average"
+    return "optimizer" if ".optim." in f".{made_by}" else ""
+
+
+def is_shared(source: Source) -> bool:
+    """Return whether several workers train one model."""
+    return bool(calls(source.tree, *WRAPPERS))
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticData:
+    """A loader that gets an `ElasticSampler`."""
+
+    call: ast.Call
+    made: str
+    """The expression that makes the sampler."""
+    former: ast.Call | None
+    """The DistributedSampler in whose place it is."""
+
+
+def elastic_data(source: Source, loop: TrainingLoop, workers: int | None) -> ElasticData | None:
+    """Return the loader that gets an `ElasticSampler`; None if the loop goes over a range.
+
+    `workers`: how many workers the script's batch size was meant for. Raises `NotUnderstood`.
+    """
+    name = dotted(loop.over) if loop.target is not None else ""
+    for prepared in calls(source.tree, "prepare"):
+        raise source.no(
+            prepared,
+            "accelerate's prepare() binds a loader to the ranks that there are, and a scheduler "
+            "steps as often as there are workers: leave both out of it, move batches to "
+            "accelerator.device, and name what it returns for model and optimizer in the state",
+        )
+    call = source.made(name, loop.scope) if name else None
+    former = _former(source, call) if call is not None else None
+    for each in nodes(source.tree, ast.Call):
+        fixed = "DistributedSampler" in source.full_name(each.func) or last_name(each.func) in FIXED
+        if each is not former and (fixed or argument(each, "num_replicas")):
+            raise source.no(
+                each,
+                f"{source.code(each.func)}() deals out samples to the ranks that there are when it "
+                f"is made, and they change: {BY_HAND}",
+            )
+    if not name:
+        return None
+    if call is None or last_name(call.func) != "DataLoader":
+        raise source.no(
+            loop.loop, f"{name} is not seen to be made once, by a DataLoader: {BY_HAND}"
+        )
+    return _elastic(source, loop, name, call, former, workers)
+
+
+def _elastic(
+    source: Source,
+    loop: TrainingLoop,
+    name: str,
+    call: ast.Call,
+    former: ast.Call | None,
+    workers: int | None,
+) -> ElasticData:
+    dataset, size = argument(call, "dataset", 0), argument(call, "batch_size", 1)
+    given = {each.arg for each in call.keywords}
+    if not dotted(dataset) or len(call.args) > 2 or given & {"batch_sampler", "generator", None}:
+        raise source.no(call, f"the data set has no name, or not all arguments are seen: {BY_HAND}")
+    line = source.statement(call)
+    if any(isinstance(each, ast.For | ast.While) for each in source.around(call)) or (
+        source.lines[line.lineno - 1][: line.col_offset].strip()
+    ):
+        raise source.no(call, f"{name} is made in a loop, or is not alone on its line")
+    made_by = (
+        last_name(made.func) if (made := source.made(dotted(dataset), source.scope(call))) else ""
+    )
+    for each in nodes(source.tree, ast.ClassDef):
+        if each.name == made_by and any("Iterable" in source.code(base) for base in each.bases):
+            raise source.no(call, f"{made_by} has no order that could be gone on in: {BY_HAND}")
+    for use in nodes(source.tree, ast.Name):
+        around = next(source.around(use), None)
+        length = isinstance(around, ast.Call) and dotted(around.func) == "len"
+        fits = length or use is loop.over or getattr(around, "attr", "") == "dataset"
+        if use.id == name and isinstance(use.ctx, ast.Load) and not fits:
+            raise source.no(
+                use,
+                f"{name} is used here as well: with an ElasticSampler it is for training alone, "
+                "and has no batch_size and no sampler of its own. Make another one",
+            )
+    text = source.code(size) if size is not None else "1"
+    shared = former is not None or is_shared(source)
+    if shared and workers is None:
+        raise source.no(
+            call,
+            f"each worker takes {text} samples for each step: say with --workers N for how many "
+            "workers that was meant, so that a step has the same samples with any number of them",
+        )
+    short = text if re.fullmatch(r"[\w.]+", text) else f"({text})"
+    batch = f"{short} * {workers}" if shared else text
+    options = [dotted(dataset), f"global_batch={batch}"]
+    dealt = former or call
+    shuffle = argument(dealt, "shuffle")
+    told = source.code(shuffle) if shuffle is not None else str(former is not None)
+    options += [f"shuffle={told}"] if told != "True" else []
+    more = [*(each for each in dealt.keywords if each.arg == "seed"), *call.keywords]
+    options += [source.code(each) for each in more if each.arg in ("seed", "drop_last")]
+    return ElasticData(call, f"se.ElasticSampler({', '.join(options)})", former)
+
+
+def _former(source: Source, call: ast.Call) -> ast.Call | None:
+    """Return the DistributedSampler that a loader is given, which is made in one place."""
+    given = argument(call, "sampler")
+    if given is None or isinstance(given, ast.Constant):
+        return None
+    made = source.made(dotted(given), source.scope(call))
+    if made is None or not source.full_name(made.func).endswith("DistributedSampler"):
+        raise source.no(call, f"what {source.code(given)} deals out is not seen: {BY_HAND}")
+    return made

@@ -1,0 +1,255 @@
+"""The acts of a script that has a Checkpointer, each compared with a plain run."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from itertools import pairwise
+
+from spotelastic.client.rehearsal import answer, compare, plan, runs
+from spotelastic.client.rehearsal.answer import CauseFacts, RehearsalAnswer, Row
+from spotelastic.client.rehearsal.changing import Changing
+from spotelastic.client.rehearsal.nodes import Launch, TooLong
+from spotelastic.client.rehearsal.records import SeenSteps, StepRecord
+from spotelastic.client.rehearsal.runs import Played, Runs, Until
+
+SMALL = 1e-9
+"""Noise below which two runs are equal."""
+STORED = "what is stored, read by torch.distributed.checkpoint"
+PLACES = {
+    "forward": "in forward",
+    "backward": "in backward",
+    "vote": "before the optimizer",
+    "optimizer": "after the optimizer",
+    "end": "at a step's end",
+}
+
+Act = Callable[[], list[Row]]
+
+
+class Acts:
+    """All acts of one rehearsal."""
+
+    def __init__(self, runs: Runs, plain: Played, again: Played) -> None:
+        """`plain` and `again` are two runs without interruptions."""
+        self._runs, self._plain, self._again = runs, plain, again
+        record = plain.record
+        self._plan = plan.made(record.last, record.epoch)
+        self._noise = compare.noise(record, again.record)
+        self._carried = compare.carried(record, again.record)
+        self._lost: dict[str, compare.StepDifference] = {}
+
+    def play(self, pool: Executor) -> RehearsalAnswer:
+        """Play all acts, and return what came of them."""
+        rows = [pool.submit(self._guarded, name, act) for name, act in self._acts()]
+        told = (self._twice(), *(row for each in rows for row in each.result()))
+        return answer.whole(
+            self._runs.job,
+            self._runs.ranks,
+            self._plain,
+            told,
+            answer.variables_told(self._carried, [*self._lost.values()]),
+        )
+
+    def _acts(self) -> Iterator[tuple[str, Act]]:
+        """Yield the acts that are wanted. Those that take longest come first."""
+        job = self._runs.job
+        only = job.only or plan.ACTS
+        if "nodes" in only and self._runs.ranks > 1 and self._runs.has_gpus_for(3):
+            yield "nodes go and come", self._changed
+        if "stopped" in only:
+            yield "stopped, and started again", self._stopped
+        if "killed" in only:
+            yield "a worker killed in each stage of a step", self._killed
+        made = plan.lengths(job.args, job.source, self._plan, job.more)
+        if "longer" in only and made is not None:
+            yield "made longer after its end", lambda: self._longer(made)
+
+    def _guarded(self, name: str, act: Act) -> list[Row]:
+        self._runs.say(name)
+        try:
+            return act()
+        except TooLong as error:
+            return [Row(name, "failed", what=(str(error),))]
+
+    # -- judging ----------------------------------------------------------------------------------
+
+    def _judge(
+        self,
+        act: str,
+        played: Played,
+        steps: tuple[int, int],
+        *,
+        restarts: bool = True,
+        plain: StepRecord | None = None,
+    ) -> Row:
+        """Return the row of an act on as many ranks as in the plain run, for some of its steps."""
+        plain = plain or self._plain.record
+        found = compare.differences(plain, played.record.lines, self._noise)
+        equal: answer.State = "noise" if self._noise.largest > SMALL else "equal"
+        return self._row(act, found, played, steps, equal, restarts=restarts, plain=plain)
+
+    def _row(
+        self,
+        act: str,
+        found: list[compare.StepDifference],
+        played: Played,
+        steps: tuple[int, int],
+        equal: answer.State,
+        *,
+        restarts: bool,
+        plain: StepRecord,
+    ) -> Row:
+        lost = compare.lost(plain, played.record.lines, self._carried)
+        for each in lost:
+            self._lost.setdefault(each.name, each)
+        facts = CauseFacts.of(plain, self._runs.job.source, self._plain.files, restarts=restarts)
+        row = answer.judged(act, found, steps, lost, facts, equal)
+        if row.state == equal and played.failed:
+            return Row(act, "failed", played.record.last, (played.failed,))
+        return row
+
+    def _twice(self) -> Row:
+        act = "nothing: two plain runs"
+        if self._again.failed:
+            return Row(act, "failed", what=(self._again.failed,))
+        sizes = {name: size for name, size in self._noise.names.items() if size is not None}
+        if self._noise.largest <= SMALL:
+            return Row(act, "equal")
+        worst = max(sizes, key=lambda name: sizes[name])
+        told = f"{compare.named(worst)} differs by {sizes[worst]:.2g} of its change"
+        return Row(act, "noise", what=(told, "no act can tell what is smaller than that"))
+
+    # -- acts -------------------------------------------------------------------------------------
+
+    def _stopped(self) -> list[Row]:
+        """Stop in mid-epoch and at an epoch's end, and each time go on as a new node would."""
+        made = self._plan
+        stops = {made.stop: f"stopped after step {made.stop}, and started on a new node"}
+        if made.epoch:
+            stops[made.epoch] = f"the same after step {made.epoch}, at an epoch's end"
+        record, failed = StepRecord(), ""
+        for number, step in enumerate((*sorted(stops), 0)):
+            launch = self._runs.launch(
+                f"stopped-{number}",
+                storage="stopped",
+                every=step,
+                workers=self._runs.ranks,
+                orders={"steps": made.last, "exact": True, "gates": [step] if step else []},
+                seed=1 + number,
+            )
+            played = self._runs.run(launch, self._is_committed(launch, step) if step else None)
+            record, failed = StepRecord((*record.lines, *played.record.lines)), played.failed
+            if failed or (step and played.ended):
+                break
+        whole, begins = Played(record, failed), sorted(stops)
+        steps = pairwise([0, *begins[1:], made.last])
+        rows = [
+            self._judge(stops[step], whole, (before + 1, end))
+            for step, (before, end) in zip(begins, steps, strict=True)
+        ]
+        return [*rows, self._stored(begins[0])]
+
+    def _is_committed(self, launch: Launch, step: int) -> Until:
+        def committed(seen: SeenSteps) -> bool:
+            return seen.reached(step, self._runs.ranks) and runs.committed(launch) >= step
+
+        return committed
+
+    def _stored(self, step: int) -> Row:
+        """Have stock torch read what was stored, and compare that with the plain run."""
+        storage = self._runs.base / "stopped" / "storage"
+        folders = [each.parent for each in storage.glob(f"*/step-{step:08d}/.metadata")]
+        if not folders:
+            return Row(STORED, "failed", what=(f"step {step} was not committed",))
+        told = runs.read_by_torch(folders[-1:])[str(folders[-1])]
+        if "error" in told:
+            return Row(STORED, "failed", what=(told["error"],))
+        ours = self._plain.record.by_place()[0, step].digests
+        other = [
+            f"{name} differs"
+            for name, digest in told.items()
+            if ours.get(name, digest) != digest
+            and compare.is_alike(ours[name], digest)  # of what is sharded this is all of it
+            and name not in self._noise.names
+        ]
+        return Row(STORED, "different", step, tuple(other[:3])) if other else Row(STORED, "equal")
+
+    def _killed(self) -> list[Row]:
+        """Kill a worker in each stage, on two nodes where there are two ranks."""
+        made = self._plan
+        nodes = 2 if self._runs.ranks == 2 and self._runs.has_gpus_for(2) else 1
+        launch = self._runs.launch(
+            "killed",
+            nodes=str(nodes),
+            workers=self._runs.ranks // nodes,
+            restarts=100,
+            orders={
+                "steps": made.last,
+                "exact": True,
+                "dies": made.kills,
+                "draws": str(self._plain.folder),
+            },
+        )
+        played = self._runs.run(launch, nodes=nodes)
+        steps = pairwise([1, *(step for step, _ in made.kills[1:]), made.last + 1])
+        return [
+            self._judge(
+                f"a worker killed {PLACES[stage]}", played, (begin, end - 1), restarts=False
+            )
+            for (_, stage), (begin, end) in zip(made.kills, steps, strict=True)
+        ]
+
+    def _changed(self) -> list[Row]:
+        """Kill a node, let two come, and let one leave with a notice."""
+        made, plain = self._plan, self._plain.record
+        orders = {"steps": made.last, "exact": True}
+        gates = [1, made.loses, *made.comes, made.leaves]
+        launch = self._runs.launch(
+            "changed", nodes="1:3", restarts=100, orders={**orders, "gates": gates}
+        )
+        played = Changing(self._runs, launch).play(made)
+        # Three ranks need not share a batch evenly, which shows as much as rounding does.
+        three = self._runs.plain("three", 3, **orders).record
+        allowed = compare.tolerance(plain, three)
+        found = compare.of_other_ranks(plain, three, played.record.lines, allowed)
+        equal: answer.State = "restored" if allowed is None else "rounding"
+        acts = (
+            ("a node comes: 2 ranks", 1, made.loses),
+            ("a node killed: 1 rank is left", made.loses + 1, made.comes[0]),
+            ("two nodes come: 3 ranks", made.comes[0] + 1, made.leaves),
+            ("a node leaves with a notice: 2 ranks", made.leaves + 1, made.last),
+        )
+        return [
+            self._row(act, found, played, steps, equal, restarts=False, plain=plain)
+            for act, *steps in acts  # type: ignore[misc]
+        ]
+
+    def _longer(self, made: plan.Lengths) -> list[Row]:
+        """End a shorter run, and go on with more steps."""
+        act, last = f"ended ({made.told}), and then made longer", self._plan.last
+        orders = {"steps": last, "exact": True}
+
+        def leg(number: int, args: tuple[str, ...]) -> Played:
+            return self._runs.run(
+                self._runs.launch(
+                    f"longer-{number}",
+                    storage="longer",
+                    args=args,
+                    workers=self._runs.ranks,
+                    orders=orders,
+                    seed=1 + number,
+                )
+            )
+
+        short = leg(0, made.short)
+        if short.failed:
+            return [Row(act, "failed", what=(short.failed,))]
+        if not short.ended:
+            return [Row(act, "not compared", what=(f"it does not end by step {last}: --steps",))]
+        plain = self._plain.record
+        if made.long != self._runs.job.args:
+            plain = self._runs.plain("long", self._runs.ranks, args=made.long, **orders).record
+        if found := compare.differences(plain, short.record.lines, self._noise):
+            why = f"a shorter run trains otherwise since step {found[0].step}: {found[0]}"
+            return [Row(act, "not compared", what=(why,))]
+        steps = (short.record.last + 1, plain.last)
+        return [self._judge(act, leg(1, made.long), steps, plain=plain)]

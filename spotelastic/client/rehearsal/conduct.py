@@ -1,0 +1,67 @@
+"""Conducts a rehearsal: makes what it needs on this machine, and takes that away again."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from spotelastic.client.rehearsal import copies, plan, without
+from spotelastic.client.rehearsal.acts import Acts
+from spotelastic.client.rehearsal.answer import RehearsalAnswer
+from spotelastic.client.rehearsal.nodes import Nodes
+from spotelastic.client.rehearsal.runs import RehearsedScript, Runs
+from spotelastic.errors import JobFailed, UsageError
+from spotelastic.model.counting import counted
+
+AT_ONCE = 2
+"""Acts that run at the same time."""
+_ALONE = "torch.distributed is not initialised"
+"""What a Checkpointer says to several ranks that have no process group."""
+
+
+def gpus() -> int:
+    """Return how many GPUs of NVIDIA this machine has."""
+    return len([*Path("/dev").glob("nvidia[0-9]*")])
+
+
+def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) -> RehearsalAnswer:
+    """Rehearse a script, and return what was found. No act may take longer than `within` seconds.
+
+    Raises `JobFailed` where the script fails by itself.
+    """
+    from spotelastic.store.etcd_server.process import standalone
+
+    if not job.here:
+        copies.check(job.folder)
+    base = Path(tempfile.mkdtemp(prefix="spotelastic-rehearsal-"))
+    try:
+        with standalone(base / "etcd") as etcd, ThreadPoolExecutor(AT_ONCE) as pool:
+            nodes = Nodes(etcd.endpoint, within, job.gpus)
+            try:
+                return _conduct(Runs(job, nodes, base, say), pool)
+            finally:
+                nodes.stop()
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
+    twice = [pool.submit(runs.plain, name, runs.ranks, keeps=True) for name in ("plain", "again")]
+    plain, again = (each.result() for each in twice)
+    if _ALONE in plain.failed and not runs.job.ranks:
+        runs.ranks = 1
+        names = ("plain-alone", "again-alone")
+        twice = [pool.submit(runs.plain, name, 1, keeps=True) for name in names]
+        plain, again = (each.result() for each in twice)
+    if plain.failed:
+        raise JobFailed(f"the script fails without any interruption: {plain.failed}")
+    last = plain.record.last
+    if not last:
+        return without.play(runs, plain, again)
+    if last < plan.FEWEST:
+        raise UsageError(
+            f"the script makes {counted(last, 'step')}: a rehearsal needs {plan.FEWEST} at least. "
+            "Give it arguments for more"
+        )
+    return Acts(runs, plain, again).play(pool)

@@ -1,0 +1,81 @@
+"""Makes copies of the folder that a script runs in, and finds what it has written there.
+
+Each act has a copy: the user's own files stay as they are, and a node that is started anew has none
+of what another one has written, as in a cluster.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotelastic.errors import UsageError
+from spotelastic.model.counting import size
+
+MOST = 1 << 30
+"""Bytes up to which a folder is copied."""
+LEFT_OUT = frozenset({".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
+
+
+def check(folder: Path) -> None:
+    """Raise `UsageError` where the folder is too large to be copied for each act."""
+    found = sum(file.stat().st_size for file in _files(folder) if not file.is_symlink())
+    if found > MOST:
+        raise UsageError(
+            f"{folder} holds {size(found)}: a rehearsal runs in copies of it, so that your files "
+            f"stay as they are. Move data out of it (or link to them), or give --here to run in it"
+        )
+
+
+Stamps = dict[str, tuple[int, int]]
+"""Size and time of each file of a copy, before it was used."""
+
+
+def copy(folder: Path, to: Path) -> Stamps:
+    """Copy a folder. Environments of Python are linked, and histories and caches left out."""
+
+    def ignored(where: str, names: list[str]) -> set[str]:
+        return {name for name in names if name in LEFT_OUT or _is_linked(Path(where) / name)}
+
+    shutil.copytree(folder, to, symlinks=True, ignore=ignored, ignore_dangling_symlinks=True)
+    for link in to.rglob("*"):
+        if link.is_symlink() and not link.exists():  # a link that is relative to its place
+            original = folder / link.relative_to(to)
+            if original.exists():
+                link.unlink()
+                link.symlink_to(original.resolve())
+    for entry in folder.iterdir():
+        if _is_linked(entry):
+            (to / entry.name).symlink_to(entry.resolve())
+    return _stamps(to)
+
+
+def written(before: Stamps, used: Path) -> list[str]:
+    """Return the files of a used copy that are new or were written to, relative to it."""
+    return sorted(name for name, stamp in _stamps(used).items() if before.get(name) != stamp)
+
+
+def _stamps(folder: Path) -> Stamps:
+    found = {}
+    for file in _files(folder):
+        stat = file.stat()
+        found[file.relative_to(folder).as_posix()] = stat.st_size, stat.st_mtime_ns
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for where, folders, files in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in LEFT_OUT
+            and not _is_linked(Path(where) / name)
+            and not (Path(where) / name).is_symlink()
+        ]
+        yield from (Path(where) / name for name in files if (Path(where) / name).is_file())
+
+
+def _is_linked(path: Path) -> bool:
+    """Return whether a folder is an environment of Python, which is large and which nobody writes
+    to."""
+    return (path / "pyvenv.cfg").is_file()

@@ -1,0 +1,71 @@
+"""Decides which failure of a round caused the others (pure).
+
+A worker that is gone is seen by its peers, whose collectives fail. They often tell of it first, and
+are not to blame: another one was lost, or a worker there died. What was told first counts only
+among failures of the same kind.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spotelastic.model.job import Failure
+from spotelastic.model.round import Round
+from spotelastic.rendezvous.failures import restarts
+from spotelastic.rendezvous.rules import describe
+
+SYMPTOM = re.compile(
+    r"by peer|broken pipe|connection (refused|closed|reset|aborted)|remote process|network error"
+    r"|read error|write error|timed ?out|timeout|heartbeat|no route|failed to recv"
+    r"|process group was closed",
+    re.I,
+)
+"""What a worker says whose peer, or the way to it, has gone."""
+_BEHIND = re.compile(r"(closed|reset) by peer|remote process (exited|has)", re.I)
+"""The same in a traceback, where what was raised from it follows. It holds lines of code, too."""
+
+
+def is_symptom(failure: Failure) -> bool:
+    """Whether the failure says no more than that a peer is gone."""
+    return _tier(failure) > 0
+
+
+def _tier(failure: Failure) -> int:
+    if failure.broken or SYMPTOM.search(failure.message):
+        return 2
+    return int(_BEHIND.search(failure.traceback) is not None)
+
+
+def first(failures: Iterable[Failure]) -> Failure | None:
+    """Returns the failure that caused the others; None if there is none."""
+    return min(failures, key=lambda f: (_tier(f), f.at, f.node, f.local_rank), default=None)
+
+
+def of_job(failures: Iterable[Failure], last: str) -> Failure | None:
+    """Returns the failure to show of a job that ends because its `last` round failed. If only peers
+    have told of that, it is the newest one that says more.
+    """
+    of_workers = [failure for failure in failures if failure.rank >= 0]
+    found = first(failure for failure in of_workers if failure.round == last)
+    if found is not None and not is_symptom(found):
+        return found
+    more = [failure for failure in of_workers if not is_symptom(failure)]
+    return max(more, key=lambda failure: failure.at, default=found)
+
+
+def corrected(round_: Round, failures: Iterable[Failure]) -> Round:
+    """Returns a proposed round that names the worker that failed first, if that was told after
+    those that lost it as a peer.
+    """
+    if round_.cause != "worker" or round_.nodes:
+        return round_
+    found = first(f for f in failures if f.round == round_.parent and f.rank >= 0)
+    if found is None or found.stalled or is_symptom(found):
+        return round_
+    reason = describe(round_.cause, (found.node,), len(round_.members))
+    return replace(
+        round_,
+        nodes=(found.node,),
+        reason="".join((reason, *round_.reason.partition("; ")[1:])),
+        streak=restarts.learnt(round_.streak, found),
+    )

@@ -1,0 +1,207 @@
+"""Finds the variables that a training loop carries from step to step, and that nobody saves.
+
+    before = carried(frame, state)
+    ...
+    changed(before, carried(frame, state))  ->  {"rng": "numpy Generator", "best": "float"}
+
+A restart loses these. They are looked for in the script's own functions that are being executed, by
+the names that `loop_names` finds. What belongs to the Checkpointer's state is left out, and so are
+values that tell nothing: modules, functions, data sets, iterators.
+"""
+
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from spotelastic.training.rehearsal import loop_names
+from spotelastic.training.state.rank_agreement import digest_of_value
+
+LARGE = 16 << 20
+"""Bytes above which an array is not looked at."""
+LONG = 10_000
+"""Parts above which a container is not looked at."""
+SHOWN = 40
+"""Characters up to which a value is shown."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_INNER = ("module", "_orig_mod", "optimizer", "scheduler")
+"""Where wrappers have what they wrap."""
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_OURS = "spotelastic."
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """The value of a variable at one moment."""
+
+    kind: str
+    """Its type, as people call it: "int", "numpy Generator"."""
+    digest: str
+    shown: str = ""
+    """The value; empty where that is too long."""
+
+
+def carried(frame: FrameType | None, state: Mapping[str, Any]) -> dict[str, Variable]:
+    """Return what the script's loops carry outside of the state, from this frame outwards."""
+    known = _KnownState(state)
+    found: dict[str, Variable] = {}
+    while frame is not None:
+        code = frame.f_code
+        if is_of_script(frame.f_globals.get("__name__", ""), code.co_filename):
+            names = loop_names.names_at(
+                code.co_filename, code.co_name, code.co_firstlineno, frame.f_lineno
+            )
+            everywhere = loop_names.tree_of(code.co_filename)
+            shared = loop_names.names_at(code.co_filename, "<module>", 1, 0) if everywhere else ()
+            for name in sorted({*names, *shared}):
+                values = frame.f_locals if name in frame.f_locals else frame.f_globals
+                if name in values and name not in found and not name.startswith("__"):
+                    found.update(_described(name, values[name], known))
+        frame = frame.f_back
+    return found
+
+
+def changed(before: Mapping[str, Variable], after: Mapping[str, Variable]) -> dict[str, str]:
+    """Return the variables that have changed in between, with their kinds."""
+    return {
+        name: each.kind
+        for name, each in after.items()
+        if name in before and before[name].digest != each.digest
+    }
+
+
+def is_of_script(module: str, file: str) -> bool:
+    """Return whether code is the script's own: neither a library's nor spotelastic's."""
+    if not file or file.startswith("<") or module.startswith(_OURS):
+        return False
+    return not file.startswith(_LIBRARIES) or module == "__main__"
+
+
+class _KnownState:
+    """What belongs to the state: the objects in it, and its values by name."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.ids: set[int] = {id(state)}
+        self.values: dict[str, Any] = {}
+        for name, value in state.items():
+            self._add(name, value, 3)
+
+    def _add(self, name: str, value: Any, deep: int) -> None:
+        if not isinstance(value, _PLAIN):
+            self.ids.add(id(value))
+        self.values[name] = value
+        if isinstance(value, torch.nn.Module):
+            self.ids.update(map(id, value.modules()))
+            self.ids.update(map(id, value.parameters()))
+            self.ids.update(map(id, value.buffers()))
+        elif isinstance(value, Mapping) and deep:
+            for key, each in value.items():
+                self._add(str(key), each, deep - 1)
+        for inner in _wrapped(value) if deep else ():
+            self._add(name, inner, deep - 1)
+        if deep and type(value).__module__.startswith(_OURS) and hasattr(value, "value"):
+            self._add(name, value.value, deep - 1)  # `se.PerRank`
+
+    def has(self, name: str, value: Any, deep: int = 3) -> bool:
+        """Return whether a variable is in the state: the object, or a value of this name."""
+        if id(value) in self.ids and not isinstance(value, _PLAIN):
+            return True
+        if isinstance(value, torch.nn.Module):
+            tensors = [*value.parameters(), *value.buffers()]
+            return bool(tensors) and all(id(each) in self.ids for each in tensors)
+        attribute = name.rpartition(".")[2]
+        if isinstance(value, _PLAIN) and attribute in self.values:
+            return type(self.values[attribute]) is type(value) and self.values[attribute] == value
+        return deep > 0 and any(self.has(name, each, deep - 1) for each in _wrapped(value))
+
+
+def _wrapped(value: Any) -> Iterator[Any]:
+    """Yield what a wrapper wraps: a scheduler, which also has an optimizer, does not wrap that."""
+    own = getattr(value, "__dict__", {})
+    for name in _INNER:
+        is_other = name == "optimizer" and not isinstance(value, torch.optim.Optimizer)
+        if own.get(name) is not None and not is_other:
+            yield own[name]
+
+
+def _described(
+    name: str, value: Any, known: _KnownState, deep: int = 1
+) -> Iterator[tuple[str, Variable]]:
+    if known.has(name, value) or type(value).__module__.startswith(_OURS):
+        return
+    content = _content(value)
+    if content is not None:
+        digest = digest_of_value(content)
+        if digest is not None:
+            shown = repr(value) if isinstance(value, _PLAIN) else ""
+            yield (
+                name,
+                Variable(_kind(value), digest.hex(), shown if len(shown) <= SHOWN else ""),
+            )
+        return
+    own = type(value)
+    file = getattr(sys.modules.get(own.__module__), "__file__", None) or ""
+    if not deep or isinstance(value, type) or not is_of_script(own.__module__, file):
+        return
+    tree = loop_names.tree_of(file)
+    counted = loop_names.changed_attributes(tree, own.__name__) if tree else set()
+    for key, each in getattr(value, "__dict__", {}).items():
+        if key in counted or not isinstance(each, (*_PLAIN, torch.Tensor)):
+            yield from _described(f"{name}.{key}", each, known, deep - 1)
+
+
+def _content(value: Any) -> Any:
+    """Return what there is to compare of a value; None where nothing tells."""
+    kind = type(value)
+    if isinstance(value, _PLAIN):
+        return (value,)
+    if isinstance(value, torch.Tensor):
+        return (value.detach(),) if value.nbytes <= LARGE else None
+    if isinstance(value, _CONTAINERS):
+        few = len(value) <= LONG
+        return [*value.items()] if few and isinstance(value, dict) else [*value] if few else None
+    if kind.__module__ == "random" or isinstance(value, torch.Generator):
+        return value.getstate() if hasattr(value, "getstate") else value.get_state()
+    if kind.__module__.startswith("numpy"):
+        return _of_numpy(value)
+    if kind.__module__ == "itertools" and kind.__name__ == "count":
+        return repr(value)
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        try:
+            held = value.state_dict()
+        except Exception:  # an object of any class may raise anything
+            return None
+        # A module that is as large as the model costs as much as saving it.
+        return held if _bytes(held) <= LARGE else None
+    return None
+
+
+def _of_numpy(value: Any) -> Any:
+    if hasattr(value, "bit_generator"):
+        return repr(value.bit_generator.state)
+    if hasattr(value, "get_state"):
+        return repr(value.get_state())
+    if getattr(value, "nbytes", LARGE + 1) <= LARGE:
+        return value.tobytes() if hasattr(value, "tobytes") and value.dtype != object else None
+    return None
+
+
+def _bytes(held: Any) -> int:
+    if isinstance(held, torch.Tensor):
+        return held.nbytes
+    if isinstance(held, Mapping):
+        return sum(_bytes(each) for each in held.values())
+    return sum(map(_bytes, held)) if isinstance(held, list | tuple) else 0
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    named = package in ("numpy", "torch") and not isinstance(value, torch.nn.Module)
+    return f"{package} {kind.__name__}" if named else kind.__name__

@@ -1,0 +1,228 @@
+"""Records what each step of a script leaves, for `spotelastic rehearse`, and lets faults strike.
+
+The command sets `SPOTELASTIC_REHEARSAL`, and the Checkpointer calls this module then. Each process
+writes a file of JSON lines: what it has restored, and a fingerprint of each step. The command reads
+and compares them (`spotelastic/client/rehearsal/`).
+"""
+
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.rehearsal import fingerprint, outside
+from spotelastic.training.state import randomness
+from spotelastic.training.state.state import State
+
+VARIABLE = "SPOTELASTIC_REHEARSAL"
+STAGES = ("forward", "backward", "vote", "optimizer", "end")
+"""Where in a step a worker can be killed, in the order in which they are reached."""
+NUMBERS = 64
+"""Elements of a tensor that are written down."""
+LONGEST = 3
+"""An epoch of up to so many times the steps that were asked for is made whole."""
+AFTER_EPOCH = 4
+"""Steps that are made after the end of an epoch."""
+LOOK = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a process of a rehearsal is to do besides its script."""
+
+    folder: str
+    """Where records go."""
+    steps: int
+    """The step after which it waits to be ended."""
+    dies: tuple[tuple[int, str], ...] = ()
+    """Steps and stages in which the last rank kills itself, once."""
+    gates: tuple[int, ...] = ()
+    """Steps after which all ranks wait until the file `open-<step>` is there, or a node is about to
+    come or go.
+    """
+    exact: bool = False
+    """Whether `steps` is final: an epoch is not made whole for it."""
+    keeps: bool = False
+    """Whether random numbers are kept, for other runs of the rehearsal."""
+    draws: str = ""
+    """A folder with random numbers that were kept. What vanished with the memory of its process
+    comes from there, so that the steps after it can be compared.
+    """
+
+
+class NoRecording:
+    """What a Checkpointer is told outside of a rehearsal."""
+
+    def begins(self) -> None:
+        """The state is about to be restored, if there is one."""
+
+    def restored(self, step: int) -> None:
+        """The state was restored."""
+
+    def stepped(self, step: int, loss: Any, page: Any) -> None:
+        """A step counts, and was saved if a save was due. May wait, and may end the process.
+
+        The `page` says whether a node is about to come or go.
+        """
+
+
+@dataclass
+class Recording(NoRecording):
+    """What one process records."""
+
+    orders: Orders
+    state: State
+    last_step: Callable[[], int]
+    _watched: "WeakSet[torch.nn.Module]" = field(default_factory=WeakSet)
+    _begun: bool = False
+
+    def begins(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._write("begin", epochs=self._epochs())
+            if self.orders.dies:
+                register_optimizer_step_pre_hook(lambda *_: self._reach("vote"))
+                register_optimizer_step_post_hook(lambda *_: self._reach("optimizer"))
+        self._watch()
+
+    def restored(self, step: int) -> None:
+        if self.orders.draws and (kept := self._random(self.orders.draws, step)).exists():
+            randomness.apply(pickle.loads(kept.read_bytes()))
+        self._write("restored", step=step, **_told(fingerprint.take(self.state)))
+        self._watch()
+
+    def stepped(self, step: int, loss: Any, page: Any) -> None:
+        found = fingerprint.take(self.state, loss)
+        variables = outside.carried(sys._getframe(1), self.state.values)
+        self._write(
+            "step",
+            step=step,
+            **_told(found),
+            outside={
+                name: (each.kind, each.digest, each.shown) for name, each in variables.items()
+            },
+            memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            gpu=torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0,
+        )
+        if self.orders.keeps:
+            kept = self._random(self.orders.folder, step)
+            kept.write_bytes(pickle.dumps(randomness.capture()))
+        self._reach("end", step)
+        if step in self.orders.gates:
+            self._await(f"open-{step}", lambda: page.target >= step)
+        if step >= self._until():
+            self._write("done", step=step)
+            self._await("end", lambda: False)
+        self._watch()
+
+    def _random(self, folder: str, step: int) -> Path:
+        return Path(folder) / f"random-{self.state.rank}-of-{self.state.world_size}-{step}"
+
+    def _epochs(self) -> dict[str, int]:
+        values = self.state.values.items()
+        return {name: len(each) for name, each in values if isinstance(each, ElasticSampler)}
+
+    def _until(self) -> int:
+        steps = self.orders.steps
+        epoch = min(self._epochs().values(), default=0)
+        if self.orders.exact or not steps < epoch + AFTER_EPOCH <= LONGEST * steps:
+            return steps
+        return epoch + AFTER_EPOCH
+
+    def _write(self, kind: str, **more: Any) -> None:
+        line = {
+            "kind": kind,
+            "at": time.time(),
+            "node": os.environ.get("SPOTELASTIC_NODE", ""),
+            "rank": self.state.rank,
+            "world": self.state.world_size,
+            **more,
+        }
+        with (Path(self.orders.folder) / f"{os.getpid()}.jsonl").open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+    def _await(self, file: str, or_if: Callable[[], bool]) -> None:
+        while not ((Path(self.orders.folder) / file).exists() or or_if()):
+            time.sleep(LOOK)
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """See the forward passes of the modules that there are now."""
+        for value in self.state.values.values() if self.orders.dies else ():
+            if isinstance(value, torch.nn.Module) and value not in self._watched:
+                self._watched.add(value)
+                value.register_forward_hook(self._forward)
+
+    def _forward(self, _module: torch.nn.Module, _given: Any, output: Any) -> None:
+        self._reach("forward")
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._backward)
+                return
+
+    def _backward(self, _gradient: torch.Tensor) -> None:
+        self._reach("backward")
+
+    def _reach(self, stage: str, step: int | None = None) -> None:
+        """Die if this was ordered for this stage, or for one before that the step does not have."""
+        number = self.last_step() + 1 if step is None else step
+        for due, name in self.orders.dies:
+            late = STAGES.index(stage) >= STAGES.index(name)
+            if due == number and late and self.state.rank == self.state.world_size - 1:
+                self._die(number, stage)
+
+    def _die(self, step: int, stage: str) -> None:
+        try:
+            with (Path(self.orders.folder) / f"died-{step}").open("x") as out:
+                out.write(stage)
+        except FileExistsError:  # it has died in this step before
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def of_environment(
+    state: State, last_step: Callable[[], int], environ: Mapping[str, str] = os.environ
+) -> NoRecording:
+    """Return the recording of a rehearsal. Outside of one it does nothing."""
+    text = environ.get(VARIABLE)
+    return Recording(Orders(**json.loads(text)), state, last_step) if text else NoRecording()
+
+
+def _told(found: fingerprint.Fingerprint) -> dict[str, Any]:
+    return {
+        "digests": {name: digest.hex() for name, digest in found.digests.items()},
+        "samples": {name: _some(each) for name, each in found.samples.items()},
+        "shown": found.shown,
+    }
+
+
+def _some(numbers: torch.Tensor) -> list[float]:
+    few = numbers[:: max(1, -(-numbers.numel() // NUMBERS))]
+    return [float(f"{each:.9g}") for each in few.tolist()]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)

@@ -1,0 +1,189 @@
+"""Decides when a Checkpointer saves, and saves: what all its loops have in common."""
+
+import os
+import time
+from collections.abc import Callable
+
+from spotelastic_checkpoints import crash_points
+from spotelastic_checkpoints.crash_points import Stage
+from spotelastic_checkpoints.protocol.worker_client import WorkerClient
+
+from spotelastic.errors import UsageError
+from spotelastic.training.runtime import last_step, step_numbers
+from spotelastic.training.runtime.session import Ranks, WorkerSession
+from spotelastic.training.save.alone import save_alone
+from spotelastic.training.save.beside import Beside
+from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
+from spotelastic.training.save.saver import LayoutChanged
+
+COMMIT_WITHIN = 120.0
+"""Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
+
+
+class Saving:
+    """The part of a Checkpointer that saves. What it needs to do so is set by the whole."""
+
+    _session: WorkerSession | None
+    _client: WorkerClient | None
+    _plan: SavePlan | None
+    _beside: Beside
+    _agree_on_seed: Callable[[Ranks], None]
+    _process: int
+    """Id of the process that has entered. A process forked from it must not use the client."""
+    _last_step: int
+    _told_step: int
+    """The last step that the script has reported in this round; 0 before the first."""
+    _saved_step: int
+    """The last step that was saved in this round."""
+    _last_committing: int
+    _holds = False
+    """Whether the save of the last step waits for what the script does after its loop."""
+
+    def _save_if_due(
+        self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool
+    ) -> None:
+        """Save a step where the schedule, or an agreement of all ranks, says so."""
+        schedule = client.page.schedule
+        unsaved = step != self._saved_step
+        commit = agreed or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
+        if commit or (unsaved and step_numbers.falls_on(step, schedule.snapshot_every)):
+            # The first save of a fresh run is committed: nothing else would survive the loss of its
+            # nodes.
+            first = session.resume.kind == "fresh" and not self._last_committing
+            commit = commit or (first and schedule.checkpoint_every > 0)
+            patience = AGREED_PATIENCE if agreed else PATIENCE
+            saved = self._save(
+                step, patience, waiting=agreed, due=commit, urgent=agreed, overlaps=not agreed
+            )
+            if saved and agreed:
+                client.wait(step)
+
+    def _save(
+        self,
+        step: int,
+        patience: float,
+        *,
+        due: bool,
+        waiting: bool = False,
+        planned: bool = False,
+        urgent: bool = False,
+        overlaps: bool = False,
+    ) -> bool:
+        """Save a step. Returns False when that was not possible; training goes on.
+
+        `patience` are the seconds to wait for a slot, and `due` says that the save is to be
+        committed. `waiting` marks the save at an agreed step, where all ranks wait, and `planned`
+        one for which a plan has just been made. Older saves make room for an `urgent` one. With
+        `overlaps`, training need not wait for all of the copy.
+        """
+        session, client, plan = self._entered()
+        begun = time.perf_counter()
+        self._settle(client)
+        # The copy would wait as well: a rank's host may be steps ahead of its device.
+        plan.saver.wait()
+        if plan.is_asked_for(step):
+            self._make_plan(plan)
+        if not plan.find_room():
+            return False
+        if plan.made_at == step:
+            patience = AGREED_PATIENCE
+        slot = client.open_slot(patience, urgent=urgent)
+        if slot is None:
+            if patience == AGREED_PATIENCE:
+                client.complain(f"rank {session.ranks.rank}: no free slot for step {step}")
+            return False
+        try:
+            plan.follow()
+            # At an agreed step all ranks wait for each other, so none may leave the save out alone.
+            if not waiting:
+                plan.compare_values(step)
+            copying = plan.saver.begin(
+                slot,
+                step,
+                due=due,
+                overlaps=overlaps and self._beside.wanted,
+                sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
+            )
+        except LayoutChanged as change:
+            if session.ranks.group is None and not planned:  # there is no other rank to agree with
+                self._make_plan(plan)
+                return self._save(
+                    step,
+                    patience,
+                    due=due,
+                    waiting=waiting,
+                    planned=True,
+                    urgent=urgent,
+                    overlaps=overlaps,
+                )
+            if plan.ask_again(step, change):
+                self._make_plan(plan)
+            return False
+        self._beside.begun(client, copying, time.perf_counter() - begun)
+        self._saved_step = step
+        if due:
+            self._last_committing = step
+        if copying is not None:
+            crash_points.reached(Stage.OVERLAP_BEGUN)
+        return True
+
+    def _save_held(self) -> None:
+        """Make the save that waited for what the script has done after a loop, if it is due."""
+        holds, self._holds = self._holds, False
+        if holds:
+            session, client, _ = self._entered()
+            self._save_if_due(self._last_step, session, client, agreed=False)
+
+    def _save_alone(self) -> None:
+        _, client, plan = self._entered()
+        self._settle(client)
+        if self._saved_step != self._last_step > 0 and save_alone(client, plan, self._last_step):
+            self._saved_step = self._last_step
+
+    def _settle(self, client: WorkerClient) -> None:
+        """Wait until the save that is being copied is sealed, or has failed."""
+        if not self._beside.settle(client):
+            self._saved_step = self._last_committing = 0
+
+    def _make_plan(self, plan: SavePlan) -> None:
+        """Agree with all ranks on what is saved, and see to it that optimizers wait for copies."""
+        assert self._session is not None
+        self._agree_on_seed(self._session.ranks)
+        plan.make(self._last_step)
+        if self._beside.wanted and plan.has_optimized:
+            self._beside.protect()
+
+    def _finish(self, session: WorkerSession, client: WorkerClient, plan: SavePlan) -> None:
+        """Save and commit the last step, which is what the run was for, before the script ends."""
+        if self._last_step and not self._told_step:
+            last_step.tell_nothing_was_left(session, self._last_step)
+        if not plan.is_made:
+            # The last step may have been restored from memory, and never been committed.
+            if has_left_group(session) or self._last_committing == self._last_step:
+                return
+            self._make_plan(plan)
+        saved = self._last_committing == self._last_step or self._save(
+            self._last_step, AGREED_PATIENCE, due=True, urgent=True
+        )
+        if not has_left_group(session) and not all(session.ranks.gather(saved)):
+            self._make_plan(plan)
+            saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
+        last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
+
+    def _tell(self, line: str) -> None:
+        session, client, _ = self._entered()
+        if session.ranks.rank == 0:
+            client.complain(line)
+
+    def _entered(self) -> tuple[WorkerSession, WorkerClient, SavePlan]:
+        """Return what the Checkpointer works with. Raises `UsageError` outside of its context."""
+        if self._session is None or self._client is None or self._plan is None:
+            raise UsageError(
+                "use the Checkpointer as a context: with se.Checkpointer(state) as ..."
+            )
+        if os.getpid() != self._process:
+            raise UsageError(
+                f"process {os.getpid()} was forked from process {self._process}, which opened the "
+                "Checkpointer: only that one restores and saves"
+            )
+        return self._session, self._client, self._plan

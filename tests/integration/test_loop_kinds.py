@@ -1,0 +1,80 @@
+"""Loops as people write them come back as they were, or their rehearsal names what does not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import loop_kinds
+from support.patience import CASES_WITHIN
+from support.resting_kinds import CASES
+
+TESTS = Path(__file__).parent.parent
+RIGHT = [kind.__name__ for kind in loop_kinds.RIGHT]
+EQUAL = [kind.__name__ for kind in loop_kinds.EQUAL]
+COST_A_RESTORE = {"TwoFrequencies", "LargeBufferThroughData", "OwnOptimizer"}
+"""Kinds whose step cannot be put back, so that they go on from the last save."""
+CARRY = "TwoFrequencies"
+"""Its gradients are in no save, which is named. Until a rank is lost, it trains as it would."""
+TOLD = {
+    "OwnGenerator": "model.",
+    "OwnCounter": "optimizer.param_groups.0.lr is 0.002, was 0.005",
+    "ModuleCounter": "model.calls is",
+    "AccumulatesOverBlocks": "gradients are kept from one block to the next",
+    "SchedulerAfterBlock": "scheduler.last_epoch changes between two blocks",
+    "SchedulerNotSaved": "a StepLR is stepped that is not in the state",
+}
+
+Told = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """What workers have told in each case. All run from one process that has imported torch."""
+    folder = tmp_path_factory.mktemp("cases")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *CASES],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=CASES_WITHIN,
+    )
+    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RIGHT if kind != CARRY])
+def test_the_loss_of_a_rank_changes_no_parameter(cases: dict[str, Told], kind: str) -> None:
+    alone = dict(cases["alone-kinds"]["told"]["0"])[kind]
+    for rank in "0", "1":
+        assert cases[kind]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    changes = {change for _, change, _ in cases[kind]["rested"][0]}
+    assert changes <= ({"dirty"} if kind in COST_A_RESTORE else {"clean", "pending"})
+
+
+@pytest.mark.parametrize("kind", [*RIGHT, *EQUAL])
+def test_a_step_that_comes_back_is_told_in_a_line(cases: dict[str, Told], kind: str) -> None:
+    [line] = [each for each in cases[kind]["heard"] if "step 2" in each and "on" in each]
+    if kind == CARRY:
+        assert "gradients are kept from one block to the next" in line
+    else:
+        assert line.startswith("rehearsed at step 2 on ") and "bit-identical" in line
+    assert ("costs the steps since the last save" in line) == (
+        kind in COST_A_RESTORE | {"ReducedLoss", "Closures"}
+    )
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_attempts_of_a_rehearsal_say_so_and_do_not_count(cases: dict[str, Told], kind: str) -> None:
+    steps = [each for each in cases[kind]["told"]["0"][:-1] if each[0] == 2]
+    assert steps[-1] == [2, True, False]
+    assert all(not finished for _, finished, _ in steps[:-1])
+    assert steps[0] == [2, False, True]
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_what_does_not_come_back_is_named(cases: dict[str, Told], kind: str) -> None:
+    [line] = [each for each in cases[kind]["heard"] if each.startswith("step 2 was made twice")]
+    assert TOLD[kind] in line

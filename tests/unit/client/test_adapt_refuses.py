@@ -1,0 +1,296 @@
+"""`adapt` refuses what it does not understand whole, with the true reason and the line."""
+
+import ast
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+from support.scripts_in_epochs import BEGIN, LAST, STEP, epochs
+
+from spotelastic.client.adapt import adapt as adapting
+from spotelastic.client.adapt.adapt import adapted
+from spotelastic.client.adapt.source import NotUnderstood
+from spotelastic.errors import UsageError
+
+
+def refused(text: str, workers: int | None = 2) -> str:
+    with pytest.raises(NotUnderstood) as told:
+        adapted(text, "train.py", workers)
+    reason, _, by_hand = str(told.value).partition("\n")
+    assert reason.startswith("train.py, line ") and "nothing was changed" in reason
+    assert "with se.Checkpointer(state) as checkpoint:" in by_hand
+    return reason
+
+
+ADDED_UP = "gradients of several batches are added up"
+MEAN = "model(x).mean().backward()\n"
+GENERATOR = "def steps():\n" + indent(
+    "for x in loader:\n" + indent(STEP, "    ") + "    yield loss\n", "    "
+)
+OBJECT = """\
+class Trainer:
+    def fit(self):
+        for x in self.data:
+            self.loss(x).backward()
+            self.optimizer.step()
+"""
+CALLED = "def update():\n    for x in loader:\n" + indent(STEP, " " * 8)
+MICRO = """\
+for micro in range(4):
+    (model(x) / 4).mean().backward()
+optimizer.step()
+optimizer.zero_grad()
+"""
+FORMS: dict[str, tuple[str, str]] = {
+    "while": (BEGIN + "while True:\n" + indent(STEP, "    "), "a `while` loop"),
+    "while around": (
+        epochs().replace("for epoch in range(3)", "while epoch < 3"),
+        "a `while` loop",
+    ),
+    "else": (epochs() + "else:\n    pass\n", "`else`"),
+    "no loop": (BEGIN + "loss.backward()\n", "in no loop"),
+    "no backward": (BEGIN, "no backward"),
+    "two loops": (epochs() + "for x in loader:\n" + indent(STEP, "    "), "in line 12 already"),
+    "break": (epochs("if i > 3:\n    break\n"), "left early"),
+    "break of epochs": (epochs(end="if bad:\n    break\n"), "left early"),
+    "return": (epochs("if done:\n    return\n"), "left early"),
+    "generator": (BEGIN + GENERATOR, "a generator"),
+    "object": (OBJECT, "in a method of Trainer"),
+    "third loop": (
+        BEGIN + "for lr in rates:\n" + indent(epochs().partition(LAST + "\n")[2], "    "),
+        "a third loop",
+    ),
+    "function in a loop": (
+        BEGIN + CALLED + "for _ in range(4):\n    update()\n",
+        "called in a loop",
+    ),
+    "function called twice": (BEGIN + CALLED + "update()\nupdate()\n", "called in 2 places"),
+    "function never called": (BEGIN + CALLED, "called in 0 places"),
+    "function passed on": (BEGIN + CALLED + "run(update)\n", "how often it runs is not seen"),
+    "start epoch": (
+        epochs().replace("range(3)", "range(args.start_epoch, 3)"),
+        "args.start_epoch: the script goes on",
+    ),
+    "steps by another": (epochs(body=MEAN + "update(model)\n"), "no optimizer's step()"),
+    "function of a step": (
+        BEGIN + "def one(x):\n    model(x).backward()\nfor x in loader:\n    one(x)\n",
+        "backward() is in one()",
+    ),
+    "modulo": (
+        epochs(
+            body=MEAN + "if (i + 1) % 4 == 0:\n    optimizer.step()\n    optimizer.zero_grad()\n"
+        ),
+        ADDED_UP,
+    ),
+    "need_update": (
+        epochs(body=MEAN + "need = (i + 1) % 4 == 0\nif need:\n    optimizer.step()\n"),
+        ADDED_UP,
+    ),
+    "and": (epochs(body=MEAN + "need and optimizer.step()\noptimizer.zero_grad()\n"), ADDED_UP),
+    "continue": (
+        epochs(
+            body=MEAN + "if (i + 1) % 4:\n    continue\noptimizer.step()\noptimizer.zero_grad()\n"
+        ),
+        ADDED_UP,
+    ),
+    "micro": (BEGIN + "for it in range(9):\n" + indent(MICRO, "    "), ADDED_UP),
+    "micro without a loop": (BEGIN + "while True:\n" + indent(MICRO, "    "), ADDED_UP),
+    "accumulate": (
+        epochs(body="with accelerator.accumulate(model):\n" + indent(STEP, "    ")),
+        "adds up gradients of several",
+    ),
+    "zero_grad in an if": (
+        epochs(body=STEP.replace("optimizer.zero_grad()", "if need:\n    optimizer.zero_grad()")),
+        "zero_grad()",
+    ),
+    "no zero_grad": (epochs(body=STEP.replace("optimizer.zero_grad()\n", "")), "zero_grad()"),
+    "unknown loader": (epochs().replace(LAST, "loader = get_loader()"), "not seen to be made once"),
+    "loader of loaders": (
+        epochs().replace("enumerate(loader)", "enumerate(zip(loader, b))"),
+        "no loader by name",
+    ),
+    "two samplers": (
+        epochs(before="val_sampler = DistributedSampler(val)\n")
+        .replace("8, shuffle=True", "8, sampler=train_sampler")
+        .replace(LAST[:6], "train_sampler = DistributedSampler(data)\nloader", 1),
+        "deals out samples to the ranks",
+    ),
+    "sampler under another name": (
+        epochs(before="s = torch.utils.data.distributed.DistributedSampler(val)\n"),
+        "deals out samples to the ranks",
+    ),
+    "sampler that an import renames": (
+        "from torch.utils.data import DistributedSampler as Shares\n"
+        + epochs(before="s = Shares(val)\n"),
+        "deals out samples to the ranks",
+    ),
+    "by node": (
+        epochs(before="data = split_dataset_by_node(data, rank, 2)\n"),
+        "deals out samples to the ranks",
+    ),
+    "one of two samplers": (
+        epochs().replace(
+            LAST,
+            "if many:\n    s = DistributedSampler(data)\nelse:\n    s = None\n"
+            + LAST.replace("shuffle=True", "sampler=s"),
+        ),
+        "what s deals out is not seen",
+    ),
+    "prepared": (
+        epochs(before="model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"),
+        "prepare() binds a loader",
+    ),
+    "two uses of a loader": (epochs(end="evaluate(model, loader)\n"), "used here as well"),
+    "its sampler": (epochs(head="loader.sampler.set_epoch(epoch)\n"), "used here as well"),
+    "own generator": (
+        epochs(before="g = torch.Generator()\n", step="torch.randn(2, generator=g)\n"),
+        "g has a state of its own",
+    ),
+    "iterable": (
+        "from torch.utils.data import IterableDataset\nclass Lines(IterableDataset):\n    pass\n"
+        + epochs().replace("load()", "Lines()"),
+        "no order that could be gone on in",
+    ),
+    "iterator": (
+        BEGIN + "it = iter(loader)\nfor n in range(9):\n    x = next(it)\n" + indent(STEP, "    "),
+        "it has a state of its own",
+    ),
+    "loader with a position": (
+        BEGIN
+        + "own = Own()\nfor n in range(9):\n    x = own.next_batch()\n"
+        + indent(STEP, "    "),
+        "may change own",
+    ),
+    "meter": (
+        epochs("meter.update(loss.item())\n", before="meter = Meter()\n"),
+        "may change meter",
+    ),
+    "tensor kept": (
+        epochs("hidden = model(hidden).detach()\n", before="hidden = None\n"),
+        "carries hidden",
+    ),
+    "tensor added up": (epochs("total += loss\n", before="total = 0\n"), "carries total"),
+    "tensors listed": (epochs("losses.append(loss)\n", before="losses = []\n"), "carries losses"),
+    "read at the end": (epochs(end="print(loss)\n"), "carries loss"),
+    "read after the loop": (epochs(after="print(x)\n"), "carries x"),
+    "what a function says": (
+        epochs(end="best = evaluate(model)\n", before="best = 0\n", after="print(best)\n"),
+        "carries best",
+    ),
+    "used by a function": (
+        epochs("it += 1\n", before="it = 0\ndef rate():\n    return 1 / it\n"),
+        "rate() uses it as well",
+    ),
+    "changed by a function": (
+        epochs("count()\n", before="n = 0\ndef count():\n    global n\n    n += 1\n"),
+        "count() changes n",
+    ),
+    "filled by a function": (
+        epochs("note(1)\n", before="seen = []\ndef note(x):\n    seen.append(x)\n"),
+        "may change seen",
+    ),
+    "attribute": (epochs("args.lr *= 0.5\n"), "may change args"),
+    "average by hand": (
+        epochs("average[0].mul_(0.9)\n", before="average = [1]\n"),
+        "may change average",
+    ),
+    "copy": (
+        epochs("update(teacher)\n", before="teacher = copy.deepcopy(model)\n"),
+        "teacher is a copy",
+    ),
+    "scheduler before": (epochs(head="scheduler.step()\n"), "before an epoch's steps"),
+    "drawn before": (epochs(head="order = torch.randperm(9)\n"), "before an epoch's steps"),
+    "seeded before": (epochs(head="torch.manual_seed(epoch)\n"), "before an epoch's steps"),
+    "counted before": (
+        epochs(head="rounds += 1\n", before="rounds = 0\n"),
+        "before an epoch's steps",
+    ),
+    "model's attribute": (epochs("model.heat = 0.9 * model.heat\n"), "may change model"),
+    "epochs of other lengths": (
+        BEGIN
+        + "for epoch in range(3):\n    for i in range(epoch):\n        x = get()\n"
+        + indent(STEP, " " * 8),
+        "another length in each epoch",
+    ),
+    "one of two optimizers": (
+        epochs(
+            before="other = optim.SGD(head.parameters(), lr=0.1)\n",
+            body=STEP + "other.step()\nif need:\n    other.zero_grad()\n",
+        ),
+        "zero_grad() of other",
+    ),
+    "object's optimizer": (
+        epochs(body=STEP.replace("optimizer.step", "self.optimizer.step")),
+        "belongs to an object",
+    ),
+    "unknown optimizer": (
+        epochs(before="optimizer = make(model)\n"),
+        "whose parameters optimizer has",
+    ),
+    "spawn": (
+        epochs(after="torch.multiprocessing.spawn(run, nprocs=2)\n"),
+        "starts processes of its own",
+    ),
+    "different on workers": (
+        epochs(
+            "total += loss.item()\n",
+            before="total = 0.0\nmodel = nn.parallel.DistributedDataParallel(model)\n",
+        ),
+        "that all workers have alike",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_understood_is_refused_with_its_reason(form: str) -> None:
+    text, why = FORMS[form]
+    ast.parse(text.replace("return\n", "pass\n"))
+    assert why in refused(text)
+
+
+def test_a_class_of_the_scripts_own_is_not_ours() -> None:
+    """Its name does not make a script one that has a Checkpointer."""
+    text = epochs(before="class Checkpointer:\n    pass\nown = Checkpointer()\n")
+    assert "se.Checkpointer(state)" in adapted(text, "train.py").after
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def f(:\n", "not Python: line 1: "),
+        ("x = 'a\0b'\n", "null bytes"),
+        ("(" * 500 + ")" * 500, "Python"),
+        ("import lightning as L\nL.Trainer().fit(model)\n", "line 2: the Trainer of Lightning"),
+        ("from pytorch_lightning import Trainer\nTrainer()\n", "hugging-face-and-lightning"),
+        ("from transformers import Trainer\nTrainer().train()\n", "Hugging Face"),
+        ("import lightning as L\nfabric = L.Fabric()\n", "its loop is the script's own"),
+    ],
+)
+def test_what_is_no_loop_of_ones_own_is_told(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        adapted(text, "train.py")
+
+
+def test_a_trainer_of_the_scripts_own_is_not_that_of_a_library() -> None:
+    assert "in a method of Trainer" in refused(
+        "import transformers\n" + OBJECT + "Trainer().fit()\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"# coding: nothing\n",
+        b"\n\n",
+        b"\xef\xbb\xbfx = 1\n",
+        b"x = 1\x0c\n",
+        b"\r",
+    ],
+)
+def test_no_file_makes_it_fail_otherwise(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_bytes(data)
+    with pytest.raises(UsageError):
+        adapted(adapting.read(file), "train.py")
