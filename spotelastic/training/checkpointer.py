@@ -11,6 +11,7 @@ The same script runs under `spotelastic up` and `spotelastic run`, under torchru
 import os
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
@@ -131,6 +132,7 @@ class Checkpointer(Saving):
             keep=self._keep,
             go_back=self._go_back,
             rehearsed=self._rehearsed,
+            voting=lambda: nullcontext() if self._measuring is None else self._measuring.voting(),
             loops=self._loops,
             save_held=self._save_held,
         )

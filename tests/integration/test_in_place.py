@@ -70,13 +70,34 @@ def test_a_rank_that_is_lost_after_the_vote_has_given_its_gradients(
         assert cases[place]["told"][number][-1] == cases["reference-3"]["told"][number][-1]
 
 
-def test_a_rank_that_is_a_step_behind_makes_it_up(cases: dict[str, Told]) -> None:
-    found = cases["behind"]
+@pytest.mark.parametrize("place", ["behind", "in-vote"])
+def test_a_rank_that_is_a_step_behind_makes_it_up(cases: dict[str, Told], place: str) -> None:
+    """Its vote has failed, and not that of its peer: a rank ended that had told one of them."""
+    found = cases[place]
     assert [standing[:2] for standing in found["rested"][0]] == [[3, "clean"], [2, "pending"]]
     assert steps_of(found["told"]["0"]) == LATER
     assert steps_of(found["told"]["1"]) == ON
     for number in "0", "1":
         assert found["told"][number][-1] == cases["reference-3"]["told"][number][-1]
+
+
+def test_a_rank_that_is_lost_while_ranks_connect_for_votes_has_given_its_gradients(
+    cases: dict[str, Told],
+) -> None:
+    found = cases["connecting"]
+    assert [standing[:2] for standing in found["rested"][0]] == [[1, "pending"]] * 2
+    for number in "0", "1":
+        assert steps_of(found["told"][number]) == ON
+        assert found["told"][number][-1] == cases["reference-2"]["told"][number][-1]
+
+
+@pytest.mark.parametrize("case", ["votes", "votes without connections"])
+def test_no_vote_is_over_before_all_ranks_have_begun_it(cases: dict[str, Told], case: str) -> None:
+    """Six ranks, whose votes have two stages."""
+    found = cases[case]
+    connected = 0 if case == "votes without connections" else 4 * 2
+    for number in "012345":
+        assert found["told"][number] == [[*range(1, 9)], connected]
 
 
 @pytest.mark.parametrize("compiled", ["within", "around"])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from support.devices import BACKEND, DEVICE, begin, use
+from support.losing_votes import die_having_told_one, lose_a_vote
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -20,9 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import spotelastic as se
 from spotelastic.training import checkpointer  # noqa: F401  # once for all workers
+from spotelastic.training.in_place.voting import CONNECTS_AT
 
 STEPS, AT, VICTIM = 6, 3, 2
 PLACES = ("forward", "backward", "before-vote", "after-vote", "after-step", "behind", "frozen")
+PLACES_OF_VOTE = ("in-vote", "connecting")
 
 
 class Training:
@@ -88,16 +91,10 @@ class Accident:
         if place == "before-vote":
             register_optimizer_step_pre_hook(lambda *_: self.has_exchanged())
         if place == "behind" and number == 1:
-            reduce = dist.all_reduce
-
-            def lost(*args: Any, **more: Any) -> Any:
-                done = reduce(*args, **more)
-                if self.step == AT:
-                    dist.all_reduce = reduce
-                    raise RuntimeError("[x/gloo/transport/tcp/pair.cc:1] Connection closed by peer")
-                return done
-
-            dist.all_reduce = lost
+            lose_a_vote(lambda: self.step == AT)
+        if place in ("in-vote", "connecting") and self.is_victim:
+            at = AT if place == "in-vote" else CONNECTS_AT - 1  # one vote comes before the steps
+            die_having_told_one(lambda: self.step == at, connecting=place == "connecting")
 
     def after_vote(self) -> None:
         """Call it once the Checkpointer has its own hook."""
@@ -174,7 +171,7 @@ def frozen(agent: Agent, worker: Worker, told: Any) -> None:
 
 
 def lost_at(place: str, folder: Path) -> Agent:
-    plan = Plan(asks=place in ("frozen", "forward"), on_told=frozen)
+    plan = Plan(asks=place in ("frozen", "forward", "connecting"), on_told=frozen)
     return run(3, losing(place), folder / place, plan)
 
 
@@ -184,6 +181,6 @@ def referred(alone: int, folder: Path) -> Agent:
 
 
 CASES: dict[str, Case] = {
-    **{place: functools.partial(lost_at, place) for place in PLACES},
+    **{place: functools.partial(lost_at, place) for place in (*PLACES, *PLACES_OF_VOTE)},
     **{f"reference-{alone}": functools.partial(referred, alone) for alone in (2, 3)},
 }

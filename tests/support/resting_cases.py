@@ -15,6 +15,7 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  # which optimizers import: once for all workers
 from support import (
     losing_ranks,
+    losing_votes,
     resting_built,
     resting_device,
     resting_kinds,
@@ -38,6 +39,7 @@ CASES = (
     | resting_loops.CASES
     | resting_variants.CASES
     | resting_device.CASES
+    | losing_votes.CASES
 )
 
 KINDS = resting_kinds.CASES

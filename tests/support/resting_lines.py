@@ -59,6 +59,10 @@ def told(state: Mapping[str, Any], own: Groups = groups) -> str:
         restore=unused,
         resumed=unused,
         complain=lines.append,
+        own=OwnValues(),
+        keep=unused,
+        go_back=unused,
+        rehearsed=unused,
         loops=Loops(OwnValues(), lambda: 0, unused, unused),
         save_held=unused,
     )

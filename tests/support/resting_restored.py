@@ -12,6 +12,7 @@ import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume, Schedule
 from support.checkpoints import Node, cluster, round_info
 from support.inside import wait_for_slots
+from support.losing_votes import lose_a_vote
 from support.patience import PATIENT
 from support.resting_agent import Agent, Case, Plan, Script, Worker, run
 from torch import nn
@@ -23,22 +24,6 @@ from spotelastic.training.in_place import watching
 
 STEPS, SAVED, AT, ARRIVES = 6, 2, 4, 3
 GROWS_FOR, KEPT = 40, 60 << 20
-
-
-def lose_a_vote(step: int) -> None:
-    """Has this rank's vote on a step fail for it alone, once."""
-    reduce, votes = dist.all_reduce, [*range(step + 1)]  # one before the first step
-
-    def lost(tensor: torch.Tensor, *args: Any, **more: Any) -> Any:
-        done = reduce(tensor, *args, **more)
-        if tensor.numel() == 1:
-            votes.pop()
-            if not votes:
-                dist.all_reduce = reduce
-                raise RuntimeError("[x/gloo/transport/tcp/pair.cc:1] Connection closed by peer")
-        return done
-
-    dist.all_reduce = lost
 
 
 def script(*, breaks: bool = False, until: int = STEPS) -> Script:
@@ -55,7 +40,8 @@ def script(*, breaks: bool = False, until: int = STEPS) -> Script:
         state = {"model": model, "optimizer": optimizer}
         failing = [AT] if breaks else []
         if until < STEPS and number == 1:
-            lose_a_vote(until)
+            votes = [*range(until + 1)]  # one before the first step
+            lose_a_vote(lambda: votes.pop() == 0)
         with se.Checkpointer(state) as checkpoint:
             for step in checkpoint.steps(STEPS):
                 with step:

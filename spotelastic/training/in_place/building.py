@@ -18,9 +18,12 @@ Must never happen:
 import contextlib
 import functools
 import gc
+import importlib
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -39,6 +42,9 @@ _CLEARING = (
 """Modules of torch, with functions that empty their other caches of meshes."""
 _APART = "_thread_id"
 """Attribute that makes meshes unequal which are of different ranks of one process."""
+_COMPILER = "torch._inductor.compile_fx"
+"""Module with which torch imports some 600 others when something is compiled for the first time."""
+_COMPILES = re.compile(r"(?<!\bre)\.compile\b")
 Build = Callable[[], Mapping[str, Any]]
 """A function of the script: returns entries of the state."""
 _FSDP = "torch.distributed.fsdp"
@@ -59,6 +65,7 @@ class Builder:
         self._groups = groups
         self._names: list[str] | None = None
         """What the function has returned; None before the first time."""
+        self._was_called = False
         self._times = 0
         self._former: list[weakref.ref[Any]] = []
         """What it had made for rounds that are over, as far as the script still holds it."""
@@ -85,6 +92,19 @@ class Builder:
         """Names of these parts in the state."""
         return frozenset(self._names or ())
 
+    def prepare(self) -> None:
+        """Import torch's compiler, if the script seems to use it. A process that comes does so
+        while nobody waits for it: in the function, all ranks of the round would wait.
+        """
+        if self._build is None or _COMPILER in sys.modules:
+            return
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        code = getattr(self._build, "__code__", None)
+        for file in filter(None, {main, code and code.co_filename}):
+            with contextlib.suppress(OSError, ValueError, ImportError):
+                if compiles(Path(file).read_text()):
+                    importlib.import_module(_COMPILER)
+
     def let_go(self) -> None:
         """Take what was built out of the state, and free its memory."""
         former = [self._state.values.pop(name, None) for name in self.names]
@@ -94,15 +114,17 @@ class Builder:
                 self._former.append(weakref.ref(value))
         self._groups.built.clear()
         if self.is_wanted:
-            del former
-            value = None
             _forget_meshes()
-            gc.collect()  # modules and their hooks hold each other
+        if self._was_called:
+            value = None
+            former.clear()
+            gc.collect()  # modules and their hooks hold each other, also what was made in part
 
     def build(self) -> None:
         """Call the function, and put what it returns into the state. All ranks call this."""
         assert self._build is not None
         ddps = {*wrapped}
+        self._was_called = True
         try:
             with self._groups.building():
                 made = self._build()
@@ -162,6 +184,13 @@ class Builder:
             if value is not None:
                 kept.append(ref)
         self._former = kept
+
+
+def compiles(script: str) -> bool:
+    """Return whether a script seems to use torch's compiler: what a process does too much by this,
+    nobody waits for.
+    """
+    return _COMPILES.search(script) is not None
 
 
 def _refuse(value: Any, *_: Any) -> NoReturn:

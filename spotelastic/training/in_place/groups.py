@@ -83,6 +83,8 @@ class Groups:
     """Whether this worker rests when a collective fails."""
     looks: bool = False
     """Whether the errors of NCCL are looked at here."""
+    voting: list[socket.socket] = field(default_factory=list)
+    """Connections of the round's step votes."""
     most_held: int = 256
     """The most connections that are held open. A process may have some 1,000 descriptors."""
     _is_out: bool = False
@@ -162,6 +164,11 @@ class Groups:
                 self._shut(socket.SHUT_WR)
             self._is_out = True
 
+    def votes_by(self, connection: socket.socket) -> None:
+        """Have a connection of step votes shut and closed with the groups."""
+        with self._lock:
+            self.voting.append(connection)
+
     def _shut(self, how: int) -> None:
         self.is_closed = True
         _abort_nccl()
@@ -172,7 +179,7 @@ class Groups:
                 self._held[inode] = found
             elif found is not None:
                 many.append(found)
-        for connection in (*self._held.values(), *many):
+        for connection in (*self._held.values(), *self.voting, *many):
             with contextlib.suppress(OSError):
                 connection.shutdown(how)
         for connection in many:
@@ -194,9 +201,10 @@ class Groups:
             # finished. Ranks with other names would wait for each other.
             c10d._world.group_count = 0
             self.built.clear()
-            for connection in self._held.values():
+            for connection in (*self._held.values(), *self.voting):
                 connection.close()
             self._held.clear()
+            self.voting.clear()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
 

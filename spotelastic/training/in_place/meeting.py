@@ -3,6 +3,7 @@
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.memory import Memory
+from spotelastic.training.in_place.voting import Votes
 from spotelastic.training.restore.loops import Loops
 from spotelastic.training.restore.own_values import OwnValues
 from spotelastic.training.runtime.session import Ranks
@@ -79,6 +81,8 @@ class LoopParts:
     """Knows what the script does between the loops of its steps."""
     save_held: Callable[[], None]
     """Makes the save that waited for what the script has done after a loop, if it is due."""
+    voting: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Returns what a vote is made in: this rank waits for others there."""
     memory: Memory = field(default_factory=Memory)
     """What this process holds, by round."""
 
@@ -90,6 +94,7 @@ class Meeting:
         self._loop = loop
         self._control = connection
         self._memory = loop.memory
+        self._votes: Votes | None = None
         self.hindrance = ""
         """What the loop does that other ranks cannot go on with; empty if nothing is known."""
         loop.groups.rests = True
@@ -202,7 +207,9 @@ class Meeting:
             )
         if ranks.world_size == 1:
             return
-        dist.all_reduce(torch.ones(1), group=ranks.group)
+        self._votes = self._votes or Votes(ranks, self._loop.groups)
+        with self._loop.voting():
+            self._votes.vote()
 
     def rest(self, standing: Standing, error: BaseException | None = None) -> Enter:
         """Leave the groups, which wakes the neighbours as well, and wait for another round.
@@ -239,6 +246,7 @@ class Meeting:
                     f"this worker is at step {standing.step} ({standing.change}), and cannot go on "
                     f"from step {order.step} in place"
                 )
+            self._votes = None
             try:
                 with self._control.unanswered():
                     self._loop.groups.leave()

@@ -273,6 +273,7 @@ class Steps:
             return False
         self._loop.loops.came = True
         if variables[IN_PLACE] == "prepare":  # beside a round: the agent tells which one to enter
+            self._loop.builder.prepare()
             nothing = Standing(-1, "dirty")
             self._meeting = Meeting.of_prepared(self._loop, variables)
             self._meeting.enter(self._meeting.rest(nothing), nothing)

@@ -15,6 +15,7 @@ steps of their own they would keep each other waiting.
 Must never happen: a measurement fails a script. What goes wrong here ends the measuring.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -22,7 +23,7 @@ import pickle
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,19 @@ class OwnTimeMeter:
         self._waited += end - begin
         self._waited_at = begin
 
+    @contextlib.contextmanager
+    def voting(self) -> Iterator[None]:
+        """This rank has its gradients, and waits in the block until all others have theirs.
+
+        Where a round was entered in place, this comes before the hook of the optimizer.
+        """
+        self.optimizer_begins()
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self.waited(begin, self._clock())
+
     def step_ends(self, step: int) -> None:
         """The script has finished a step. What follows until `step_begins` is not its work."""
         if self._begin:
@@ -218,6 +232,10 @@ class Measuring:
     def step_begins(self) -> None:
         if self._meter is not None:
             self._meter.step_begins()
+
+    def voting(self) -> contextlib.AbstractContextManager[None]:
+        """Return what a vote of the ranks is made in."""
+        return contextlib.nullcontext() if self._meter is None else self._meter.voting()
 
     def close(self) -> None:
         self._meter = None

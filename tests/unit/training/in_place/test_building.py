@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place import models, watching
-from spotelastic.training.in_place.building import Build, Builder
+from spotelastic.training.in_place.building import Build, Builder, compiles
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.state.state import State
 
@@ -179,3 +179,17 @@ def test_a_sharded_model_is_told_of_the_function() -> None:
     model = nn.Linear(2, 2)
     fully_shard(model)
     assert "build=" in models.problem(State({"model": model}))
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("model = torch.compile(model)", True),
+        ("    model.compile()", True),
+        ("@torch.compile", True),
+        ("pattern = re.compile(word)", False),
+        ("compiled = 3", False),
+    ],
+)
+def test_a_script_that_compiles_is_known_by_its_words(line: str, found: bool) -> None:
+    assert compiles(f"import re\n{line}\n") is found

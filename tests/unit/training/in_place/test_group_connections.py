@@ -273,3 +273,21 @@ def test_a_rank_that_waits_for_others_to_make_a_group_is_woken_and_its_download_
             assert rank.stdout.readline().startswith("Dist")
             far.sendall(b"shard")
             assert rank.communicate(timeout=60)[0] == "b'shard'\n"
+
+
+def test_connections_of_votes_end_with_those_of_the_groups() -> None:
+    """A rank that is woken reads an end, and so do the peers of one that rests alone."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        for ends in ("wake", "close"):
+            groups = Groups()
+            own = socket.create_connection(listening.getsockname())
+            groups.votes_by(own)
+            with listening.accept()[0] as peer:
+                own.send(b"1")
+                getattr(groups, ends)()
+                assert peer.recv(1) == b"1"
+                reads = own if ends == "wake" else peer
+                assert reads.recv(1) == b""
+                peer.send(b"1")  # goes well, whatever this process has shut
+                groups.leave()
+                assert own.fileno() == -1

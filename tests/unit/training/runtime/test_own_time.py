@@ -167,3 +167,28 @@ def test_what_goes_wrong_ends_the_measuring_and_not_the_script(
         measuring.step_begins()
         measuring.step_ends(number)
     assert tries == [1]
+
+
+@pytest.mark.parametrize("hook_first", [True, False])
+def test_a_vote_is_a_wait_besides_that_of_ddp(tmp_path: Path, hook_first: bool) -> None:
+    """Its optimizer's hook is called first or later, depending on how the round was entered."""
+    page, entries, now = WorkerPage(tmp_path / "page"), [gloo(1)], [100]
+    page.reset("r1", 0)
+    measuring = Measuring(
+        meter := OwnTimeMeter(page, 1e-9, lambda: entries, lambda: now[0] * MS), on_gpu=False
+    )
+    for number in range(1, 13):
+        measuring.step_begins()
+        entries.append(gloo(now[0] + 10))
+        now[0] += 40
+        if hook_first:
+            meter.optimizer_begins()
+        with measuring.voting():
+            now[0] += 20
+        if not hook_first:
+            meter.optimizer_begins()
+        now[0] += 5
+        measuring.step_ends(number)
+    measuring.close()
+    found = page.read(0)
+    assert (found.own_time, found.waiting_time) == pytest.approx((0.015, 0.05), rel=0.01)

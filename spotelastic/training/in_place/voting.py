@@ -1,0 +1,188 @@
+"""Votes of a round's ranks: each learns that all of them have come to one place.
+
+The smallest collective of gloo wakes two threads for each of its messages. Where ranks share cores,
+that takes milliseconds of each step. So ranks have connections of their own for votes, by which a
+main thread wakes another one. Each vote has stages: in the first one, a rank tells the three next
+ones that it is there, and hears the three before it. In the next stage it tells those that are 4, 8
+and 12 further, which so hear of 16, and so on. Four ranks have one stage, a thousand have five.
+
+Must never happen:
+
+- A vote ends for a rank while another one has not begun it. So a rank tells nobody of a stage until
+  it has heard all of the one before. After a vote that was left in the middle there is no other.
+- Some ranks use connections and others the group's collective. So all compare whether they have
+  them, by the group.
+- A rank waits for one that is lost. Its agent wakes it as it wakes it from a collective.
+"""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, suppress
+
+import torch
+import torch.distributed as dist
+from spotelastic_checkpoints import addresses
+from torch.distributed.constants import default_pg_timeout
+
+from spotelastic.training.in_place.groups import Groups
+from spotelastic.training.runtime.session import Ranks
+
+CONNECTS_AT = 3
+"""Number of the vote in which the ranks of a round connect: after their first step, for which the
+others of a lost rank wait.
+"""
+TOLD = 3
+"""Ranks that each tells at a stage."""
+CONNECT_WITHIN = 2.0
+"""Seconds within which the other ranks are reached. They are all there."""
+LOOK_EVERY = 0.02
+"""Seconds between two looks whether the round is over."""
+_HELLO = struct.Struct("!16sI")
+"""The secret of who is connected to, and how far before it the rank is that connects."""
+_SECONDS = struct.Struct("@ll")
+"""Seconds and microseconds, as the kernel takes a time."""
+
+Place = tuple[str, int, bytes]
+"""Where a rank listens: address, port and secret. Without an address it cannot."""
+Stage = tuple[list[socket.socket], list[socket.socket]]
+"""Connections to those who are told, and from those who are heard."""
+
+
+def stages_of(world_size: int) -> Iterator[list[int]]:
+    """Yield, for each stage, how far away the ranks are that a rank tells and hears."""
+    apart = 1
+    while apart < world_size:
+        yield [many * apart for many in range(1, TOLD + 1) if many * apart < world_size]
+        apart *= TOLD + 1
+
+
+class Votes:
+    """The votes of one round. All of its ranks have the same."""
+
+    def __init__(self, ranks: Ranks, groups: Groups) -> None:
+        self._ranks, self._groups = ranks, groups
+        self._count = 0
+        self._stages: list[Stage] = []
+
+    def vote(self) -> None:
+        """Return once all ranks of the round have called this. Raises what torch raises of a
+        collective that has failed.
+        """
+        if self._groups.is_closed:  # a peer must not hear of this rank, which may lack gradients
+            raise dist.DistError("the process group was closed before the step vote")
+        self._count += 1
+        if self._stages:
+            self._exchange()
+        elif self._count == CONNECTS_AT:
+            self._connect()
+        else:
+            dist.all_reduce(torch.ones(1), group=self._ranks.group)
+
+    def _exchange(self) -> None:
+        is_over = False
+        try:
+            for told, heard in self._stages:
+                for each in told:
+                    each.send(b"\0")
+                for each in heard:
+                    if not each.recv(1):
+                        raise ConnectionResetError("connection closed by peer")
+            is_over = True
+        except OSError as error:
+            raise dist.DistNetworkError(f"the step vote has failed: {error}") from error
+        finally:
+            if not is_over:
+                _shut(self._stages)
+
+    def _connect(self) -> None:
+        """Connect the ranks, if all of them can. This is a vote as well."""
+        ranks, secret = self._ranks, os.urandom(16)
+        with ExitStack() as stack:
+            listener = _listening()
+            address, port = "", 0
+            if listener is not None:
+                address, port = stack.enter_context(listener).getsockname()[:2]
+            places: list[Place] = ranks.gather((address, port, secret))
+            if listener is None or not all(address for address, *_ in places):
+                return
+            stages: list[Stage] = []
+            with suppress(OSError):
+                told = self._told(places)
+                heard = self._heard([*told], listener, secret)
+                stages = [
+                    ([told[each] for each in stage], [heard[each] for each in stage])
+                    for stage in stages_of(ranks.world_size)
+                ]
+        agreed = torch.tensor([len(stages)])
+        dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=ranks.group)
+        if agreed.item():
+            self._stages = stages
+        else:
+            _shut(stages)
+
+    def _told(self, places: Sequence[Place]) -> dict[int, socket.socket]:
+        """Connect to those who are told, and return the connections by how far away they are."""
+        rank, size = self._ranks.rank, self._ranks.world_size
+        told = {}
+        for apart in (apart for stage in stages_of(size) for apart in stage):
+            address, port, secret = places[(rank + apart) % size]
+            connection = socket.create_connection((address, port), CONNECT_WITHIN)
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._groups.votes_by(connection)
+            connection.sendall(_HELLO.pack(secret, apart))
+            told[apart] = connection
+        return told
+
+    def _heard(
+        self, expected: Collection[int], listener: socket.socket, secret: bytes
+    ) -> dict[int, socket.socket]:
+        """Accept the connections of those who are heard, and return them by how far away they are.
+
+        Others may connect as well, and are not listened to.
+        """
+        options, heard = self._groups.options, dict[int, socket.socket]()
+        until = time.monotonic() + CONNECT_WITHIN
+        listener.settimeout(LOOK_EVERY)
+        while len(heard) < len(expected):
+            if self._groups.is_closed or time.monotonic() > until:
+                raise TimeoutError("not all ranks have connected")
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                connection.settimeout(None)
+                self._groups.votes_by(connection)
+                _receive_within(connection, CONNECT_WITHIN)
+                hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
+                if len(hello) == _HELLO.size and hello.startswith(secret):
+                    heard[_HELLO.unpack(hello)[1]] = connection
+        timeout = (options and options.timeout) or default_pg_timeout
+        for connection in heard.values():
+            _receive_within(connection, timeout.total_seconds())
+        return heard
+
+
+def _listening() -> socket.socket | None:
+    """Return a socket that listens where this machine is reached from others of the round; None if
+    there is no way to them.
+    """
+    try:
+        host = addresses.towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, 0), family=family, backlog=socket.SOMAXCONN)
+    except (OSError, KeyError):
+        return None
+
+
+def _receive_within(connection: socket.socket, seconds: float) -> None:
+    """Have the kernel end a wait: Python would do it by one more call for each byte."""
+    packed = _SECONDS.pack(int(seconds), 0)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+
+
+def _shut(stages: Sequence[Stage]) -> None:
+    for connection in (each for stage in stages for part in stage for each in part):
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
