@@ -36,10 +36,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import spotelastic as se
-from spotelastic.training import checkpointer
+from spotelastic.training.save import saving
 
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+saving.PATIENCE = 60.0  # on a machine with much to do a slot may come late
 storage, steps, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -246,11 +246,11 @@ from pathlib import Path
 import torch
 import spotelastic as se
 import support.forked
-from spotelastic.training import checkpointer
+from spotelastic.training.save import saving
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from support.patience import eventually
 
-checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+saving.PATIENCE = 60.0  # on a machine with much to do a slot may come late
 
 
 def train(rank, world, storage):
@@ -283,11 +283,11 @@ import torch
 import torch.distributed as dist
 import spotelastic as se
 import support.forked
-from spotelastic.training import checkpointer
+from spotelastic.training.save import saving
 
-checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+saving.PATIENCE = 60.0  # on a machine with much to do a slot may come late
 if sys.argv[2] != "4":
-    checkpointer.COMMIT_WITHIN = 1.0  # what never comes is waited for
+    saving.COMMIT_WITHIN = 1.0  # what never comes is waited for
 
 
 def train(rank, world, storage, rows):

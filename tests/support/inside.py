@@ -10,8 +10,8 @@ import pytest
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from support.patience import PATIENT
 
-from spotelastic.training import checkpointer
 from spotelastic.training.checkpointer import Checkpointer
+from spotelastic.training.save import saving
 from spotelastic.training.save.overlap import Copying, DeviceCopy, InMemory
 
 
@@ -45,9 +45,9 @@ def restarted(checkpoint: Checkpointer) -> None:
 
 def wait_for_slots(seconds: float = PATIENT) -> None:
     """Periodic saves of this process wait for a free slot: a busy machine may be late with it."""
-    checkpointer.PATIENCE = seconds
+    saving.PATIENCE = seconds
 
 
 def slots_are_waited_for(patch: pytest.MonkeyPatch, seconds: float = PATIENT) -> None:
     """The same, until the test's end."""
-    patch.setattr(checkpointer, "PATIENCE", seconds)
+    patch.setattr(saving, "PATIENCE", seconds)
