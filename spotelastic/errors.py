@@ -29,6 +29,10 @@ class UsageError(SpotelasticError):
     exit_code = 2
 
 
+class RehearsalDiffers(UsageError):
+    """A step does not come back as it was, in a run that was to end then. No start changes that."""
+
+
 class NotConfirmed(UsageError):
     """Nothing was done, because nobody confirmed a price, a change or a deletion."""
 

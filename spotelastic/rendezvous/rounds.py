@@ -178,7 +178,9 @@ def _failed(at: Moment, round_: Round, failures: Iterable[Failure]) -> RoundDeci
     streak = restarts.after(round_.streak, None if lost_peer else first, lived)
     ended = replace(round_, streak=streak)
     stepped = trained or round_.trained
-    if not stepped and restarts.cannot_pass(first, streak, len(round_.members)):
+    if restarts.is_final(first) or (
+        not stepped and restarts.cannot_pass(first, streak, len(round_.members))
+    ):
         again = "it would come again at each start"
         if streak.alike > 1:
             again = f"it came {counted(streak.alike, 'time')} in a row before a first step"

@@ -32,6 +32,8 @@ LONGEST = 30.0
 CRASH_LOOP = 8
 MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError", "UsageError")
 """Exceptions by name. The last is our own, e.g. for the checkpoint of another model."""
+FINAL = "RehearsalDiffers"
+"""Name of the exception that would be raised again at each start, whatever was trained before."""
 IMPORTS = ("ImportError", "ModuleNotFoundError")
 _KEPT = 200
 """Number of characters of a message by which failures are told apart."""
@@ -45,6 +47,11 @@ _MAY_PASS = re.compile(
 _VARIES = re.compile(r"\b\d[\d.]*(?= ?([KMGT]i?B|bytes)\b)|\b(process|pid) \d+", re.I)
 """Numbers that differ each time although the failure is the same: memory that is in use."""
 _PLACE = re.compile(r'^  File "(.*", line \d+)', re.M)
+
+
+def is_final(failure: Failure) -> bool:
+    """Whether a failure ends the job also after steps."""
+    return failure.message.partition(":")[0] == FINAL
 
 
 def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume
 
-from spotelastic.errors import UsageError
+from spotelastic.errors import RehearsalDiffers, UsageError
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.undo import CARRIES, Undo
@@ -295,7 +295,7 @@ class Rehearsing:
         if ranks.rank == 0:
             self._loop.rehearsed(step, found.outcome, line)
         if found.differs and self._mode == "strict":
-            raise UsageError(f"step {step} does not come back as it was (--rehearse strict)")
+            raise RehearsalDiffers(f"step {step} does not come back as it was (--rehearse strict)")
 
     def _carried_outside(self) -> dict[str, outside.Variable]:
         """Return the variables of the script that are not in its state; they tell a cause."""
