@@ -405,6 +405,7 @@ class Checkpointer(Saving):
     def _go_back(self, source: Resume) -> None:
         session, client, _ = self._entered()
         if self._builder.is_wanted:
+            groups.leave_built()
             self._builder.let_go()
             self._builder.build()
         kept_state.restore(session, client, self._state, self._own, source)

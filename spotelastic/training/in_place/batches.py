@@ -33,7 +33,7 @@ class Batches(Generic[T]):
         self._iterator: Iterator[T] | None = None
         self._is_elastic = _sampler_of(loader) is not None
         self._taken: list[_Taken[T]] = []
-        """Batches of the step that is being made, where the loader cannot be begun again."""
+        """Batches of the step that is being made, where these come again."""
         self._again: list[T] = []
         self._unchanged = 0
         """Steps in a row that have not changed their batches."""
@@ -53,9 +53,17 @@ class Batches(Generic[T]):
 
     def __next__(self) -> T:
         batch = self._again.pop(0) if self._again else self._next()
-        if self._steps.is_within and not self._is_elastic:
-            self._taken.append(_Taken(batch, copies=self._unchanged < TRIED))
+        if self._steps.is_within and self._come_again:
+            copies = self._unchanged < TRIED or self._is_elastic
+            self._taken.append(_Taken(batch, copies=copies))
         return batch
+
+    @property
+    def _come_again(self) -> bool:
+        """Whether a step that is begun again gets the same batches. Those of a rehearsal are not
+        made anew either: a loader's workers would draw other random numbers.
+        """
+        return not self._is_elastic or self._steps.is_rehearsed
 
     def _next(self) -> T:
         if self._iterator is not None:
@@ -75,7 +83,8 @@ class Batches(Generic[T]):
     def _undone(self) -> None:
         if self._is_elastic:
             self._iterator = None
-        self._again, self._taken = [*(each.again for each in self._taken), *self._again], []
+        again = [*(each.again for each in self._taken), *self._again]
+        self._again, self._taken = again if self._come_again else [], []
 
     def _counted(self) -> None:
         if self._taken and self._unchanged < TRIED:

@@ -226,6 +226,15 @@ class Groups:
             given["pg_options"] = options.pg_options
         dist.init_process_group(options.backend, **given)
 
+    def leave_built(self) -> None:
+        """Leave the groups that were made for this round besides the default one. All ranks call
+        this.
+        """
+        for group in self.built:
+            if group is not dist.group.WORLD:
+                dist.destroy_process_group(group)
+        self.built.clear()
+
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Knows the groups that are made in the block as ones that are made for each round."""

@@ -145,6 +145,11 @@ class Steps:
         self._undo.others.append(problem)
 
     @property
+    def is_rehearsed(self) -> bool:
+        """Whether the step is rehearsed. Its ranks are the same then when it is made again."""
+        return self._rehearsing.stage is not TrialStage.NONE
+
+    @property
     def is_within(self) -> bool:
         """Whether the block of a step is being executed."""
         return self._attempt is not None

@@ -24,6 +24,8 @@ Digest = bytes
 """Hash of an item's content."""
 
 _THREADS = 4
+_PIECE = 1 << 22
+"""Words of a tensor that are added up at once."""
 _SIMPLE = frozenset({type(None), bool, int, float, str})
 _OWN_COMPARED = "structure"
 """The only values added by spotelastic that have to be the same."""
@@ -130,8 +132,12 @@ def _sums(flat: torch.Tensor) -> bytes:
     if flat.storage_offset() % 8:
         flat = flat.clone()
     words = flat[:whole].view(torch.int64)
-    weights = torch.arange(1, 2 * words.numel() + 1, 2, device=flat.device)
-    sums = torch.stack([words.sum(), (words * weights).sum()])
+    sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
+    # In pieces: a device may have little memory left.
+    for start in range(0, words.numel(), _PIECE):
+        some = words[start : start + _PIECE]
+        weights = torch.arange(2 * start + 1, 2 * (start + some.numel()) + 1, 2, device=flat.device)
+        sums += torch.stack([some.sum(), weights.mul_(some).sum()])
     return struct.pack("<2q", *sums.tolist()) + bytes(flat[whole:].tolist())
 
 
