@@ -12,6 +12,8 @@ NOT_TRIED = {
     "aws configure sso --profile training": "needs an AWS account",
     "spotelastic doctor --aws": "needs an AWS account",
     "QUOTA=L-3819A6DF  # All G and VT Spot Instance Requests": "needs an AWS account",
+    "spotelastic rehearse train.py": "it takes a minute",
+    "spotelastic rehearse train.py --epochs 2": "it takes a minute",
     "spotelastic ls": "with its last cluster the local cloud has ended",
 }
 """First lines of the blocks that are not run here, by the reasons that the pages' sources give."""
