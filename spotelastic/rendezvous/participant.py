@@ -344,7 +344,7 @@ class Participant:
         asked = seen.proposal
         if asked is not None and asked.round == round_.incarnation and asked.id != self._vote:
             # These workers publish no steps: a planned change need not wait for them.
-            vote = answers.refusal(node, asked)
+            vote = answers.refusal(node, asked, plain=True)
             self._store.put(self._keys.vote(node), encode(vote), self._session.lease)
             self._vote = asked.id
 

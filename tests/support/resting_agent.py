@@ -5,6 +5,7 @@ has told by `tell`. Torch, its stores, processes, signals and sockets are real; 
 daemon there is only what answers.
 """
 
+import fcntl
 import json
 import os
 import queue
@@ -13,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -134,6 +136,14 @@ class Agent:
         for worker in self.living:
             if worker.control is not None and worker.number not in but:
                 _send(worker.control, Rest())
+
+    @staticmethod
+    def has_heard(worker: Worker) -> bool:
+        """Returns whether a worker has read all that it was told."""
+        if worker.control is None:
+            return True
+        unread = fcntl.ioctl(worker.control, termios.TIOCOUTQ, bytes(4))
+        return not int.from_bytes(unread, sys.byteorder)
 
     def lose(self, worker: Worker) -> None:
         worker.gone = True

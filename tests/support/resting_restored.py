@@ -137,7 +137,7 @@ class Daemon:
     def __init__(self, node: Node, target: int) -> None:
         self._node, self._target = node, target
         self._epoch = node.agent.claim("test", timeout=PATIENT).epoch
-        self._began = False
+        self._began = self._tells = False
 
     def begins(self, round_: str, members: list[Worker], _: Resume) -> None:
         if self._began:
@@ -154,7 +154,12 @@ class Daemon:
         return Resume("store", self._target or SAVED, epoch=self._epoch)
 
     def looks(self, agent: Agent) -> None:
-        """Has workers rest that wait at the target, once their save is committed."""
+        """Has workers rest that wait at the target, once their save is committed. They are let go
+        when they have heard that: otherwise they might go on in their script.
+        """
+        if self._tells and all(agent.has_heard(worker) for worker in agent.living):
+            self._tells = False
+            self._node.agent.set_target(f"r{agent.rounds}", "", 0)
         if not self._target:
             return
         status = self._node.agent.status()
@@ -163,7 +168,7 @@ class Daemon:
         if len(waiting) == 2 and commit is not None and commit.step == self._target:
             self._target, target = 0, self._target
             agent.rest()
-            self._node.agent.set_target(f"r{agent.rounds}", "", 0)
+            self._tells = True
             agent.plan.restores_from = lambda: Resume("store", target, epoch=self._epoch)
 
 
