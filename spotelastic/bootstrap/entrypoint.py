@@ -35,6 +35,7 @@ from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import (
     container,
     control_node,
+    first_rehearsal,
     health_checks,
     image_pull,
     job_environment,
@@ -158,6 +159,9 @@ def _agent() -> int:
             workdir = _code(aws, me, spec)
         found = job_environment.make(aws, spec, me, workdir, tls, phases)
         if found is None:
+            return SHUT_DOWN
+        objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
+        if not first_rehearsal.comes_back(objects, spec, me.instance, workdir, tls, found, phases):
             return SHUT_DOWN
         keep_fresh(aws, parameter)
         logs = LogShipper(aws, spec.log_group)

@@ -93,6 +93,8 @@ ToWorker = Rest | Enter | Ask
 
 REHEARSE_MODES = ("auto", "off", "strict")
 """Values of `--rehearse`."""
+FIRST = "first"
+"""Value of `up --rehearse`: the first node rehearses the script before others are launched."""
 REHEARSE = "SPOTELASTIC_REHEARSE"
 """Workers' environment variable with one of them. What the script says counts before it."""
 OUTCOMES = ("equal", "noise", "different")

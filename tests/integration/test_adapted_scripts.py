@@ -42,7 +42,7 @@ def test_each_script_is_tried() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == "ddp_epochs" else [pytest.mark.programs])
+        pytest.param(name, marks=pytest.mark.soak if name == "ddp_epochs" else pytest.mark.programs)
         for name in STEPS
     ],
 )

@@ -105,6 +105,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         yield laptop
 
 
+@pytest.mark.soak
 def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Path) -> None:
     boto3.client("s3").create_bucket(Bucket=BUCKET)
     where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop)

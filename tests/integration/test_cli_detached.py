@@ -430,6 +430,7 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
     assert any(name.startswith(f"nodes/{left[-1]['node']}/events/") for name in files)
 
 
+@pytest.mark.soak
 def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     terminal: Terminal, laptop: Terminal, tmp_path: Path
 ) -> None:

@@ -21,6 +21,29 @@ SCRIPT = "import time\ntime.sleep(600)\n"
 BROKEN = "print('as far as here')\nraise ValueError('the loss is not a number')\n"
 
 
+REHEARSED = """import sys
+import torch
+import torch.distributed as dist
+import spotelastic as se
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+lr = 0.1
+with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
+    for step in checkpoint.steps(24):
+        with step:
+            lr *= float(sys.argv[1])
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            generator = torch.Generator().manual_seed(step.number)
+            loss = model(torch.randn(8, 4, generator=generator)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+"""It comes back as it was where its argument is 1: nothing saves its learning rate."""
+
+
 @contextmanager
 def spotelastic(
     folder: Path, *args: str, stdin: int = subprocess.DEVNULL
@@ -105,6 +128,29 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     assert len(files) > 10
     shown = [file for file in files if TOKEN.encode() in file.read_bytes()]
     assert not shown and TOKEN not in told + complaint
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("factor", ["1", "0.9"])
+def test_a_script_is_rehearsed_on_the_first_node_before_others_are_launched(
+    tmp_path: Path, factor: str
+) -> None:
+    (tmp_path / "train.py").write_text(REHEARSED)
+    arguments = ("--rehearse", "first", "--report", "report.json", "train.py", factor)
+    with spotelastic(tmp_path, *UP[:2], "--min", "2", "--max", "2", *arguments) as process:
+        told, complaint = process.communicate(timeout=8 * PATIENT)
+    report = json.loads((tmp_path / "report.json").read_text())
+    launched = [each for each in report["events"] if each["kind"] == "launch"]
+    if factor == "1":
+        assert process.returncode == 0, told + complaint
+        (rehearsed,) = (each for each in report["events"] if "change nothing" in each["message"])
+        assert [each["at"] > rehearsed["at"] for each in launched] == [False, True]
+    else:
+        assert process.returncode == 1, told + complaint
+        assert "train.py 0.9 does not come back as it was" in complaint
+        assert "lr of group 0 is" in complaint
+        assert len(launched) == 1
 
 
 @pytest.mark.soak

@@ -137,6 +137,7 @@ def test_a_cluster_that_is_gone_tells_what_it_has_left(
     assert files(dump(it, tmp_path)).keys() == files(made).keys()
 
 
+@pytest.mark.soak
 def test_a_local_cluster_that_is_gone_tells_it_without_any_cloud(
     cluster: ClusterRecord, tmp_path: Path
 ) -> None:

@@ -142,7 +142,7 @@ DRAWN = [
 ]
 
 
-@pytest.mark.parametrize("of", range(2))
+@pytest.mark.parametrize("of", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_run_that_goes_on_gives_what_one_gives_that_never_ended(of: int, tmp_path: Path) -> None:
     for number, (scheduler, place, every, form, ends) in enumerate(DRAWN[of::2]):
         storage = str(tmp_path / str(number))

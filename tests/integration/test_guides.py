@@ -25,6 +25,7 @@ def test_a_guide(page: str, tmp_path: Path) -> None:
     follow(GUIDES / f"{page}.md", tmp_path)
 
 
+@pytest.mark.soak
 def test_a_replayed_trace_gives_the_table_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "benchmarks").symlink_to(PAGES.parents[1] / "benchmarks")
     follow(GUIDES / "replay-a-trace.md", tmp_path)

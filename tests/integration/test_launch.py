@@ -41,6 +41,7 @@ def test_results_come_back_by_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert results == {0: (42, 0), 1: (42, 1)}
 
 
+@pytest.mark.soak
 def test_the_first_failure_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(WorkerFailed) as raised:
@@ -85,6 +86,7 @@ def test_a_function_of_the_script_itself_is_found(tmp_path: Path) -> None:
     assert lines == ["loaded as __main__", "[0] loaded as __mp_main__", "{0: 42}"]
 
 
+@pytest.mark.soak
 def test_a_script_that_launches_whenever_it_is_loaded_is_told_so(tmp_path: Path) -> None:
     told = PROGRAM.replace('if __name__ == "__main__":', "if True:")
     told = told.replace("no_warm=True", "max_restarts=0")

@@ -63,6 +63,7 @@ def make(name: str, info: CloudInfo) -> Aws:
 def silent(_: str) -> None: ...
 
 
+@pytest.mark.soak
 def test_a_cluster_goes_with_the_last_command_that_works_on_it_and_the_cloud_with_the_last_cluster(
     first: CloudUse,
 ) -> None:

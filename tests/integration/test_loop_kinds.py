@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,17 @@ from support.patience import CASES_WITHIN
 from support.resting_kinds import CASES
 
 TESTS = Path(__file__).parent.parent
+OFTEN = {
+    *("Plain", "FusedWithScaler", "LargeBufferThroughData", "EvaluatesForGood", "SwallowedError"),
+    *("Samples", "Plain-lost-in-2", "ReducedBefore-lost-in-3"),
+}
+"""Kinds that every run of the tests tries, with all that are named; the others take `make soak`."""
+
+
+def often(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(n, marks=() if n in OFTEN else pytest.mark.soak) for n in names]
+
+
 RIGHT = [kind.__name__ for kind in loop_kinds.RIGHT]
 EQUAL = [kind.__name__ for kind in loop_kinds.EQUAL]
 COST_A_RESTORE = {"TwoFrequencies", "LargeBufferThroughData", "OwnOptimizer"}
@@ -32,11 +44,21 @@ Told = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def cases(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Told]:
     """What workers have told in each case. All run from one process that has imported torch."""
     folder = tmp_path_factory.mktemp("cases")
+    chosen = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    wanted = {
+        value
+        for item in chosen
+        if item.path == request.path and hasattr(item, "callspec")
+        for value in item.callspec.params.values()
+    }
+    tried = ["alone-kinds", *(case for case in CASES if case in wanted)]
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *CASES],
+        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *tried],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
@@ -45,7 +67,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in RIGHT if kind != CARRY])
+@pytest.mark.parametrize("kind", often(kind for kind in RIGHT if kind != CARRY))
 def test_the_loss_of_a_rank_changes_no_parameter(cases: dict[str, Told], kind: str) -> None:
     alone = dict(cases["alone-kinds"]["told"]["0"])[kind]
     for rank in "0", "1":
@@ -54,7 +76,18 @@ def test_the_loss_of_a_rank_changes_no_parameter(cases: dict[str, Told], kind: s
     assert changes <= ({"dirty"} if kind in COST_A_RESTORE else {"clean", "pending"})
 
 
-@pytest.mark.parametrize("kind", [*RIGHT, *EQUAL])
+@pytest.mark.parametrize("case", often(case for case in CASES if "-lost-in-" in case))
+def test_a_loss_in_an_attempt_of_a_rehearsal_changes_no_parameter(
+    cases: dict[str, Told], case: str
+) -> None:
+    alone = dict(cases["alone-kinds"]["told"]["0"])[case.partition("-")[0]]
+    for rank in "0", "1":
+        assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    [line] = [each for each in cases[case]["heard"] if "rehearsed at step" in each]
+    assert "on 2 ranks" in line and "bit-identical" in line
+
+
+@pytest.mark.parametrize("kind", often([*RIGHT, *EQUAL]))
 def test_a_step_that_comes_back_is_told_in_a_line(cases: dict[str, Told], kind: str) -> None:
     told = ("rehearsed at step 2 on ", "step 2 was made twice on ")
     [line] = [each for each in cases[kind]["heard"] if each.startswith(told)]
@@ -67,7 +100,7 @@ def test_a_step_that_comes_back_is_told_in_a_line(cases: dict[str, Told], kind: 
     )
 
 
-@pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.parametrize("kind", often(RIGHT))
 def test_attempts_of_a_rehearsal_say_so_and_do_not_count(cases: dict[str, Told], kind: str) -> None:
     steps = [each for each in cases[kind]["told"]["0"][:-1] if each[0] == 2]
     assert steps[-1] == [2, True, False]

@@ -142,6 +142,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_program_brings_up_interrupts_waits_reports_and_takes_down(folder: Path) -> None:
     whole(folder, TWICE, "quokka")

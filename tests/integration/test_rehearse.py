@@ -93,6 +93,7 @@ def rehearse(folder: Path, text: str, *flags: str) -> Rehearsed:
     return Rehearsed(done.returncode, told, done.stderr)
 
 
+@pytest.mark.soak
 def test_a_script_that_comes_back_is_equal_in_all_acts(tmp_path: Path) -> None:
     found = rehearse(tmp_path, SCRIPT, "--steps", "9", "--only", "stopped,killed")
     assert found.code == 0, found

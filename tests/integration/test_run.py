@@ -131,6 +131,7 @@ def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
         assert job is not None and job.state == "succeeded"
 
 
+@pytest.mark.soak
 def test_a_node_that_does_not_match_is_refused_in_one_line(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:
@@ -195,7 +196,9 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
 """
 
 
-@pytest.mark.parametrize("how", ["auto", "off", "strict"])
+@pytest.mark.parametrize(
+    "how", ["strict", *(pytest.param(how, marks=pytest.mark.soak) for how in ("auto", "off"))]
+)
 def test_a_step_that_differs_when_it_is_made_again_is_told_a_line_for_each(
     how: str, tmp_path: Path
 ) -> None:

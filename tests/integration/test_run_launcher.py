@@ -112,6 +112,7 @@ def test_a_path_is_run_as_runpy_does_it(tmp_path: Path) -> None:
     assert "SPOTELASTIC_ALLOW_UNCOMMITTED" in told
 
 
+@pytest.mark.soak
 def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_path: Path) -> None:
     flags = ("--standalone", "--nproc-per-node", "2", "--virtual-local-rank")
     code, out, err = launch(*flags, str(SCRIPT), "20", cwd=tmp_path)
@@ -120,6 +121,7 @@ def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_pat
     assert (tmp_path / "runs" / "default" / "LATEST").is_file()
 
 
+@pytest.mark.soak
 def test_training_goes_on_when_nobody_reads_what_is_printed(tmp_path: Path) -> None:
     lines = "for _ in range(20_000):\n    print('x' * 50)\nopen('done', 'w').close()\n"
     (tmp_path / "talk.py").write_text(lines)
@@ -134,6 +136,7 @@ def test_training_goes_on_when_nobody_reads_what_is_printed(tmp_path: Path) -> N
     assert len(log.read_text().splitlines()) == 20_000
 
 
+@pytest.mark.soak
 def test_a_debugger_is_spoken_with_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("answer = 6 * 7\nbreakpoint()\nprint('on')\n")
     command = [sys.executable, "-m", "spotelastic.run", "--standalone", "script.py"]
@@ -171,7 +174,11 @@ other = port
 
 
 @pytest.mark.parametrize(
-    "backend", ["c10d", "embedded with TLS", pytest.param("static", marks=pytest.mark.soak)]
+    "backend",
+    [
+        "embedded with TLS",
+        *(pytest.param(backend, marks=pytest.mark.soak) for backend in ("c10d", "static")),
+    ],
 )
 def test_nodes_meet_where_no_etcd_is(backend: str, port: int, other: int, tmp_path: Path) -> None:
     (tmp_path / "reduce.py").write_text(REDUCE)
@@ -207,6 +214,7 @@ if restarts < 2 and rank == restarts:
 """
 
 
+@pytest.mark.soak
 def test_workers_meet_at_the_port_that_was_named_and_again_after_a_failure(
     port: int, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_folder_has_one_living_run_of_several_nodes(tmp_path: Path) -> None:
             vanish(*nodes)
 
 
+@pytest.mark.soak
 def test_a_run_that_was_displaced_ends(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "default"
     node = NodeProcess("one", ["--standalone", "--checkpoint-every", "5", str(SCRIPT)], tmp_path)

@@ -127,6 +127,7 @@ def torchruns(
         started.close()
 
 
+@pytest.mark.soak
 def test_a_vanished_node_and_an_arrival_cost_no_restart(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def test_what_is_not_tried_is_known() -> None:
     } == NOT_TRIED
 
 
+@pytest.mark.soak
 def test_a_script_of_ones_own(tmp_path: Path) -> None:
     follow(PAGES / "your-own-script.md", tmp_path)
 

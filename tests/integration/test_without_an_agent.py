@@ -221,6 +221,7 @@ def hosts(scripted: Scripted) -> Scripted:
     return partial(scripted, HOSTS)
 
 
+@pytest.mark.soak
 def test_hosts_that_have_a_folder_each_are_refused_and_told_what_to_do(
     tmp_path: Path, hosts: Scripted
 ) -> None:

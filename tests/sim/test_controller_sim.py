@@ -217,7 +217,7 @@ def suffer(world: World, kind: str, index: int) -> None:
             world.happen("unregister", name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 99), misfortunes)
 def test_the_cluster_is_whole_again_after_anything(
     size: int, seed: int, story: list[tuple[str, int, float]]

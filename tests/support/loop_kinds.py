@@ -259,6 +259,20 @@ class SwallowedError(Plain):
         return loss.detach()
 
 
+class ReducedBefore(Plain):
+    """A collective of the script's own comes before the optimizer's step."""
+
+    def block(self, number: int) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model, self.batch(number))
+        loss.backward()  # type: ignore[no-untyped-call]
+        whole = loss.detach().clone()
+        dist.all_reduce(whole)
+        self.happens()
+        self.optimizer.step()
+        return whole
+
+
 class ReducedLoss(Plain):
     """The loss is averaged for a log after the optimizer's step."""
 
@@ -443,6 +457,7 @@ RIGHT: tuple[type[Plain], ...] = (
     InnerOptimizer,
     SwallowedError,
     EvaluatesForGood,
+    ReducedBefore,
 )
 """Loops that end, after the loss of a rank, with the parameters of one process alone."""
 NAMED: tuple[type[Plain], ...] = (

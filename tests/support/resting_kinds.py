@@ -37,6 +37,10 @@ STEPS, LOST_AT, VICTIM, ASKED_BEFORE = 14, 8, 2, 1
 LATER_LOST = {"TwoFrequencies": 11}
 """Steps in which gradients of earlier ones are there."""
 REHEARSED = 5
+LOST_WITHIN = {loop_kinds.Plain: (1, 2, 3), loop_kinds.ReducedBefore: (1, 3, 4)}
+"""Attempts of the rehearsed step 2 in which a rank is lost: the first, one that ends in the vote,
+and the last. That which ends in a collective never comes to the place of the loss.
+"""
 
 
 def parameters(kind: Plain) -> list[float]:
@@ -44,8 +48,8 @@ def parameters(kind: Plain) -> list[float]:
     return [x for each in modules for p in each.parameters() for x in p.detach().view(-1).tolist()]
 
 
-def script(make: type[Plain], steps: int, lost_at: int) -> Script:
-    """`lost_at` is the step in which a rank is lost; 0: none is."""
+def script(make: type[Plain], steps: int, lost_at: int, attempt: int = 1) -> Script:
+    """`lost_at` is the step in whose `attempt` a rank is lost; 0: none is."""
 
     def train(number: int, tell: Callable[[Any], None]) -> None:
         wait_for_slots()
@@ -53,10 +57,11 @@ def script(make: type[Plain], steps: int, lost_at: int) -> Script:
         dist.init_process_group("gloo")
         kind = make()
         with se.Checkpointer(kind.state, rehearse=True) as checkpoint:
-            kind.checkpoint, happened = checkpoint, False
+            kind.checkpoint, attempts = checkpoint, 0
             for step in checkpoint.steps(steps):
-                if step.number == lost_at and not happened:
-                    kind.accident, happened = functools.partial(accident, number), True
+                attempts += step.number == lost_at
+                if step.number == lost_at and attempts == attempt:
+                    kind.accident = functools.partial(accident, number)
                 with step:
                     step.loss = kind.block(step.number)
                 kind.accident = None
@@ -103,8 +108,10 @@ class Committed(Daemon):
         return Resume("store", commit.step, epoch=commit.epoch)
 
 
-def trained(folder: Path, make: type[Plain], count: int, steps: int, lost_at: int) -> Agent:
-    name, heard = make.__name__, []
+def trained(
+    folder: Path, make: type[Plain], count: int, steps: int, lost_at: int, attempt: int = 1
+) -> Agent:
+    name, heard = f"{make.__name__}-{attempt}", []
 
     def hears(event: messages.DaemonEvent) -> None:
         if isinstance(event, messages.Rehearsed | messages.SaveFailed):
@@ -119,7 +126,9 @@ def trained(folder: Path, make: type[Plain], count: int, steps: int, lost_at: in
             restores_from=daemon.source,
             node=node.name,
         )
-        agent = run(count, script(make, steps, lost_at), folder / name, plan, str(node.socket))
+        agent = run(
+            count, script(make, steps, lost_at, attempt), folder / name, plan, str(node.socket)
+        )
         agent.heard = heard
         return agent
 
@@ -135,6 +144,13 @@ CASES: dict[str, Case] = {
             lost_at=LATER_LOST.get(make.__name__, LOST_AT),
         )
         for make in loop_kinds.RIGHT
+    },
+    **{
+        f"{make.__name__}-lost-in-{attempt}": functools.partial(
+            trained, make=make, count=3, steps=STEPS, lost_at=2, attempt=attempt
+        )
+        for make, attempts in LOST_WITHIN.items()
+        for attempt in attempts
     },
     **{
         make.__name__: functools.partial(trained, make=make, count=2, steps=REHEARSED, lost_at=0)

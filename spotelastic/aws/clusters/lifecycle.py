@@ -55,6 +55,7 @@ from spotelastic.cloud.bucket import (
     USAGE,
 )
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.model.in_place import FIRST
 from spotelastic.model.job import AccountDemands, JobSpec
 from spotelastic.model.requests.command import Command
 
@@ -308,7 +309,10 @@ def _start(request: ClusterSpec) -> int:
     capacity = request.job.capacity
     if request.asleep or capacity.max_price is not None:
         return 0
-    return request.job.settings.max_nodes - min(capacity.base, request.job.settings.max_nodes)
+    wanted = request.job.settings.max_nodes
+    if request.job.settings.rehearse == FIRST:
+        wanted = 1
+    return wanted - min(capacity.base, wanted)
 
 
 def _first(request: ClusterSpec, plan: LaunchPlan) -> tuple[str, ...]:

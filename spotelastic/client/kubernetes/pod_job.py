@@ -17,6 +17,7 @@ from spotelastic.kubernetes.job import (
     PodResources,
     SecretKey,
 )
+from spotelastic.model.in_place import FIRST
 from spotelastic.model.job import Settings
 
 _TAINT = re.compile(
@@ -95,8 +96,17 @@ def _settings(config: PodConfig) -> Settings:
         keep_last=config.keep_last,
         keep_every=config.keep_every,
         replicate=validation.replication(config.replicate),
-        rehearse=config.rehearse,
+        rehearse=_rehearse(config),
     )
+
+
+def _rehearse(config: PodConfig) -> str:
+    if config.rehearse == FIRST:
+        raise UsageError(
+            "--rehearse first: on Kubernetes all pods are made together: run `spotelastic "
+            "rehearse` in one of your image before"
+        )
+    return config.rehearse
 
 
 def _storage(config: PodConfig, name: str) -> str:

@@ -30,6 +30,8 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.in_place import FIRST
+from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event
 
 TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
@@ -45,6 +47,14 @@ class Size:
     group: WorkerGroup
     wanted: int
     reason: str
+
+
+def held_back(settings: Settings, *, begun: bool) -> bool:
+    """Return whether one node is enough for now: it rehearses the script for the others.
+
+    `begun`: a node has joined, so that it has rehearsed.
+    """
+    return settings.rehearse == FIRST and not begun
 
 
 def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size, ...]:

@@ -11,7 +11,7 @@ from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGr
 from spotelastic.controller.accounting import rehearsals, usage
 from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
-from spotelastic.controller.decisions import short_lives
+from spotelastic.controller.decisions import capacity, short_lives
 from spotelastic.controller.decisions.housekeeping import BOOT, ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetry
 from spotelastic.controller.decisions.urgent import Membership, acted
@@ -183,9 +183,11 @@ class LeaderState:
         """
         job, view = self.view.job, self.view
         group = view.groups.get(self.names.spot)
+        begun = bool(records.nodes or records.left or records.round)
+        waits = capacity.held_back(job.settings, begun=begun)
         return Observation(
-            desired=job.settings.max_nodes,
-            least=job.settings.min_nodes,
+            desired=1 if waits else job.settings.max_nodes,
+            least=1 if waits else job.settings.min_nodes,
             settings=records.settings,
             wanted=job.settings,
             types=job.types,

@@ -16,7 +16,7 @@ from spotelastic.local.base.remains import Remains
 
 UNIT = ["-m", "spotelastic", "boot"]
 """What `infra/boot/spotelastic.service` runs, after the interpreter."""
-SHUTS_DOWN_WITHIN = 10.0
+SHUTS_DOWN_WITHIN = 30.0
 """Seconds from SIGTERM until an instance is cut off. EC2 and systemd wait longer."""
 
 _LOST = "the local cloud's hypervisor has ended, and all instances with it"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from spotelastic.client.config.option import CLUSTER, UP, option
 from spotelastic.client.config.panels import SAFETY
-from spotelastic.model.in_place import REHEARSE_MODES
+from spotelastic.model.in_place import FIRST, REHEARSE_MODES
 from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
 from spotelastic.model.replication import RATE
@@ -60,11 +60,12 @@ class SafetyOptions:
     rehearse: str = option(
         "auto",
         "Make an early step several times, and see whether it comes back as it was; strict: fail "
-        "where it does not.",
+        "where it does not; first: `spotelastic rehearse` on the first node, before others are "
+        "launched.",
         UP,
         SAFETY,
-        metavar="|".join(REHEARSE_MODES),
-        choices=REHEARSE_MODES,
+        metavar="|".join((*REHEARSE_MODES, FIRST)),
+        choices=(*REHEARSE_MODES, FIRST),
         stored=lambda job: job.settings.rehearse,
     )
     allow_uncommitted: bool = option(
