@@ -49,22 +49,24 @@ def comes_back(
     """
     if spec.settings.rehearse != FIRST:
         return True
-    with reporting(spec, node, tls) as reports:
+    with reporting(spec, node, tls) as reports, phases.phase("rehearsal"):
         if reports.store.get(reports.keys.reference) is not None:
             return True
-        with phases.phase("rehearsal"):
-            why = _rehearsed(objects, spec, code, world, reports)
+        _have_etcd(objects)
+        return rehearsed(spec, code, world, reports)
+
+
+def rehearsed(spec: JobSpec, code: Path, world: World, reports: BootReports) -> bool:
+    """Rehearse the script in the folder `code`, and tell the run what came of it."""
+    why = _difference(spec, code, world, reports)
     if why:
         logger.error(why)
         reports.fail(why)
     return not why
 
 
-def _rehearsed(
-    objects: ClusterBucket, spec: JobSpec, code: Path, world: World, reports: BootReports
-) -> str:
+def _difference(spec: JobSpec, code: Path, world: World, reports: BootReports) -> str:
     """Return why the job must not train; empty if interruptions change nothing."""
-    _have_etcd(objects)
     command = [
         *(world.python or sys.executable, "-m", "spotelastic", "rehearse", "--json"),
         *(spec.script, "--", *spec.args),
