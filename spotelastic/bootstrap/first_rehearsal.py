@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from spotelastic import protection
 from spotelastic.aws.artifacts import boot_artifacts
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 WITHIN = 7200.0
 """Seconds that the whole rehearsal may take."""
-TOLD_LINES = 5
 
 
 def comes_back(
@@ -72,13 +72,14 @@ def _difference(spec: JobSpec, code: Path, world: World, reports: BootReports) -
         *(spec.script, "--", *spec.args),
     ]
     words = " ".join((spec.script, *spec.args))
-    with repeated(reports.tell, AGAIN) as tell:
+    # Sockets lie below the temporary folder, and their paths are limited.
+    with repeated(reports.tell, AGAIN) as tell, TemporaryDirectory("", "se-", "/tmp") as temporary:
         tell(f"rehearsing {words} before other nodes are launched")
         try:
             ended = subprocess.run(
                 protection.without(command),
                 cwd=code,
-                env=os.environ | dict(world.env),
+                env=os.environ | dict(world.env) | {"TMPDIR": temporary},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -91,8 +92,11 @@ def _difference(spec: JobSpec, code: Path, world: World, reports: BootReports) -
     if ended.returncode == 0:
         reports.tell(f"rehearsed {words}: interruptions change nothing")
         return ""
-    lines = _differences(ended.stdout) or ended.stderr.strip().splitlines()[-TOLD_LINES:]
-    found = "\n".join((f"--rehearse first: {words} does not come back as it was", *lines))
+    if lines := _differences(ended.stdout):
+        found = "\n".join((f"--rehearse first: {words} does not come back as it was", *lines))
+    else:
+        said = ended.stderr.rpartition("\nspotelastic: ")[2].strip() or "it said nothing"
+        found = f"--rehearse first: {words} could not be rehearsed: {said}"
     return redactor(world.secrets)(found)
 
 

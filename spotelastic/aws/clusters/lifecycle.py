@@ -239,7 +239,7 @@ def _make_workers(
     parts: StackParts,
 ) -> None:
     """Create or change the worker groups, which use these parts of the stack."""
-    size = 0 if request.asleep else plan.spec.settings.max_nodes
+    size = 0 if request.asleep else _launched(request)
     instances = "instance" if size == 1 else "instances"
     say(
         f"workers {plan.spec.worker_group}: {size} spot {instances} of "
@@ -309,10 +309,14 @@ def _start(request: ClusterSpec) -> int:
     capacity = request.job.capacity
     if request.asleep or capacity.max_price is not None:
         return 0
-    wanted = request.job.settings.max_nodes
-    if request.job.settings.rehearse == FIRST:
-        wanted = 1
+    wanted = _launched(request)
     return wanted - min(capacity.base, wanted)
+
+
+def _launched(request: ClusterSpec) -> int:
+    """Return how many nodes are launched at first: one, where it rehearses for the others."""
+    settings = request.job.settings
+    return 1 if settings.rehearse == FIRST else settings.max_nodes
 
 
 def _first(request: ClusterSpec, plan: LaunchPlan) -> tuple[str, ...]:

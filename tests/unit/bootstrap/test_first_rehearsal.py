@@ -68,8 +68,11 @@ def test_a_script_that_comes_back_lets_the_node_join(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ("different", ("stopped: different; lr is 0.1 ***; no scheduler; save it",)),
-        ("mistake", ("spotelastic: no such script: train.py",)),
+        (
+            "different",
+            ("does not come back", "stopped: different; lr is 0.1 ***; no scheduler; save it"),
+        ),
+        ("mistake", ("could not be rehearsed: no such script: train.py",)),
     ],
 )
 def test_one_that_does_not_has_failed_before_it_began(
@@ -81,7 +84,7 @@ def test_one_that_does_not_has_failed_before_it_began(
     assert value is not None
     job = decode(value.data, Job)
     assert job.state == "failed"
-    assert "train.py --epochs 2 does not come back as it was" in job.reason
+    assert "--rehearse first: train.py --epochs 2 " in job.reason
     assert all(word in job.reason for word in words), job.reason
     assert "hunter2" not in job.reason and "killed" not in job.reason
 
