@@ -40,6 +40,11 @@ TOLD = {
     "SchedulerNotSaved": "a StepLR is stepped that is not in the state",
 }
 
+WARNED = {
+    "Prefetched": "in new processes when the nodes change, not in place: a batch is taken before",
+    "Streamed": "the data set is an IterableDataset. What a lost rank would have read of it",
+}
+
 Told = dict[str, Any]
 
 
@@ -112,3 +117,12 @@ def test_attempts_of_a_rehearsal_say_so_and_do_not_count(cases: dict[str, Told],
 def test_what_does_not_come_back_is_named(cases: dict[str, Told], kind: str) -> None:
     [line] = [each for each in cases[kind]["heard"] if each.startswith("step 2 was made twice")]
     assert TOLD[kind] in line
+
+
+@pytest.mark.parametrize("kind", WARNED)
+def test_what_a_lost_rank_costs_is_told_before_one_is_lost(
+    cases: dict[str, Told], kind: str
+) -> None:
+    [line] = [each for each in cases[kind]["heard"] if WARNED[kind] in each]
+    differ = [each for each in cases[kind]["heard"] if "differs" in each]
+    assert line and not differ

@@ -4,6 +4,7 @@ Each is a class with a `state` and a `block`, which makes one step and returns i
 a step depend on its number alone, so that the parameters do not depend on how many ranks share it.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -443,6 +444,21 @@ class Prefetched(Samples):
         return ahead()
 
 
+class Stream(torch.utils.data.IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (rows(number) for number in itertools.count())
+
+
+class Streamed(Samples):
+    """The data set has no order to come back to."""
+
+    def batch(self, number: int) -> torch.Tensor:
+        if self.batches is None:
+            loader = torch.utils.data.DataLoader(Stream(), batch_size=None)
+            self.batches = self.checkpoint.batches(loader)
+        return share(next(self.batches))
+
+
 Kind = Callable[[], Plain]
 RIGHT: tuple[type[Plain], ...] = (
     Plain,
@@ -471,3 +487,5 @@ NAMED: tuple[type[Plain], ...] = (
 """Loops whose steps do not come back as they were."""
 EQUAL: tuple[type[Plain], ...] = (ReducedLoss, Closures, Samples)
 """Others whose steps do."""
+WARNED: tuple[type[Plain], ...] = (Prefetched, Streamed)
+"""Loops of which a line says beforehand what a lost rank costs."""

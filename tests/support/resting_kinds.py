@@ -154,6 +154,6 @@ CASES: dict[str, Case] = {
     },
     **{
         make.__name__: functools.partial(trained, make=make, count=2, steps=REHEARSED, lost_at=0)
-        for make in (*loop_kinds.NAMED, *loop_kinds.EQUAL)
+        for make in (*loop_kinds.NAMED, *loop_kinds.EQUAL, *loop_kinds.WARNED)
     },
 }

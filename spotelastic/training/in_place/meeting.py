@@ -137,6 +137,12 @@ class Meeting:
         """Whether the agent wants this worker to rest."""
         return self._control.asked
 
+    def hinder(self, problem: str) -> None:
+        """Note what the loop does that other ranks cannot go on with. It is told once."""
+        if not self.hindrance:
+            _complain(self._loop, problem)
+        self.hindrance = problem
+
     @property
     def saves_first(self) -> bool:
         """Whether this worker saves what it has before it rests."""

@@ -132,8 +132,11 @@ class Rehearsing:
             return False
         return self._loop.own.rehearsals.is_due(step, self._loop.ranks().world_size, self._resumed)
 
-    def prepare(self, step: int, undo: Undo) -> None:
-        """Keep the state there is, if the step is rehearsed. All ranks call this."""
+    def prepare(self, step: int, undo: Undo, *, hindered: bool) -> None:
+        """Keep the state there is, if the step is rehearsed. All ranks call this.
+
+        `hindered`: a lost peer costs this process, so that no step of it is made again.
+        """
         if self.stage is not TrialStage.NONE or not self.is_due(step):
             return
         end, ranks = self._end, self._loop.ranks()
@@ -142,7 +145,7 @@ class Rehearsing:
             self._not_before = step + APART
             return
         self._begun = time.perf_counter()
-        waits = any(ranks.gather(self._loop.waits_after(step)))
+        waits = any(ranks.gather(hindered or self._loop.waits_after(step)))
         source = None if waits else self._loop.keep()
         if source is None:
             self._not_before = step + APART

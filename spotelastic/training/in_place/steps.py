@@ -138,11 +138,15 @@ class Steps:
         """Called when a step is begun again, or the ranks have changed."""
         self.counted: list[Callable[[], None]] = []
         """Called when a step counts."""
-        self.complain = loop.complain
 
     def ask(self, problem: Callable[[], str]) -> None:
         """Have this asked for what of an attempt cannot be put back; it returns "" if all can."""
         self._undo.others.append(problem)
+
+    def complain(self, message: str) -> None:
+        """Tell people something, once for all ranks."""
+        if self._loop.ranks().rank == 0:
+            self._loop.complain(message)
 
     @property
     def is_rehearsed(self) -> bool:
@@ -206,6 +210,8 @@ class Steps:
         False where a peer was lost meanwhile.
         """
         rehearsing, standing = self._rehearsing, Standing(step.number - 1, "dirty")
+        if self._has_taken_ahead():
+            meeting.hinder(AHEAD)
         try:
             if rehearsing.restores_first:
                 rehearsing.restore()
@@ -215,7 +221,7 @@ class Steps:
                 self._tell(self.undone)
             else:
                 standing = Standing(step.number - 1)
-                rehearsing.prepare(step.number, self._undo)
+                rehearsing.prepare(step.number, self._undo, hindered=bool(meeting.hindrance))
         except Exception as error:
             if not meeting.is_lost(error):
                 raise
@@ -301,11 +307,8 @@ class Steps:
         if self._attempt is not None:
             raise UsageError("a step was begun within the block of another one")
         # What is made for each round is restored, not undone.
-        if self._meeting is not None:
-            if self._has_taken_ahead():
-                self._meeting.hindrance = AHEAD
-            if not self._loop.builder.is_wanted:
-                self._undo.note()
+        if self._meeting is not None and not self._loop.builder.is_wanted:
+            self._undo.note()
         self._attempt = _Attempt(step)
         self._loop.groups.has_failed = False
         self._rehearsing.begins()
