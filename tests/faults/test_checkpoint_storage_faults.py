@@ -94,6 +94,7 @@ def test_while_the_store_is_away_few_slots_take_every_save(
         worker.client.leave(clean=True)
 
 
+@pytest.mark.soak
 def test_nodes_whose_uploads_take_longer_than_the_schedule_allows_commit_all_the_same(
     tmp_path: Path, s3: FaultyS3, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def port_of(round_: Round) -> int:
     return int(round_.store.rpartition(":")[2])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", chosen())
 def test_a_random_sequence_ends_in_the_right_world(
     seed: int, etcd_cluster: EtcdCluster, tmp_path: Path

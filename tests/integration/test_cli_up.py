@@ -75,9 +75,8 @@ def read_until(process: "subprocess.Popen[str]", words: str) -> None:
     raise AssertionError(f"{words!r} was never printed")
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     with spotelastic(tmp_path, *UP, "train.py") as process:

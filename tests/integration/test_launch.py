@@ -155,6 +155,7 @@ def typed(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.soak
 def test_a_function_without_a_file_travels_by_value(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     done = typed(TYPED, tmp_path)

@@ -107,9 +107,10 @@ def test_a_step_that_comes_back_is_told_in_a_line(cases: dict[str, Told], kind: 
 
 @pytest.mark.parametrize("kind", often(RIGHT))
 def test_attempts_of_a_rehearsal_say_so_and_do_not_count(cases: dict[str, Told], kind: str) -> None:
-    steps = [each for each in cases[kind]["told"]["0"][:-1] if each[0] == 2]
-    assert steps[-1] == [2, True, False]
-    assert all(not finished for _, finished, _ in steps[:-1])
+    told = cases[kind]["told"]["0"][:-1]
+    # A later loss may send the run back to before this step.
+    steps = [each for each in told[: told.index([2, True, False])] if each[0] == 2]
+    assert steps and all(not finished for _, finished, _ in steps)
     assert steps[0] == [2, False, True]
 
 

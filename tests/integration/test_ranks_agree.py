@@ -64,6 +64,7 @@ def test_ranks_agree_on_a_layout_only_where_it_is_new(tmp_path: Path, run: Run) 
             assert torch.equal(found, expected[name])
 
 
+@pytest.mark.soak
 def test_with_another_number_of_ranks_each_is_seeded_from_seed_step_and_rank(
     tmp_path: Path, run: Run
 ) -> None:
@@ -86,6 +87,7 @@ def test_what_ranks_do_not_have_alike_is_refused_or_each_rank_s_own(
     run(tmp_path, script="unlike_ranks")
 
 
+@pytest.mark.soak
 def test_pipeline_stages_that_are_replicated_come_back_on_fewer_copies(
     tmp_path: Path, run: Run
 ) -> None:

@@ -124,6 +124,7 @@ def check(folder: Path, fault: str) -> None:
     assert FAULTS[fault][2] in row["cause"] + row["advice"]
 
 
+@pytest.mark.soak
 def test_a_variable_that_nobody_saves_is_named_as_the_cause(tmp_path: Path) -> None:
     check(tmp_path, "it")
 

@@ -240,6 +240,7 @@ main()
 """
 
 
+@pytest.mark.soak
 def test_every_node_names_the_rank_that_failed_first(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def launch(*args: str, cwd: Path) -> tuple[int, str, str]:
     return finish(start(args, cwd))
 
 
+@pytest.mark.soak
 def test_a_module_with_its_streams_told_apart(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "tool.py").write_text(SHOW)
@@ -100,6 +101,7 @@ def test_a_program_that_is_not_python_and_its_failure(tmp_path: Path) -> None:
     shutil.rmtree(Path(log).parents[1])
 
 
+@pytest.mark.soak
 def test_a_path_is_run_as_runpy_does_it(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "__main__.py").write_text(SHOW)

@@ -117,6 +117,7 @@ def test_every_sharding_is_resumed_without_a_node_of_which_the_others_have_a_rep
         run("shardings", tmp_path, "memory", 1, 3)
 
 
+@pytest.mark.soak
 def test_what_is_each_rank_s_own_comes_from_the_memory_of_other_nodes(
     tmp_path: Path, run: Run
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """\
 import spotelastic as se
 from spotelastic_checkpoints.errors import StorageRefused
@@ -71,6 +73,7 @@ follow_imports = silent
 """
 
 
+@pytest.mark.soak
 def test_a_script_sees_types(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "mypy.ini").write_text(SETTINGS)
