@@ -32,5 +32,6 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print to stderr, beside a result on stdout."""
-    print(wrapped(text, sys.stderr), file=sys.stderr, flush=True)
+    """Print to stderr, beside a result on stdout. Lines of several threads stay whole."""
+    sys.stderr.write(f"{wrapped(text, sys.stderr)}\n")
+    sys.stderr.flush()

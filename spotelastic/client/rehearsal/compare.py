@@ -25,6 +25,7 @@ _OF_A_STEP = ("gradient of ", "requires_grad of ", "step.loss")
 _RANDOM = "random numbers of "
 _HASH = 34
 """Digits of the hash in a digest of a tensor; its type and shape follow."""
+_FRACTION = re.compile(r"-?\d+(\.\d+(e[-+]?\d+)?|e[-+]?\d+)")
 _OPTION = re.compile(r"^(.*)\.param_groups\.(?:(\d+)\.)?(?:.*\.)?(\w+)$")
 
 
@@ -147,13 +148,18 @@ def of_other_ranks(
 ) -> list[StepDifference]:
     """Return what differs in a run whose ranks change: values, and tensors by more than allowed.
 
-    Values count that do not depend on the number of ranks. Without `allowed`, tensors are compared
-    only where they were restored: with those that the same run had at that step.
+    Values count that do not depend on the number of ranks, and whose text is known: a hash alone
+    does not tell rounding from another value. Without `allowed`, tensors are compared only where
+    they were restored: with those that the same run had at that step.
     """
     found: list[StepDifference] = []
     begin, varying = _first(plain, 1), _varying(plain, other)
+    recorded = [line for line in lines if line.digests]
     had: dict[int, list[RecordedLine]] = {}
-    for line in (line for line in lines if line.digests):
+    for line in recorded:
+        if line.kind == "step":
+            had.setdefault(line.step, []).append(line)
+    for line in recorded:
         ours = _first(plain, line.step)
         if line.kind == "restored" and line.step in had:
             before = had[line.step]
@@ -170,14 +176,14 @@ def of_other_ranks(
                 each
                 for each in _between(ours, line, begin)
                 if _is_shared(each.name)
+                and (line.kind == "step" or _is_restored(each.name, line))
                 and each.name not in varying
-                and (each.name in line.shown or each.name not in line.samples)
+                and each.name in line.shown
+                and not _is_rounded(each, allowed)
             ]
             gap = _gap(begin, ours, line)
             if allowed is not None and gap is not None and gap > allowed:
                 found.append(StepDifference(line.step, line.rank, "what is trained", size=gap))
-        if line.kind == "step":
-            had.setdefault(line.step, []).append(line)
     return sorted(found, key=lambda each: (each.step, each.rank, _weight(each)))
 
 
@@ -231,6 +237,15 @@ def _between(
                 _shown(theirs, name),
                 _size(begin, ours, theirs, (name,)),
             )
+
+
+def _is_rounded(difference: StepDifference, allowed: float | None) -> bool:
+    """Return whether two numbers with a fraction are as close as rounding makes them."""
+    texts = difference.first, difference.second
+    if not all(_FRACTION.fullmatch(text) for text in texts):
+        return False
+    first, second = map(float, texts)
+    return math.isclose(first, second, rel_tol=allowed or 0.0)
 
 
 def _varying(plain: StepRecord, other: StepRecord) -> set[str]:

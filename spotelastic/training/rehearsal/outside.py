@@ -30,7 +30,7 @@ SHOWN = 40
 """Characters up to which a value is shown."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-_INNER = ("module", "_orig_mod", "optimizer", "scheduler")
+_INNER = ("module", "_orig_mod", "optimizer", "_optimizer", "scheduler")
 """Where wrappers have what they wrap."""
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = "spotelastic."

@@ -111,6 +111,20 @@ def test_with_other_ranks_values_are_the_same_exactly() -> None:
     assert [str(each) for each in found] == ["lr of group 0 is 0.2, was 0.1"]
 
 
+def test_with_other_ranks_a_value_may_be_rounded_and_a_hash_tells_nothing() -> None:
+    allowed = compare.tolerance(PLAIN, ALONE)
+    near = line(2, 2.0, world=3, lr=0.1 + 1e-9, callbacks="another text, with a loss in it")
+    assert compare.of_other_ranks(PLAIN, ALONE, [near], allowed) == []
+
+
+def test_an_object_of_a_library_may_take_up_its_values_after_the_restore() -> None:
+    late = line(2, 2.0, kind="restored", world=3, lr=0.7)
+    allowed = compare.tolerance(PLAIN, ALONE)
+    had = line(2, 2.0, world=3)
+    for order in [late], [late, had], [had, late]:
+        assert compare.of_other_ranks(PLAIN, ALONE, order, allowed) == []
+
+
 def test_where_ranks_matter_only_what_is_restored_is_compared() -> None:
     """A script whose ranks have data of their own trains otherwise on another number of them."""
     alone = run(line(1, 1.0, world=1), line(2, 5.0, world=1), line(3, 8.0, world=1))
