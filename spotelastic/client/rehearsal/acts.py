@@ -13,6 +13,10 @@ from spotelastic.client.rehearsal.runs import Played, Runs, Until
 
 SMALL = 1e-9
 """Noise below which two runs are equal."""
+PACE = 0.4
+"""Seconds that a step takes at least while nodes come and go, in loops that new processes go on
+with.
+"""
 STORED = "what is stored, read by torch.distributed.checkpoint"
 PLACES = {
     "forward": "in forward",
@@ -46,8 +50,13 @@ class Acts:
             self._runs.ranks,
             self._plain,
             told,
-            answer.variables_told(self._carried, [*self._lost.values()]),
+            answer.variables_told(self._unsaved(), [*self._lost.values()]),
         )
+
+    def _unsaved(self) -> dict[str, str]:
+        """Return the variables that nobody saves, but for a step's number that came back."""
+        came_back = compare.counters(self._plain.record) - self._lost.keys()
+        return {name: kind for name, kind in self._carried.items() if name not in came_back}
 
     def _acts(self) -> Iterator[tuple[str, Act]]:
         """Yield the acts that are wanted. Those that take longest come first."""
@@ -204,7 +213,7 @@ class Acts:
         orders = {"steps": made.last, "exact": True}
         gates = [1, made.loses, *made.comes, made.leaves]
         launch = self._runs.launch(
-            "changed", nodes="1:3", restarts=100, orders={**orders, "gates": gates}
+            "changed", nodes="1:3", restarts=100, orders={**orders, "gates": gates, "pace": PACE}
         )
         played = Changing(self._runs, launch).play(made)
         # Three ranks need not share a batch evenly, which shows as much as rounding does.

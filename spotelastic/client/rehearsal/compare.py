@@ -207,6 +207,20 @@ def carried(record: StepRecord, again: StepRecord) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if name not in own}
 
 
+def counters(record: StepRecord) -> set[str]:
+    """Return the variables that count the steps, as a loop does from what `restore()` returns."""
+    lines = [line for line in record.steps if line.rank == 0]
+    return {
+        name
+        for name in (lines[0].outside if lines else ())
+        if all(
+            line.outside.get(name, ("", "", ""))[2]
+            in {str(line.step + each) for each in (-1, 0, 1)}
+            for line in lines
+        )
+    }
+
+
 def lost(
     plain: StepRecord, lines: Iterable[RecordedLine], names: Mapping[str, str]
 ) -> list[StepDifference]:

@@ -120,5 +120,5 @@ class SeenSteps:
 
     @property
     def world(self) -> int:
-        """Number of ranks at the step that was recorded last."""
-        return next((each.world for each in reversed(self.heads) if each.kind == "step"), 0)
+        """The largest number of ranks that any process has recorded."""
+        return max((each.world for each in self.heads), default=0)

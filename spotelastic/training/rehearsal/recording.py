@@ -25,6 +25,7 @@ from torch.optim.optimizer import (
 )
 
 from spotelastic.training.data.sampler import ElasticSampler
+from spotelastic.training.in_place.groups import groups
 from spotelastic.training.rehearsal import fingerprint, outside
 from spotelastic.training.state import randomness
 from spotelastic.training.state.state import State
@@ -55,6 +56,10 @@ class Orders:
     gates: tuple[int, ...] = ()
     """Steps after which all ranks wait until the file `open-<step>` is there, or a node is about to
     come or go.
+    """
+    pace: float = 0.0
+    """Least seconds between two steps of ranks that cannot rest. They agree on a step that is a
+    second ahead, which would else come after the end.
     """
     exact: bool = False
     """Whether `steps` is final: an epoch is not made whole for it."""
@@ -124,6 +129,8 @@ class Recording(NoRecording):
             kept = self._random(self.orders.folder, step)
             kept.write_bytes(pickle.dumps(randomness.capture()))
         self._reach("end", step)
+        if not groups.rests:
+            time.sleep(self.orders.pace)
         if step in self.orders.gates:
             self._await(f"open-{step}", lambda: page.target >= step)
         if step >= self._until():

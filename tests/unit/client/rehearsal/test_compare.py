@@ -148,6 +148,7 @@ def test_a_variable_that_changes_and_that_nobody_saves_is_named_as_the_cause() -
     again = run(outside(1, it="1", clock="7", fixed="3"), outside(2, it="2", clock="8", fixed="3"))
     carried = compare.carried(plain, again)
     assert carried == {"it": "int"}
+    assert compare.counters(plain) == {"it"}, "which is no loss where it comes back"
     lost = compare.lost(plain, [outside(2, it="0", clock="9", fixed="3")], carried)
     row = judge([compare.StepDifference(2, 0, "model.weight", size=0.1)], variables=lost)
     assert row.cause == "the loop carries `it` from step to step, and nothing saves it"
