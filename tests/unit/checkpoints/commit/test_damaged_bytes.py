@@ -21,6 +21,7 @@ from spotelastic_checkpoints.commit.tenancy import KEY, Tenancy, TenancyPace, te
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.types import Commit
+from spotelastic_checkpoints.storage.folder import FolderStorage
 from support.stores import MemoryStorage
 
 import spotelastic as se
@@ -120,6 +121,32 @@ def test_each_changed_byte_is_named_or_does_no_harm(saved: dict[str, bytes], kin
         found += bool(complaints)
     # Padding, and names of fields that tell nothing, are all that may pass.
     assert found > 0.9 * len(saved[key])
+
+
+def test_a_run_goes_back_a_step_and_says_why(
+    saved: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the real daemon, where several files are damaged at once."""
+    monkeypatch.setenv("SPOTELASTIC_RUN", OWNER)
+    for key, data in saved.items():
+        path = tmp_path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_damaged = key in (LATEST, provenance.NAME) or key.endswith("2/manifests/0.json")
+        path.write_bytes(data.replace(b"0", b"\xff", 1) if is_damaged else data)
+    state = {"weight": torch.zeros(3, 2), "note": []}
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        assert checkpoint.restore() == 1
+        assert state["weight"].unique().tolist() == [1.0] and state["note"] == ["kept", 1, 2.5]
+        checkpoint.step(2)
+        assert checkpoint.save() and checkpoint.wait()
+    told = capsys.readouterr().err
+    assert f"{LATEST} is damaged" in told
+    assert "step-00000002/manifests/0.json is damaged" in told and "going back to 1" in told
+    newest = Commits(FolderStorage(tmp_path), OWNER).latest()
+    assert newest is not None and newest.step == 2 and newest.epoch > 1
 
 
 def test_each_changed_byte_of_an_item_is_found(saved: dict[str, bytes]) -> None:
