@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from spotelastic_checkpoints import checksummed_json
-from spotelastic_checkpoints.commit.commit_protocol import Commits, folder
+from spotelastic_checkpoints.commit.commit_protocol import RUN_RECORD, Commits, folder
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.protocol_version import FORMAT
@@ -23,7 +23,7 @@ from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
 
-NAME = "spotelastic-run.json"
+NAME = RUN_RECORD
 """Key of the record in the storage."""
 SECRET = re.compile(r"(?i)(key|token|secret|password|passwd|credential)")
 """Matches names of arguments that hold secrets."""

@@ -14,9 +14,15 @@ from datetime import UTC, datetime
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import checksummed_json, provenance
+from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.commit import verification
-from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
+from spotelastic_checkpoints.commit.commit_protocol import (
+    RUN_RECORD,
+    Commits,
+    StepFolder,
+    folder,
+    step_folders,
+)
 from spotelastic_checkpoints.commit.latest import LATEST
 from spotelastic_checkpoints.commit.tenancy import KEY
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
@@ -185,9 +191,9 @@ class Catalog:
             found.append(f"{metadata.NAME} does not agree with the manifests")
         elif not metadata.is_whole(record.data):
             found.append(f"{metadata.NAME} does not match its checksum")
-        notes = (LATEST, KEY, provenance.NAME, verification.key(checkpoint.commit))
-        for name in (name for name in notes if not self._is_readable(name)):
-            found.append(f"{self.storage.url}/{name} is damaged")
+        notes = (LATEST, KEY, RUN_RECORD, verification.key(checkpoint.commit))
+        damaged = (name for name in notes if not self._is_readable(name))
+        found += [f"{self.storage.url}/{name} is damaged" for name in damaged]
         with _several(self.at_once) as pool:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
             found += [complaint for job in jobs if (complaint := job.result())]

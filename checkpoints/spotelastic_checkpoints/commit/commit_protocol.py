@@ -50,6 +50,8 @@ PROBE = "conditional-writes"
 """Key of an object that is created once, to test conditional writes. A store that lets it be
 created twice ignores them.
 """
+RUN_RECORD = "spotelastic-run.json"
+"""Key of the record of what made the checkpoints (provenance.py)."""
 UNKNOWN_CLAIMS = 1000
 """More epochs than are ever claimed one after the other without a save."""
 FEW = 4
@@ -297,9 +299,9 @@ class Commits:
     # -- committing -------------------------------------------------------------------------------
 
     def has_manifest(self, commit: Commit, rank: int) -> bool:
-        """Return whether the rank's manifest of this step is stored."""
-        name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
-        return self.storage.get(name) is not None
+        """Return whether the rank's manifest of this step is stored, and whole."""
+        blob = self.storage.get(f"{folder(commit)}/{manifest.manifest_name(rank)}")
+        return blob is not None and manifest.is_readable(blob.data)
 
     def put_shard(
         self,

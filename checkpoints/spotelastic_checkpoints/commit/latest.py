@@ -119,7 +119,10 @@ class LatestObject:
 
         Raises `DamagedLatest`.
         """
-        blob, url = get_checked(self._storage, LATEST, _is_readable), f"{self._storage.url}/{LATEST}"
+        blob, url = (
+            get_checked(self._storage, LATEST, _is_readable),
+            f"{self._storage.url}/{LATEST}",
+        )
         if blob is None:
             return None, ""
         if newer := of_newer_format(blob.data, url, POINTER_FORMAT):

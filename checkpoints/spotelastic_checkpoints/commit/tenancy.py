@@ -87,8 +87,8 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 DAMAGED = Tenant("", "", "", (), "", "", "", 0, 0, 0.0)
-"""Stands for a tenant of whom cannot be read who it is. It is asked; a job that lives writes anew who
-it is, and one that does not answer is replaced, as any other.
+"""Stands for a tenant whose object is damaged. It is asked, as any other: a job that lives writes
+the object anew, and one that does not answer is replaced.
 """
 
 

@@ -126,9 +126,8 @@ def decode(data: bytes, name: str) -> Manifest:
     if content.version > FORMAT:
         raise RestoreFailed(of_newer_format(data, name))
     # Only manifests without a checksum can come to this.
-    unknown = next((i.dtype for i in content.items if i.dtype not in (*encoding.ITEM_SIZES, "")), "")
-    if unknown:
-        raise RestoreFailed(f"{name} is damaged: there is no dtype {unknown}")
+    if unknown := {item.dtype for item in content.items} - {*encoding.ITEM_SIZES, ""}:
+        raise RestoreFailed(f"{name} is damaged: there is no dtype {min(unknown)}")
     return content
 
 

@@ -86,8 +86,7 @@ def is_tombstone(data: bytes) -> bool:
 
 
 def write(manifests: Sequence[Manifest]) -> bytes:
-    """Return the pickle of a `Metadata` object over all items of all manifests, and its checksum.
-    """
+    """Return the pickle of a `Metadata` object over all items of all manifests, with a checksum."""
     manifests = sorted(manifests, key=lambda manifest: manifest.rank)
     by_name: dict[str, list[Item]] = {}
     for manifest in manifests:

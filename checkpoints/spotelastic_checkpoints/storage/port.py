@@ -20,7 +20,6 @@ class Blob:
     etag: str
 
 
-
 def get_checked(storage: "Storage", key: str, is_good: Callable[[bytes], bool]) -> Blob | None:
     """Return the object; one that is missing, or not good, is read a second time.
 

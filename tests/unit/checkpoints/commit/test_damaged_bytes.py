@@ -17,11 +17,18 @@ from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit import retention, verification
 from spotelastic_checkpoints.commit.commit_protocol import UNKNOWN_CLAIMS, Commits
 from spotelastic_checkpoints.commit.latest import LATEST
-from spotelastic_checkpoints.commit.tenancy import KEY, Tenancy, TenancyPace, tenant_here
+from spotelastic_checkpoints.commit.tenancy import (
+    KEY,
+    InUse,
+    Tenancy,
+    TenancyPace,
+    Tenant,
+    tenant_here,
+)
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused
 from spotelastic_checkpoints.format import metadata
-from spotelastic_checkpoints.types import Commit
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.types import Commit
 from support.stores import MemoryStorage
 
 import spotelastic as se
@@ -91,7 +98,8 @@ def steps(saved: dict[str, bytes]) -> list[Commit]:
 
 def test_each_file_has_a_test_here(saved: dict[str, bytes]) -> None:
     names = {key.rpartition("/")[2].partition("0_0.")[0] for key in saved}
-    assert names == {"__", "0.json", metadata.NAME, LATEST, KEY, provenance.NAME, "conditional-writes"}
+    notes = {metadata.NAME, LATEST, KEY, provenance.NAME, "conditional-writes"}
+    assert names == {"__", "0.json", *notes}
 
 
 @pytest.mark.parametrize("kind", ["manifests/0.json", metadata.NAME, LATEST])
@@ -238,29 +246,26 @@ def test_a_damaged_tenant_is_asked_and_replaced_when_it_is_silent(saved: dict[st
     damaged = [data for data in changed(saved[KEY]) if not checksummed_json.is_readable(data)]
     assert len(damaged) > 0.8 * len(saved[KEY])
     for data in random.Random(1).sample(damaged, 5):
-        storage = stored({KEY: data})
-        tenancy = Tenancy(lambda: storage, tenant_here("mine", "b"), displaced=lambda _: None, pace=pace)  # noqa: B023
-        assert tenancy.settle(5) == "first"
-        tenancy.release(over=True)
+        with closing(Living(stored({KEY: data}), tenant_here("mine", "b"), pace)) as living:
+            assert not living.gone
 
 
-def test_a_tenant_that_lives_writes_anew_who_it_is(saved: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_tenant_that_lives_writes_anew_who_it_is() -> None:
     pace = TenancyPace(look_every=0.01, ask_every=0.01, answer_within=5.0)
-    storage, gone = MemoryStorage(), []
-    mine = tenant_here("mine", "a")
-    with closing(_Lives(storage, mine, gone, pace)):
+    storage = MemoryStorage()
+    with closing(Living(storage, tenant_here("mine", "a"), pace)) as living:
         blob = storage.get(KEY)
         assert blob is not None
         storage.put(KEY, memoryview(blob.data.replace(b'"mine"', b'"mime"')))
-        other = Tenancy(lambda: storage, tenant_here("other", "b"), displaced=gone.append, pace=pace)
-        with pytest.raises(Exception, match="another job uses it: a"):
-            other.settle(5)
-    assert not gone
+        with pytest.raises(InUse, match="another job uses it: a"):
+            Living(storage, tenant_here("other", "b"), pace)
+        assert not living.gone
 
 
-class _Lives:
-    def __init__(self, storage: MemoryStorage, mine: object, gone: list[object], pace: object) -> None:
-        self._tenancy = Tenancy(lambda: storage, mine, displaced=gone.append, pace=pace)  # type: ignore[arg-type]
+class Living:
+    def __init__(self, storage: MemoryStorage, mine: Tenant, pace: TenancyPace) -> None:
+        self.gone: list[Tenant] = []
+        self._tenancy = Tenancy(lambda: storage, mine, displaced=self.gone.append, pace=pace)
         assert self._tenancy.settle(5) == "first"
         self._tenancy.prepared()
 
