@@ -43,7 +43,9 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.port import Storage, get_checked, unseen
+from spotelastic_checkpoints.storage.retrying import RetryingStorage
 from spotelastic_checkpoints.types import Commit, EpochClaim
 
 PROBE = "conditional-writes"
@@ -125,6 +127,14 @@ class Commits:
         """Whether the store was found to honour conditional writes."""
         self.damage = ""
         """What of LATEST was found to be damaged last; empty if nothing was."""
+
+    def patient(self, retry: OutageRetry) -> "Commits":
+        """Return the same checkpoints to read, each request of which is repeated by itself.
+
+        What has come is kept: at 1 % of failures, reading all 512 manifests anew for each of them
+        would hardly ever end.
+        """
+        return Commits(RetryingStorage(self.storage, retry), self.owner, self._readers)
 
     # -- epochs -----------------------------------------------------------------------------------
 
