@@ -118,7 +118,10 @@ class ObstoreStorage:
         except FileExistsError as error:
             if self.get(key) is None:
                 # 409: the store was busy with another write of the key, and that write failed.
-                raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
+                raise StorageUnavailable(
+                    f"{self.url}/{key}: {error}, but asked for it, the store has none: if it goes "
+                    "on to say both, look what answers in its place (a proxy, a cache, a replica)"
+                ) from error
             return False
         return True
 
