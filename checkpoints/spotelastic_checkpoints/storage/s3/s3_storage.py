@@ -170,5 +170,4 @@ class S3Storage(ObstoreStorage):
             return True if error.code == 400 else None
         except (OSError, HTTPException):
             return None
-        self.delete([PROBE])
         return False
