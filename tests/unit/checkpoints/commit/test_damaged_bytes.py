@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     root = tmp_path_factory.mktemp("saved")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPOTELASTIC_RUN", OWNER)
-        state = {"weight": torch.zeros(3, 2), "note": ["kept", 1, 2.5]}
+        state: dict[str, Any] = {"weight": torch.zeros(3, 2), "note": ["kept", 1, 2.5]}
         with se.Checkpointer(state, storage=str(root), checkpoint_every=1) as checkpoint:
             checkpoint.restore()
             for step in (1, 2):
@@ -144,7 +145,7 @@ def test_a_run_goes_back_a_step_and_says_why(
         path.parent.mkdir(parents=True, exist_ok=True)
         is_damaged = key in (LATEST, provenance.NAME) or key.endswith("2/manifests/0.json")
         path.write_bytes(data.replace(b"0", b"\xff", 1) if is_damaged else data)
-    state = {"weight": torch.zeros(3, 2), "note": []}
+    state: dict[str, Any] = {"weight": torch.zeros(3, 2), "note": []}
     with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
         assert checkpoint.restore() == 1
         assert state["weight"].unique().tolist() == [1.0] and state["note"] == ["kept", 1, 2.5]
