@@ -20,14 +20,22 @@ _making = threading.Lock()
 
 def from_json(data: bytes | memoryview | str, kind: type[T]) -> T:
     """Decode JSON. Raises `msgspec.DecodeError`."""
-    value: T = _json(cast(Hashable, kind)).decode(data)
+    value: T = _decoded(_json(cast(Hashable, kind)), data)
     return value
 
 
 def from_msgpack(data: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
     """Decode msgpack. Raises `msgspec.DecodeError`."""
-    value: T = _msgpack(cast(Hashable, kind)).decode(data)
+    value: T = _decoded(_msgpack(cast(Hashable, kind)), data)
     return value
+
+
+def _decoded(decoder: Any, data: Any) -> Any:
+    try:
+        return decoder.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        # Text that is no UTF-8, or thousands of lists in each other: msgspec lets these through.
+        raise msgspec.DecodeError(str(error)) from None
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from spotelastic_checkpoints.decoders import from_json
+from spotelastic_checkpoints import checksummed_json
 
 
 class ProtocolVersion(NamedTuple):
@@ -52,10 +52,13 @@ class _Formatted(msgspec.Struct):
 
 
 def of_newer_format(data: bytes, what: str, reads: int = FORMAT) -> str | None:
-    """Return why an object of a format above `reads` cannot be read; None if it can be."""
+    """Return why an object of a format above `reads` cannot be read; None if it can be.
+
+    Also None for one that is not whole: its number cannot be believed.
+    """
     try:
-        found = from_json(data, _Formatted).version
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = checksummed_json.decode(data, _Formatted).version
+    except msgspec.MsgspecError:
         return None
     if found <= reads:
         return None

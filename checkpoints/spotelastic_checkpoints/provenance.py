@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from spotelastic_checkpoints.commit.commit_protocol import Commits, folder
-from spotelastic_checkpoints.decoders import from_json
+from spotelastic_checkpoints import checksummed_json
+from spotelastic_checkpoints.commit.commit_protocol import RUN_RECORD, Commits, folder
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.protocol_version import FORMAT
@@ -23,7 +23,7 @@ from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
 
-NAME = "spotelastic-run.json"
+NAME = RUN_RECORD
 """Key of the record in the storage."""
 SECRET = re.compile(r"(?i)(key|token|secret|password|passwd|credential)")
 """Matches names of arguments that hold secrets."""
@@ -109,13 +109,13 @@ class StoredRun:
         """Return the record, or None."""
         with suppress(CheckpointsError, msgspec.MsgspecError):
             blob = self.storage.get(NAME)
-            return from_json(blob.data, Record) if blob else None
+            return checksummed_json.decode(blob.data, Record) if blob else None
         return None
 
     def write(self, record: Record) -> None:
         """Write the record, if the storage answers."""
         with suppress(CheckpointsError):
-            self.storage.put(NAME, memoryview(msgspec.json.encode(record)))
+            self.storage.put(NAME, memoryview(checksummed_json.encode(record)))
 
 
 def lines(kept: StoredRun, mine: Record, afresh: str) -> list[str]:

@@ -41,7 +41,7 @@ def unfit(data: bytes, what: str, us: str = "this installation") -> str | None:
     """
     try:
         found = from_json(data, _Versioned).protocol
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except msgspec.MsgspecError:
         return None
     return None if found is None else refusal(found, what, us)
 

@@ -50,5 +50,5 @@ def readable(data: bytes, kind: type[T]) -> T | None:
     """Decode a value; None where this version cannot read it."""
     try:
         return decode(data, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         return None

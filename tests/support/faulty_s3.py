@@ -40,6 +40,8 @@ class Fault:
     """Ask the server so many seconds later, and pass on its answer."""
     deaf: bool = False
     """Hang up without asking the server."""
+    flip: bool = False
+    """Change one bit of the request's body on the way."""
     hold: "Hold | None" = None
     """Ask the server only once the test says so."""
 
@@ -106,6 +108,9 @@ class FaultyS3:
 
     def truncate(self, method: str, part: str, keep: int) -> None:
         self._faults.append(Fault(method, part, keep=keep))
+
+    def flip(self, method: str, part: str) -> None:
+        self._faults.append(Fault(method, part, flip=True))
 
     def hold(self, method: str, part: str) -> Hold:
         hold = Hold()
@@ -188,6 +193,10 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
                 fault = None
             if fault is not None and fault.late:
                 time.sleep(fault.late)
+                fault = None
+            if fault is not None and fault.flip:
+                middle = len(body) // 2
+                body = body[:middle] + bytes([body[middle] ^ 8]) + body[middle + 1 :]
                 fault = None
             if proxy.away or (fault is not None and fault.deaf):
                 self.close_connection = True

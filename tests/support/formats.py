@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from spotelastic_checkpoints import framing, messages, provenance
+from spotelastic_checkpoints import checksummed_json, framing, messages, provenance
 from spotelastic_checkpoints.commit.latest import LATEST, Latest
 from spotelastic_checkpoints.commit.tenancy import KEY, Tenant
 from spotelastic_checkpoints.commit.verification import Verified
@@ -301,13 +301,23 @@ def _beside(name: str, value: Any) -> Kind:
     return Kind(
         f"checkpoints/{name}",
         value,
-        msgspec.json.encode,
-        lambda data: msgspec.json.decode(data, type=type(value)),
+        checksummed_json.encode,
+        lambda data: checksummed_json.decode(data, type(value)),
     )
 
 
 def _as_is(data: bytes) -> bytes:
     return data
+
+
+def _like(written: bytes) -> Callable[[bytes], bytes]:
+    """Versions without checksums wrote the same pickle, and mean the same."""
+
+    def read(data: bytes) -> bytes:
+        pinned = metadata.is_pinned(data) == metadata.is_pinned(written)
+        return written if pinned and metadata.agrees(data, written) else data
+
+    return read
 
 
 def _beside_checkpoints() -> Iterator[Kind]:
@@ -342,8 +352,8 @@ def _beside_checkpoints() -> Iterator[Kind]:
     yield _beside("manifest.json", v.MANIFEST)
     yield _beside("verified.json", Verified(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)))
     record = metadata.write([v.MANIFEST])
-    yield Kind("checkpoints/.metadata", record, _as_is, _as_is, text=False)
-    yield Kind("checkpoints/.metadata-pinned", metadata.pinned(record), _as_is, _as_is, text=False)
+    for name, written in ("", record), ("-pinned", metadata.pinned(record)):
+        yield Kind(f"checkpoints/.metadata{name}", written, _as_is, _like(written), text=False)
     yield Kind("checkpoints/.metadata-retired", metadata.TOMBSTONE, _as_is, _as_is, text=False)
 
 

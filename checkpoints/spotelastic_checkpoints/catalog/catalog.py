@@ -14,13 +14,22 @@ from datetime import UTC, datetime
 import msgspec
 import xxhash
 
+from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.commit import verification
-from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
+from spotelastic_checkpoints.commit.commit_protocol import (
+    RUN_RECORD,
+    Commits,
+    StepFolder,
+    folder,
+    step_folders,
+)
+from spotelastic_checkpoints.commit.latest import LATEST
+from spotelastic_checkpoints.commit.tenancy import KEY
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.format import encoding, manifest, metadata
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.format.manifest import Manifest
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.port import Blob, Storage, get_checked
 from spotelastic_checkpoints.types import Commit, Item
 
 AT_ONCE = 8
@@ -160,7 +169,7 @@ class Catalog:
         committed = [
             Commit(entry.epoch, entry.step)
             for entry in self.entries()
-            if entry.state == "committed"
+            if entry.state in ("committed", "damaged")
         ]
         wanted = [c for c in committed if c.step == step and epoch in (None, c.epoch)]
         if not wanted:
@@ -177,9 +186,14 @@ class Catalog:
         `note`.
         """
         found = []
-        record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
-        if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
+        record, wanted = self._record(checkpoint.commit), metadata.write(checkpoint.manifests)
+        if record is None or not metadata.agrees(record.data, wanted):
             found.append(f"{metadata.NAME} does not agree with the manifests")
+        elif not metadata.is_whole(record.data):
+            found.append(f"{metadata.NAME} does not match its checksum")
+        notes = (LATEST, KEY, RUN_RECORD, verification.key(checkpoint.commit))
+        damaged = (name for name in notes if not self._is_readable(name))
+        found += [f"{self.storage.url}/{name} is damaged" for name in damaged]
         with _several(self.at_once) as pool:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
             found += [complaint for job in jobs if (complaint := job.result())]
@@ -203,12 +217,14 @@ class Catalog:
         item = placed.item
         data = memoryview(bytearray(item.length))
         where = f"{self.storage.url}/{placed.key}: {item.fqn}"
-        count = self.storage.read(placed.key, item.offset, data)
+        # A second read tells damage on the way from damage in the store.
+        for _ in range(2):
+            count = self.storage.read(placed.key, item.offset, data)
+            if count == item.length and xxhash.xxh3_64_hexdigest(data) == item.checksum:
+                return data
         if count != item.length:
             raise RestoreFailed(f"{where}: only {count} of {item.length} bytes are stored")
-        if xxhash.xxh3_64_hexdigest(data) != item.checksum:
-            raise RestoreFailed(f"{where} does not match its checksum")
-        return data
+        raise RestoreFailed(f"{where} does not match its checksum")
 
     def _check(self, placed: StoredItem, progress: Progress) -> str:
         try:
@@ -223,7 +239,7 @@ class Catalog:
         epoch, step = found.commit.epoch, found.commit.step
         if not found.has_record:
             return StepEntry(epoch, step, "incomplete")
-        record = self.storage.get(f"{folder(found.commit)}/{metadata.NAME}")
+        record = self._record(found.commit)
         if record is None or metadata.is_tombstone(record.data):
             return StepEntry(epoch, step, "retired")
         try:
@@ -240,6 +256,13 @@ class Catalog:
             nbytes=sum(content.nbytes for content in manifests),
             verified=self._verified(found),
         )
+
+    def _record(self, commit: Commit) -> Blob | None:
+        return get_checked(self.storage, f"{folder(commit)}/{metadata.NAME}", metadata.is_whole)
+
+    def _is_readable(self, name: str) -> bool:
+        note = get_checked(self.storage, name, checksummed_json.is_readable)
+        return note is None or checksummed_json.is_readable(note.data)
 
     def _verified(self, found: StepFolder) -> datetime | None:
         return (

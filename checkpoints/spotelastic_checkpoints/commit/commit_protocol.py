@@ -26,7 +26,12 @@ from dataclasses import dataclass
 import msgspec
 
 from spotelastic_checkpoints import crash_points
-from spotelastic_checkpoints.commit.latest import ForwardPointer, Latest, LatestObject
+from spotelastic_checkpoints.commit.latest import (
+    DamagedLatest,
+    ForwardPointer,
+    Latest,
+    LatestObject,
+)
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import (
     Fenced,
@@ -38,13 +43,19 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
-from spotelastic_checkpoints.storage.port import Storage, unseen
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+from spotelastic_checkpoints.storage.port import Storage, get_checked, unseen
+from spotelastic_checkpoints.storage.retrying import RetryingStorage
 from spotelastic_checkpoints.types import Commit, EpochClaim
 
 PROBE = "conditional-writes"
 """Key of an object that is created once, to test conditional writes. A store that lets it be
 created twice ignores them.
 """
+RUN_RECORD = "spotelastic-run.json"
+"""Key of the record of what made the checkpoints (provenance.py)."""
+UNKNOWN_CLAIMS = 1000
+"""More epochs than are ever claimed one after the other without a save."""
 FEW = 4
 """Up to this number, manifests are read one after the other, without threads."""
 READ_AT_ONCE = 8
@@ -114,6 +125,16 @@ class Commits:
         """Nonce of a claim whose outcome is not known yet, and the epoch before it."""
         self._conditions_seen = False
         """Whether the store was found to honour conditional writes."""
+        self.damage = ""
+        """What of LATEST was found to be damaged last; empty if nothing was."""
+
+    def patient(self, retry: OutageRetry) -> "Commits":
+        """Return the same checkpoints to read, each request of which is repeated by itself.
+
+        What has come is kept: at 1 % of failures, reading all 512 manifests anew for each of them
+        would hardly ever end.
+        """
+        return Commits(RetryingStorage(self.storage, retry), self.owner, self._readers)
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -139,7 +160,7 @@ class Commits:
     def _claim(self, take_over: bool, history: History, run_id: str, mark: str) -> EpochClaim:
         if not self._conditions_seen:
             self.see_conditions()
-        latest, etag = self._latest.read()
+        latest, etag = self._read_latest()
         self._check_owner(latest, take_over)
         if latest is None:
             latest = self._recovered()
@@ -165,7 +186,7 @@ class Commits:
 
     def check_owner(self, *, take_over: bool = False) -> None:
         """Raise what `claim` would raise because of whose storage this is."""
-        latest, _ = self._latest.read()
+        latest, _ = self._read_latest()
         self._check_owner(latest, take_over)
 
     def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
@@ -184,7 +205,7 @@ class Commits:
         to another run, unless `take_over`.
         """
         while True:
-            latest, etag = self._latest.read()
+            latest, etag = self._read_latest()
             self._check_owner(latest, take_over)
             if latest is None:
                 latest = self._recovered()
@@ -207,6 +228,22 @@ class Commits:
                 "run two jobs on it"
             )
         self._conditions_seen = True
+
+    def _read_latest(self) -> tuple[Latest | None, str]:
+        """Return LATEST with its etag. One that is damaged is made up for from a listing.
+
+        A round that is not known here may have claimed an epoch and saved nothing yet. No epoch
+        may be claimed twice, so the next claim is far beyond what is listed.
+        """
+        try:
+            return self._latest.read()
+        except DamagedLatest as error:
+            error.check_owner(self.owner)
+            self.damage = f"{error}: its content is taken from a listing"
+            latest = self._recovered()
+            if error.epoch != latest.epoch:
+                latest = msgspec.structs.replace(latest, epoch=latest.epoch + UNKNOWN_CLAIMS)
+            return latest, error.etag
 
     def _recovered(self) -> Latest:
         """Return what LATEST would contain, reconstructed from a listing."""
@@ -272,9 +309,9 @@ class Commits:
     # -- committing -------------------------------------------------------------------------------
 
     def has_manifest(self, commit: Commit, rank: int) -> bool:
-        """Return whether the rank's manifest of this step is stored."""
-        name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
-        return self.storage.get(name) is not None
+        """Return whether the rank's manifest of this step is stored, and whole."""
+        blob = self.storage.get(f"{folder(commit)}/{manifest.manifest_name(rank)}")
+        return blob is not None and manifest.is_readable(blob.data)
 
     def put_shard(
         self,
@@ -349,8 +386,10 @@ class Commits:
         record = metadata.write(manifests)
         if not self.storage.create(key, record):
             there = self.storage.get(key)
-            if there is None or metadata.unpinned(there.data) != record:
+            if there is None or metadata.is_tombstone(there.data):
                 raise Fenced(f"step {commit.step} of epoch {commit.epoch} was retired")
+            if not metadata.agrees(there.data, record):
+                raise RestoreFailed(f"{self.storage.url}/{key} does not agree with the manifests")
         crash_points.reached(Stage.RECORD_PUT)
         return True
 
@@ -360,7 +399,7 @@ class Commits:
         Raises `Fenced` where its epoch is no longer `epoch`.
         """
         while True:
-            latest, etag = self._latest.read()
+            latest, etag = self._read_latest()
             if isinstance(latest, ForwardPointer):
                 raise Fenced(f"{self.storage.url}: {latest.refusal}")
             if latest is None:
@@ -383,12 +422,12 @@ class Commits:
 
     def latest(self) -> Commit | None:
         """Return the commit that LATEST names, or None."""
-        latest, _ = self._latest.read()
+        latest, _ = self._read_latest()
         return latest.commit if latest is not None else None
 
     def begins(self) -> int:
         """Return the first epoch whose commits count."""
-        latest, _ = self._latest.read()
+        latest, _ = self._read_latest()
         return latest.begins if latest is not None else 0
 
     def newest(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
@@ -428,18 +467,27 @@ class Commits:
 
     def _manifest(self, commit: Commit, rank: int) -> Manifest | None:
         name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
-        blob = self.storage.get(name)
-        return manifest.decode(blob.data, name) if blob is not None else None
+        blob = get_checked(self.storage, name, manifest.is_readable)
+        if blob is None:
+            return None
+        place = f"{self.storage.url}/{name}"
+        content = manifest.decode(blob.data, place)
+        if (content.epoch, content.step, content.rank) != (commit.epoch, commit.step, rank):
+            raise RestoreFailed(f"{place} is damaged: it is the manifest of another save")
+        return content
 
     def checkpoint(self, commit: Commit) -> Sequence[Manifest]:
         """Return all manifests of a committed step. Raises `RestoreFailed` for any other step."""
         place = f"{self.storage.url}/{folder(commit)}"
         if not self._alive(commit):
             raise RestoreFailed(f"{place} is not a committed checkpoint")
-        manifests = self.manifests(commit, self._look(commit).ranks)
-        if complaint := manifest.complaint(manifests):
-            raise RestoreFailed(f"{place}: {complaint}")
-        return manifests
+        # A second look tells a listing that was wrong once from a manifest that is missing.
+        for _ in range(2):
+            manifests = self.manifests(commit, self._look(commit).ranks)
+            complaint = manifest.complaint(manifests)
+            if not complaint:
+                return manifests
+        raise RestoreFailed(f"{place} is damaged: {complaint}")
 
     def _alive(self, commit: Commit) -> bool:
         """Return whether the step has a commit record that is no tombstone."""

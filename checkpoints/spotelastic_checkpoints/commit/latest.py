@@ -5,12 +5,16 @@ a claim, under a new epoch and by compare-and-swap. So whoever wrote there befor
 nobody can claim the storage any more (`commit/moving.py`).
 """
 
+import re
+from contextlib import suppress
+from operator import ne
+
 import msgspec
 
-from spotelastic_checkpoints.decoders import from_json
+from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.port import Blob, Storage, get_checked
 from spotelastic_checkpoints.types import Commit
 
 LATEST = "LATEST"
@@ -64,8 +68,44 @@ def decoded(data: bytes) -> Latest:
 
     Raises `msgspec.DecodeError`, also for an object of a newer format.
     """
-    found = from_json(data, Latest)
-    return from_json(data, ForwardPointer) if found.version == POINTER_FORMAT else found
+    found = checksummed_json.decode(data, Latest)
+    if found.version != POINTER_FORMAT:
+        return found
+    return checksummed_json.decode(data, ForwardPointer)
+
+
+_FIELDS = b'"owner":', b'"epoch":', b'"nonce":'
+"""What each LATEST has. One that has all but one of them is not another program's."""
+
+
+class DamagedLatest(StorageRefused):
+    """LATEST is not what was written. A claim by its own run writes it again."""
+
+    def __init__(self, url: str, blob: Blob, why: object) -> None:
+        super().__init__(f"{url} is damaged: {why}")
+        self.etag = blob.etag
+        self._data = blob.data
+        self._url = url
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it seems to name; 0 where that cannot be told."""
+        found = re.search(rb'"epoch":(\d{1,18}),', self._data)
+        return int(found[1]) if found else 0
+
+    def check_owner(self, owner: str) -> None:
+        """Raise `StorageRefused` where it may say that nobody but another run may write here.
+
+        One byte may differ from what a LATEST of this owner says.
+        """
+        named = re.search(rb'"owner":"(.*?)","epoch"', self._data)
+        theirs, ours = named[1] if named else b"", msgspec.json.encode(owner)[1:-1]
+        unlike = abs(len(theirs) - len(ours)) + sum(map(ne, theirs, ours))
+        if b'"moved_at":' in self._data or b'"version":2' in self._data:
+            raise StorageRefused(f"{self}; the run was moved from here, and may go on elsewhere")
+        if theirs and owner and unlike > 1:
+            name = theirs.decode(errors="replace")
+            raise StorageRefused(f"{self}; it seems to be of the run {name}, not of {owner}")
 
 
 class LatestObject:
@@ -75,8 +115,14 @@ class LatestObject:
         self._storage = storage
 
     def read(self) -> tuple[Latest | None, str]:
-        """Return the content with its etag; None and "" where there is none."""
-        blob, url = self._storage.get(LATEST), f"{self._storage.url}/{LATEST}"
+        """Return the content with its etag; None and "" where there is none.
+
+        Raises `DamagedLatest`.
+        """
+        blob, url = (
+            get_checked(self._storage, LATEST, _is_readable),
+            f"{self._storage.url}/{LATEST}",
+        )
         if blob is None:
             return None, ""
         if newer := of_newer_format(blob.data, url, POINTER_FORMAT):
@@ -90,14 +136,16 @@ class LatestObject:
                     f"{url} is incomplete: it is being written, or a write was cut off; if it "
                     "stays so, delete it, and the next round writes it again"
                 ) from None
-            raise StorageRefused(f"{url} was not written by spotelastic: {error}") from None
+            if sum(field in blob.data for field in _FIELDS) < len(_FIELDS) - 1:
+                raise StorageRefused(f"{url} was not written by spotelastic: {error}") from None
+            raise DamagedLatest(url, blob, error) from None
 
     def write(self, latest: Latest, etag: str) -> bool:
         """Write LATEST if its etag is still `etag`, or does not exist where `etag` is empty.
 
         Returns whether it now has this content.
         """
-        data = msgspec.json.encode(latest)
+        data = checksummed_json.encode(latest)
         if etag:
             written = self._storage.swap(LATEST, data, etag)
         else:
@@ -108,3 +156,10 @@ class LatestObject:
         # wrote.
         now, _ = self.read()
         return now == latest
+
+
+def _is_readable(data: bytes) -> bool:
+    with suppress(msgspec.MsgspecError):
+        decoded(data)
+        return True
+    return False

@@ -22,10 +22,10 @@ from typing import Literal
 
 import msgspec
 
-from spotelastic_checkpoints.decoders import from_json
+from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.port import Storage, get_checked
 
 KEY = "in-use"
 """Key of the object, in the storage's root."""
@@ -84,6 +84,12 @@ class Tenant(msgspec.Struct, frozen=True):
     over: bool = False
     """Whether the job has ended."""
     version: int = FORMAT
+
+
+DAMAGED = Tenant("", "", "", (), "", "", "", 0, 0, 0.0)
+"""Stands for a tenant whose object is damaged. It is asked, as any other: a job that lives writes
+the object anew, and one that does not answer is replaced.
+"""
 
 
 class InUse(CheckpointsError):
@@ -319,8 +325,10 @@ class Tenancy:
 
     def _look(self) -> None:
         tenant, etag = self._read()
-        if tenant is None:  # The object was deleted by hand.
-            self._written(msgspec.structs.replace(self._mine, job=self._job, ready=True), etag)
+        if tenant is None or not tenant.job:  # The object was deleted by hand, or is damaged.
+            answer = tenant.question if tenant else ""
+            mine = msgspec.structs.replace(self._mine, job=self._job, ready=True, answer=answer)
+            self._written(mine, etag)
             return
         if tenant.job != self._job:
             if not self._is_ours(tenant):
@@ -344,19 +352,17 @@ class Tenancy:
     def _read(self) -> tuple[Tenant | None, str]:
         if self._root is None:
             self._root = self._open()
-        blob = self._root.get(KEY)
+        blob = get_checked(self._root, KEY, checksummed_json.is_readable)
         if blob is None:
             return None, ""
         if newer := of_newer_format(blob.data, f"{self._root.url}/{KEY}"):
             raise StorageRefused(newer)
         try:
-            return from_json(blob.data, Tenant), blob.etag
-        except msgspec.MsgspecError as error:
-            raise StorageRefused(
-                f"{self._root.url}/{KEY} was not written by spotelastic: {error}"
-            ) from None
+            return checksummed_json.decode(blob.data, Tenant), blob.etag
+        except msgspec.MsgspecError:
+            return DAMAGED, blob.etag
 
     def _written(self, tenant: Tenant, etag: str) -> bool:
         assert self._root is not None
-        data = msgspec.json.encode(tenant)
+        data = checksummed_json.encode(tenant)
         return self._root.swap(KEY, data, etag) if etag else self._root.create(KEY, data)

@@ -54,6 +54,8 @@ class UploadPolicy:
     """Seconds without an uploaded file after which the store counts as away: a failing save lets
     others overwrite its slots.
     """
+    silent_for: float = 30.0
+    """Seconds in which nothing goes up after which that is told."""
     file: int = shards.FILE
     """Bytes beyond which a file takes no further items."""
 
@@ -351,10 +353,26 @@ class Pipeline:
         """Upload the shards and manifests of all ranks of this node."""
         crash_points.reached(Stage.UPLOAD_STARTED)
         self._progress = UploadProgress(self._files.nbytes)
+        watch = asyncio.create_task(self._watch(save, self._progress))
         try:
             await _all(self._rank(save, slot, header) for slot, header in save.slots)
         except CheckpointsError as error:
             raise self._progress.error or error from None
+        finally:
+            watch.cancel()
+
+    async def _watch(self, save: Save, progress: UploadProgress) -> None:
+        """Tell once that nothing goes up, although no request has failed yet."""
+        before = -1
+        while progress.done != before:
+            before = progress.done
+            await asyncio.sleep(self._policy.silent_for)
+        sent = f"{before >> 20} of {save.nbytes >> 20} MiB"
+        self._complain(
+            f"step {save.commit.step}: the store has taken nothing for "
+            f"{self._policy.silent_for:g} s ({sent} uploaded): a request hangs there or on the "
+            "way, and is repeated when its time is over; training goes on"
+        )
 
     async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:
         """Upload one rank's missing files, then its manifest."""

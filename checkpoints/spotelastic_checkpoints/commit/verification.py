@@ -8,8 +8,8 @@ from datetime import datetime
 
 import msgspec
 
+from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.commit.commit_protocol import folder
-from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
@@ -34,7 +34,7 @@ def since(storage: Storage, commit: Commit) -> datetime | None:
     note = storage.get(key(commit))
     if note is not None:
         with suppress(msgspec.MsgspecError):
-            return from_json(note.data, Verified).at
+            return checksummed_json.decode(note.data, Verified).at
     return None
 
 
@@ -43,7 +43,7 @@ def leave(storage: Storage, commit: Commit, at: datetime) -> None:
 
     Raises `StorageRefused` where the storage is read-only.
     """
-    storage.put(key(commit), memoryview(msgspec.json.encode(Verified(at))))
+    storage.put(key(commit), memoryview(checksummed_json.encode(Verified(at))))
     record = storage.get(f"{folder(commit)}/{metadata.NAME}")
     if record is None or metadata.is_tombstone(record.data):
         # The checkpoint was collected meanwhile, possibly before the note was written.

@@ -27,7 +27,7 @@ class DaemonStorage:
         self._executor = executor
         self._commits: Commits | None = None
         self._opening = threading.Lock()
-        self._told_weakness = False
+        self._told: set[str] = set()
 
     def commits(self) -> Commits:
         """Return the commit protocol; open the storage at first use. Thread-safe.
@@ -62,11 +62,12 @@ class DaemonStorage:
                     raise
                 await asyncio.sleep(backoff.bound)
 
-    def weakness(self) -> str:
-        """Return which guarantee the store does not keep, at the first call; empty if none."""
-        weaker = "" if self._told_weakness else self.commits().storage.weaker
-        self._told_weakness = self._told_weakness or bool(weaker)
-        return weaker
+    def remarks(self) -> list[str]:
+        """Return, each once, which guarantee the store does not keep, and what was damaged."""
+        commits = self.commits()
+        new = {commits.storage.weaker, commits.damage} - self._told
+        self._told |= new
+        return sorted(filter(None, new))
 
     def _claim_once(self, request: messages.ClaimEpoch, history: Mapping[int, float]) -> EpochClaim:
         commits = self.commits()

@@ -318,8 +318,8 @@ class Service:
         history = self._remembered.history(request.rounds)
         claim = await self._storage.claim(request, history)
         self.pipeline.learned(claim.commit)
-        if weaker := self._storage.weakness():
-            self.tell_problem(weaker)
+        for remark in self._storage.remarks():
+            self.tell_problem(remark)
         return claim
 
     def _status(self) -> DaemonStatus:

@@ -5,11 +5,12 @@ Also decides whether the manifests of all ranks together make a complete checkpo
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints.decoders import from_json
+from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
@@ -108,20 +109,34 @@ def rank_of(name: str) -> int | None:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Encode a manifest as JSON."""
-    return msgspec.json.encode(manifest)
+    """Encode a manifest as JSON that ends with a checksum of itself."""
+    return checksummed_json.encode(manifest)
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """Decode a manifest. Raises `RestoreFailed`, with `name`, where it is none."""
+    """Decode a manifest.
+
+    Raises `RestoreFailed`, with `name`, where it is damaged or of a newer format.
+    """
     try:
-        content = from_json(data, Manifest)
+        content = checksummed_json.decode(data, Manifest)
     except msgspec.MsgspecError as error:
-        reason = of_newer_format(data, name) or f"{name} is not a manifest of spotelastic: {error}"
+        reason = of_newer_format(data, name) or f"{name} is damaged: {error}"
         raise RestoreFailed(reason) from None
     if content.version > FORMAT:
         raise RestoreFailed(of_newer_format(data, name))
+    # Only manifests without a checksum can come to this.
+    if unknown := {item.dtype for item in content.items} - {*encoding.ITEM_SIZES, ""}:
+        raise RestoreFailed(f"{name} is damaged: there is no dtype {min(unknown)}")
     return content
+
+
+def is_readable(data: bytes) -> bool:
+    """Return whether `decode` returns something."""
+    with suppress(RestoreFailed):
+        decode(data, "")
+        return True
+    return False
 
 
 def complaint(manifests: Sequence[Manifest]) -> str:

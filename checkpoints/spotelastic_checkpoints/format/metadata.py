@@ -4,7 +4,11 @@ The same manifests give the same bytes, so that two daemons that both find a ste
 identical records. Also marks a record as pinned, and recognises the tombstone that replaces it.
 """
 
+import re
 from collections.abc import Sequence
+from operator import eq
+
+import xxhash
 
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.format.opcodes import Emitter
@@ -19,15 +23,19 @@ _DCP = "torch.distributed.checkpoint.metadata"
 _FILES = "torch.distributed.checkpoint.filesystem"
 _DCP_VERSION = "1.0.0"
 
-_PIN = b"spotelastic: pinned\n"
-"""Marks a commit that must not be collected. It stands behind the end of the pickle, which readers
-ignore.
+_MARK = b"spotelastic: "
+_SEAL = _MARK + b"xxh3 %b\n"
+_SEALED = re.compile(_SEAL % b"([0-9a-f]{16})" + rb"\Z")
+"""The record's checksum. It stands behind the end of the pickle, which readers ignore. Records of
+earlier versions have none.
 """
+_PIN = _MARK + b"pinned\n"
+"""Marks a commit that must not be collected. It stands behind the checksum."""
 
 
 def is_pinned(data: bytes) -> bool:
-    """Return whether the record is marked as pinned."""
-    return data.endswith(_PIN) and not is_tombstone(data)
+    """Return whether the record is marked as pinned, or may be: its end is damaged."""
+    return not (is_tombstone(data) or _is_bare(data) or _SEALED.search(data))
 
 
 def pinned(data: bytes) -> bytes:
@@ -40,13 +48,45 @@ def unpinned(data: bytes) -> bytes:
     return data.removesuffix(_PIN)
 
 
+def agrees(data: bytes, record: bytes) -> bool:
+    """Return whether a stored record says what this one says, pinned or not."""
+    return _pickle(data) == _pickle(record)
+
+
+def is_whole(data: bytes) -> bool:
+    """Return whether the record is as it was written, as far as it has a checksum."""
+    data = unpinned(data)
+    found = _SEALED.search(data)
+    if found is None:
+        return _is_bare(data)
+    return found[1] == _checksum(data[: found.start()])
+
+
+def _is_bare(data: bytes) -> bool:
+    """Return whether nothing stands behind the pickle, as in earlier versions."""
+    return data.endswith(b".") and _MARK not in data[-2 * len(_SEAL) - len(_PIN) :]
+
+
+def _pickle(data: bytes) -> bytes:
+    data = unpinned(data)
+    found = _SEALED.search(data)
+    return data[: found.start()] if found else data
+
+
+def _checksum(data: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(data).encode()
+
+
 def is_tombstone(data: bytes) -> bool:
-    """Return whether this is a tombstone, or the beginning of one."""
-    return data.startswith(TOMBSTONE[:-1])
+    """Return whether this is a tombstone, also one that has lost some of its bytes.
+
+    No commit record has more than a few bytes in common with it.
+    """
+    return sum(map(eq, data, TOMBSTONE)) > len(TOMBSTONE) // 2
 
 
 def write(manifests: Sequence[Manifest]) -> bytes:
-    """Return the pickle of a `Metadata` object over all items of all manifests."""
+    """Return the pickle of a `Metadata` object over all items of all manifests, with a checksum."""
     manifests = sorted(manifests, key=lambda manifest: manifest.rank)
     by_name: dict[str, list[Item]] = {}
     for manifest in manifests:
@@ -84,7 +124,8 @@ def write(manifests: Sequence[Manifest]) -> bytes:
     out.value(_DCP_VERSION)
     out.raw(b"u")
     out.build()
-    return out.done()
+    data = out.done()
+    return data + _SEAL % _checksum(data)
 
 
 def _storage_type(

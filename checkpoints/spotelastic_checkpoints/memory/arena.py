@@ -190,7 +190,7 @@ class Slot:
         at = HEADER + header.data_bytes
         try:
             items = _index_decoder.decode(self.memory[at : at + header.index_bytes])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except msgspec.MsgspecError as error:
             raise CheckpointsError(f"{self.path} has no index of step {header.step}") from error
         if sum(not item.is_tensor for item in items) != header.values:
             raise CheckpointsError(f"{self.path} has another index than that of step {header.step}")

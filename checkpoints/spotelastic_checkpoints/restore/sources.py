@@ -23,6 +23,7 @@ from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation, LocatedItem
 from spotelastic_checkpoints.restore.fetcher import Fetcher, RangeSource, Reader
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit, Holder, Item, RestoreSet, Resume
 
 STORE_RANGE = 8 << 20
@@ -52,6 +53,10 @@ class SourceContext:
     """Called, in any thread, with which holder a restore does without, and why."""
     retry: OutageRetry
     """Retries requests while the object store does not answer."""
+
+    def reading(self) -> Commits:
+        """Return the checkpoints in the object store, each request retried by itself."""
+        return self.retry.ask(self.commits).patient(self.retry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +110,8 @@ def _described(placed: LocatedItem) -> Item:
 class CommitSource:
     """The folder of a commit, as a source and as each of its readers."""
 
-    commits: Commits
+    storage: Storage
     name: str
-    retry: OutageRetry
     lanes: int = STORE_AT_ONCE
     most: int = STORE_RANGE
 
@@ -118,10 +122,10 @@ class CommitSource:
     def read(self, file: object, offset: int, target: memoryview) -> None:
         """Fill `target` from an object. Raises `RestoreFailed` or `StorageUnavailable`."""
         key = f"{self.name}/{file}"
-        storage = self.commits.storage
-        if self.retry.ask(lambda: storage.read(key, offset, target)) != len(target):
+        # A second read tells an answer that was too short from an object that is.
+        if all(self.storage.read(key, offset, target) != len(target) for _ in range(2)):
             raise RestoreFailed(
-                f"{storage.url}/{key} is damaged: it is shorter than its manifest says"
+                f"{self.storage.url}/{key} is damaged: it is shorter than its manifest says"
             )
 
     def abort(self) -> None:
@@ -132,14 +136,15 @@ class CommitSource:
 
 
 def _open_commit(ident: int, commit: Commit, context: SourceContext) -> OpenSource:
-    manifests = context.retry.ask(lambda: context.commits().checkpoint(commit))
+    commits = context.reading()
+    manifests = commits.checkpoint(commit)
     items = [
         (item, (CopyLocation(0, shard.name, item.offset),))
         for content in manifests
         for shard in content.shards
         for item in sorted(shard.items, key=lambda item: item.offset)
     ]
-    source = CommitSource(context.commits(), folder(commit), context.retry)
+    source = CommitSource(commits.storage, folder(commit))
     return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], context)
 
 
@@ -148,7 +153,7 @@ def find_commit(step: int | None, before: Commit | None, context: SourceContext)
 
     `step` restricts the search to that step, `before` to commits older than that one.
     """
-    return context.retry.ask(lambda: context.commits().newest(step=step, before=before))
+    return context.reading().newest(step=step, before=before)
 
 
 def forget_copies(arena: Arena) -> None:

@@ -1,7 +1,9 @@
 """Tells which error answers of S3 are final, for all clients that talk to S3."""
 
 _TRY_LATER = {408, 409, 412, 425, 429}
-_PASSING = {
+ALTERED = {"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+"""Codes of answers to an upload whose bytes do not match their checksum."""
+_PASSING = ALTERED | {
     "ExpiredToken",
     "IncompleteBody",
     "RequestTimeout",
@@ -10,7 +12,7 @@ _PASSING = {
     "ThrottlingException",
     "TokenRefreshRequired",
 }
-"""Codes of answers 400 and 403 whose cause passes: the body came too slowly or was cut off,
+"""Codes of answers 400 and 403 whose cause passes: the body came too slowly, cut off or changed,
 credentials are due to be renewed, this machine's clock is not set yet, or there were too many
 requests.
 """

@@ -17,6 +17,7 @@ import xxhash
 from fsspec.spec import AbstractBufferedFile
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.arrival import check_arrived
 from spotelastic_checkpoints.storage.hanging import COPIES, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
@@ -109,9 +110,10 @@ class FsspecStorage:
         if len(data) <= self._whole:
             self._put_whole(key, data)
             progress(len(data))
-            return
-        with self._explained(key):
-            self._put_parts(self._path(key), data, progress)
+        else:
+            with self._explained(key):
+                self._put_parts(self._path(key), data, progress)
+        check_arrived(self, key, data)
 
     def create(self, key: str, data: bytes) -> bool:
         return self._call(key, self._limits.answer, lambda fs: self._created(fs, key, data))

@@ -15,12 +15,13 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.answers import refuses
+from spotelastic_checkpoints.storage.arrival import altered, check_arrived
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PARTS_AT_ONCE, WHOLE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, UpdateVersion
+    from obstore import ObjectMeta, PutResult, UpdateVersion
     from obstore.store import ClientConfig, ObjectStore
 
 PIECE = 4 << 20
@@ -108,6 +109,8 @@ class ObstoreStorage:
         except FileNotFoundError as error:
             # The multipart upload is gone: another process aborted it as an unfinished one.
             raise StorageUnavailable(f"{self.url}/{key}: {self._brief(error)}") from error
+        if not self._verified():
+            check_arrived(self, key, data)
 
     def create(self, key: str, data: bytes) -> bool:
         try:
@@ -115,7 +118,10 @@ class ObstoreStorage:
         except FileExistsError as error:
             if self.get(key) is None:
                 # 409: the store was busy with another write of the key, and that write failed.
-                raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
+                raise StorageUnavailable(
+                    f"{self.url}/{key}: {error}, but asked for it, the store has none: if it goes "
+                    "on to say both, look what answers in its place (a proxy, a cache, a replica)"
+                ) from error
             return False
         return True
 
@@ -170,6 +176,10 @@ class ObstoreStorage:
             return
         put_parts(self._bulk, key, pieces(data, progress), len(data))
 
+    def _verified(self) -> bool:
+        """Return whether the store compares what arrives with a checksum that is sent with it."""
+        return False
+
     def _explain(self, error: Exception) -> None:
         """Raise the explanation of an error that only this store has."""
 
@@ -179,12 +189,20 @@ class ObstoreStorage:
         with self._explained(what):
             return self._within(seconds, call)
 
-    def _put_if(self, key: str, data: bytes, mode: Any) -> None:
-        def ask() -> None:
-            obstore.put(self._small, key, data, mode=mode, use_multipart=False)
+    def _put_if(self, key: str, data: bytes, mode: Any, *, repeated: bool = False) -> None:
+        def ask() -> str:
+            return _etag(obstore.put(self._small, key, data, mode=mode, use_multipart=False))
 
         with self._explained(key, conditional=True):
-            self._within(self._limits.answer, ask)
+            etag = self._within(self._limits.answer, ask)
+        if self._verified():
+            return
+        now = self.get(key)
+        # Another etag: somebody has replaced it since.
+        if now is not None and now.etag == etag and now.data != data:
+            if repeated:
+                raise altered(f"{self.url}/{key}")
+            self._put_if(key, data, _update(etag), repeated=True)
 
     def _delete(self, names: list[str]) -> None:
         what = "a retired checkpoint"
@@ -289,7 +307,7 @@ def _deletion(store: "ObjectStore", name: str) -> Callable[[], None]:
     return lambda: obstore.delete(store, name)
 
 
-def _etag(meta: "ObjectMeta") -> str:
+def _etag(meta: "ObjectMeta | PutResult") -> str:
     """Return one text for both: some stores tell versions apart by ETag, others by version."""
     return json.dumps([meta["e_tag"], meta["version"]])
 

@@ -5,6 +5,7 @@ then go back to an older one. So it is asked again, and when time is up the erro
 was the store.
 """
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ class OutagePatience:
 
 
 RESTORE_PATIENCE = OutagePatience()
+_JITTER = (0.5, 1.0)
+"""A fleet that was turned away at once does not come back at once."""
 
 
 class OutageRetry:
@@ -42,29 +45,37 @@ class OutageRetry:
         tell: Callable[[str], None],
         who: str = "a restore",
         patience: OutagePatience = RESTORE_PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`tell` is called with a message, once per outage; `who` names the waiting work in it."""
+        """`tell` is called with a message, once per outage; `who` names the waiting work in it.
+
+        `wait` waits so many seconds of `clock`, and returns whether the answers are not needed any
+        more.
+        """
         self._tell = tell
         self._who = who
         self._patience = patience
         self._lock = threading.Lock()
         self._told = False
         self._over = threading.Event()
+        self._clock = clock
+        self._wait = wait or self._over.wait
 
     def ask(self, call: Callable[[], T]) -> T:
         """Return the result of `call`. Raises `StorageUnavailable` when the store stays away."""
         patience = self._patience
-        deadline = time.monotonic() + patience.within
-        backoff = Backoff(patience.first, patience.most)
+        deadline = self._clock() + patience.within
+        backoff = Backoff(patience.first, patience.most, jitter=_JITTER)
         while True:
             try:
                 return call()
             except StorageUnavailable as error:
                 backoff = backoff.failed()
-                wait = backoff.bound
-                if wait >= patience.worth_a_word:
+                if backoff.bound >= patience.worth_a_word:
                     self._complain(error)
-                if time.monotonic() + wait > deadline or self._over.wait(wait):
+                wait = backoff.pause(random.uniform)
+                if self._clock() + wait > deadline or self._wait(wait):
                     raise
 
     def end(self) -> None:

@@ -20,6 +20,15 @@ class Blob:
     etag: str
 
 
+def get_checked(storage: "Storage", key: str, is_good: Callable[[bytes], bool]) -> Blob | None:
+    """Return the object; one that is missing, or not good, is read a second time.
+
+    What a store, a proxy or a network answered wrongly once must not count as lost or damaged.
+    """
+    blob = storage.get(key)
+    return blob if blob is not None and is_good(blob.data) else storage.get(key)
+
+
 def unseen(_: int) -> None:
     """Do nothing with the progress of a write."""
 

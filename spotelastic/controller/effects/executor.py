@@ -343,7 +343,7 @@ def _read(value: StoredValue, kind: type[T]) -> T:
     """Raises `EnvironmentFailure` for what this version cannot read: it is not to be replaced."""
     try:
         return decode(value.data, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise EnvironmentFailure(
             f"{value.key} in etcd holds what this version of spotelastic cannot read: {error}"
         ) from error

@@ -143,7 +143,7 @@ class Mirror:
             self._unreadable.pop(value.key, None)
             try:
                 self._put(name, value.key, decode(value.data, kind))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except msgspec.MsgspecError as error:
                 # Of another version: not ours to judge.
                 self._unreadable[value.key] = str(error)
 

@@ -26,8 +26,9 @@ import xxhash
 from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import encoding, manifest
+from spotelastic_checkpoints.format import metadata as record
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.port import Storage, get_checked
 from torch.distributed.checkpoint._extension import ExtensionRegistry
 from torch.distributed.checkpoint.filesystem import _StorageInfo, _StorageReaderTransforms
 from torch.distributed.checkpoint.metadata import (
@@ -193,9 +194,11 @@ class CheckpointReader(StorageReader):
         if folder is not None and not folder.is_dir():
             raise UsageError(f"{path}: no such folder")
         self._storage = open_checkpoint(path, self._options)
-        blob = patient(lambda: self._storage.get(name))
+        blob = patient(lambda: get_checked(self._storage, name, record.is_whole))
         if blob is None:
             raise UsageError(f"{path} is not a checkpoint: it has no {name}")
+        if not record.is_whole(blob.data):
+            raise SpotelasticError(f"{path}/{name} cannot be read: it is damaged")
         metadata = _unpickled(blob.data, f"{path}/{name}")
         told = getattr(metadata, "storage_meta", None) or StorageMeta()
         told.load_id = self._load_id
@@ -323,8 +326,8 @@ class CheckpointReader(StorageReader):
 
     def _manifest(self, rank: int) -> manifest.Manifest | None:
         name = manifest.manifest_name(rank)
-        blob = patient(lambda: self._storage.get(name))
-        return manifest.decode(blob.data, name) if blob is not None else None
+        blob = patient(lambda: get_checked(self._storage, name, manifest.is_readable))
+        return manifest.decode(blob.data, f"{self.path}/{name}") if blob is not None else None
 
 
 def _chunk(stored: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMetadata | None:

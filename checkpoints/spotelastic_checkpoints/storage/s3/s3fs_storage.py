@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.answers import refuses
+from spotelastic_checkpoints.storage.arrival import check_arrived
 from spotelastic_checkpoints.storage.hanging import COPIES, Copies, forget_frames
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part_size
@@ -66,9 +67,12 @@ class S3fsStorage:
         given = dict(options or {})
         if unknown := sorted(set(given) - _OPTIONS):
             raise StorageRefused(f"{url}: s3fs has no option {unknown[0]}")
+        self._verified = not (endpoint or given.get("endpoint_url"))
+        """Whether the store, as AWS does, compares uploads with the checksums that they carry."""
         config = {
-            # Every item is verified by our own checksum; a second one would cost CPU.
-            "request_checksum_calculation": "when_required",
+            # Others may not know these checksums. What goes to them is read back.
+            "request_checksum_calculation": "when_supported" if self._verified else "when_required",
+            # Each item that is read is verified by our own checksum.
             "response_checksum_validation": "when_required",
             **given.pop("config_kwargs", {}),
             "connect_timeout": 3.0,
@@ -101,7 +105,12 @@ class S3fsStorage:
                 work = self._call("put_object", Key=self._prefix + key, Body=bytes(data))
                 self._run(key, work, held=held)
             progress(len(data))
-            return
+        else:
+            self._put_large(key, data, progress)
+        if not self._verified:
+            check_arrived(self, key, data)
+
+    def _put_large(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
         parts = len(data) // part_size(len(data)) + 1
         try:
             with self._room(key, PARTS_AT_ONCE * part_size(len(data)), parts) as held:

@@ -26,7 +26,7 @@ from support.stores import MemoryStorage
 STORED = (
     b'{"owner":"run","epoch":2,"commit":{"epoch":1,"step":5},"nonce":"mover-1","begins":0,'
     b'"run_id":"","version":2,"to":"s3://there/run/checkpoints","region":"us-west-2",'
-    b'"moved_at":7.0}'
+    b'"moved_at":7.0,"checksum":"8ca89d57426793f9"}'
 )
 """A forward pointer as this version writes it."""
 

@@ -412,3 +412,27 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
             running.cancel()
 
     asyncio.run(until_free())
+
+
+class Hangs(FirstFails):
+    """Takes nothing until that was told."""
+
+    pipeline: Pipeline
+
+    def put_shard(self, commit: Commit, name: str, data: memoryview, progress: Any) -> None:
+        eventually(lambda: self.pipeline.outage)
+        progress(len(data))
+
+    def work(self, pipeline: Pipeline, save: Save) -> None:
+        self.pipeline = pipeline
+        pipeline.want(save)
+
+
+def test_an_upload_that_hangs_is_told_once_before_its_request_fails(save: Save) -> None:
+    store = Hangs()
+    told, committed = run(
+        store, lambda pipeline: store.work(pipeline, save), policy=UploadPolicy(silent_for=0.05)
+    )
+    assert isinstance(told, messages.SaveFailed) and isinstance(committed, messages.Committed)
+    assert told.message.startswith("step 1: the store has taken nothing for")
+    assert "hangs" in told.message and store.pipeline.outage == ""

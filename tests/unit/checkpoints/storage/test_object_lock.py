@@ -58,7 +58,7 @@ def test_the_next_try_of_an_upload_has_the_checksum_that_the_bucket_wants(
     kept: dict[str, bytes],
 ) -> None:
     storage = open_storage("s3://locked/run")
-    with pytest.raises(StorageUnavailable, match="wants a checksum"):
+    with pytest.raises(StorageUnavailable, match="wants another checksum"):
         storage.put("shard", memoryview(b"weights"))
     assert not kept
     storage.put("shard", memoryview(b"weights"))
