@@ -206,12 +206,11 @@ class WorkerClient:
             return None
         self._told = ""
         slot = self._mapped(grant.path)
-        known = grant.path in self._written
-        self._written.add(grant.path)
-        return OpenSlot(slot, grant.owner, known=known)
+        return OpenSlot(slot, grant.owner, known=grant.path in self._written)
 
     def sealed(self, slot: OpenSlot, step: int, *, waiting: bool, due: bool) -> None:
         """Tell the daemon that a slot was sealed, and ask for the next one, without waiting."""
+        self._written.add(slot.path)
         self._sealing = messages.Sealing(step, slot.path, waiting, due)
         try:
             self._connection.send(self._sealing)

@@ -22,8 +22,8 @@ from spotelastic.training.state.module_state import get_model_state_dict
 from spotelastic.training.state.tensors import is_value
 
 Path = tuple[str | int, ...]
-Place = tuple[Any, torch.Size, tuple[int, ...]] | None
-"""Where a tensor lies, its shape and its strides; None for what is pickled."""
+Place = tuple[Any, ...] | None
+"""Where a tensor lies, and what else says what its bytes mean; None for what is pickled."""
 Container = Mapping[str, Any] | list[Any]
 """A mapping or a list of the state."""
 
@@ -92,7 +92,7 @@ class Followed:
         self.flat = flat_state(self._name, self._state)
 
     def _places(self) -> dict[Path, Any]:
-        return {path: _place_in_full(leaf) for path, leaf in self.flat.items()}
+        return {path: place(leaf) for path, leaf in self.flat.items()}
 
 
 class Remade:
@@ -107,6 +107,7 @@ class Remade:
         storages = _storages(module)
         self._keys = [key for key, value in state.items() if _is_remade(key, value, storages)]
         self._keep(state)
+        self._known = self._places()
 
     @property
     def names(self) -> set[str]:
@@ -117,9 +118,8 @@ class Remade:
         """Ask again, and return whether everything is where it was."""
         if not self._keys:
             return True
-        known = self._places()
         self._keep(get_model_state_dict(self._module))
-        return self._places() == known
+        return self._places() == self._known
 
     def _places(self) -> dict[Path, Any]:
         """Return where tensors are that are copied from their inner tensors, not pickled."""
@@ -194,34 +194,27 @@ def apart(value: Any) -> Any:
 
 
 def place(leaf: Any) -> Place:
-    """Return where a tensor's elements lie, or this rank's, with shape and strides.
+    """Return where a tensor's elements lie, or this rank's, and all that says what they mean.
 
-    Part of a larger tensor may grow where it is, or be transposed. Returns None for anything else.
+    Part of a larger tensor may grow where it is, or be transposed, conjugated, taken for another
+    dtype or sharded in another way. Returns None for anything else.
     """
     if not isinstance(leaf, torch.Tensor):
         return None
     try:
-        local = (
-            leaf._local_tensor if isinstance(leaf, DTensor) else leaf
-        )  # No function is called here: this runs often.
-        at = local.data_ptr()
-        return at or _places_within(local), leaf.shape, leaf.stride()
-    except RuntimeError:  # The tensor is pickled.
+        # No function of ours is called here: this runs often.
+        sharded = isinstance(leaf, DTensor)
+        local = leaf._local_tensor if sharded else leaf
+        at = local.data_ptr() or _places_within(local)
+        means = local.dtype, local.is_conj(), local.is_neg(), leaf.placements if sharded else None
+        return at, leaf.shape, leaf.stride(), means
+    except (RuntimeError, ValueError):  # The tensor is pickled, or has no shape yet.
         return None
 
 
 def _places_within(tensor: torch.Tensor) -> Any:
     """Return where the inner tensors are of one that has no memory of its own."""
     return tuple(map(place, inner_tensors(tensor).values()))
-
-
-def _place_in_full(leaf: Any) -> Any:
-    """Return the place, and what else decides what the bytes mean.
-
-    For a tensor that may be another object each time.
-    """
-    found = place(leaf)
-    return found and (*found, leaf.dtype, leaf.is_conj(), leaf.is_neg())
 
 
 def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,7 +32,10 @@ from spotelastic.training.state.derived import (
     named,
     place,
 )
-from spotelastic.training.state.module_state import get_model_state_dict
+from spotelastic.training.state.module_state import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
 from spotelastic.training.state.optimizers.optimizer_state import (
     changed_by_steps,
     make_state,
@@ -323,7 +325,7 @@ class State:
         model = self._model_of(optimizer)
         assert model is not None
         with no_step(optimizer):
-            return dict(get_optimizer_state_dict(model, optimizer))
+            return get_optimizer_state_dict(model, optimizer)
 
 
 def _check_names(values: Mapping[Any, Any]) -> None:
