@@ -38,7 +38,7 @@ from spotelastic.training.runtime.session import Ranks, WorkerSession, open_sess
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
-from spotelastic.training.state import randomness
+from spotelastic.training.state import growth, randomness
 from spotelastic.training.state.state import State
 
 T = TypeVar("T")
@@ -260,6 +260,7 @@ class Checkpointer(Saving):
         self._recording.begins()
         session, client, _ = self._entered()
         self._restored = True
+        growth.begin(self._state)
         restored = open_source(replace(session, ranks=ranks), client, self._state, step)
         if restored is None:
             if self._told_step:

@@ -13,6 +13,7 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.training.runtime import gc_pause
 from spotelastic.training.runtime.session import WorkerSession
 from spotelastic.training.save.saver import LayoutChanged, Saver
+from spotelastic.training.state import growth
 from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.value_entries import ValueEntry
 
@@ -179,7 +180,8 @@ class SavePlan:
 
     def _whole_view(self) -> StateView:
         view = self._state.view()
-        return replace(view, entries=(*view.entries, *self._added()))
+        changed = growth.changes(self._state, growth.begin(self._state))
+        return replace(view, entries=(*view.entries, *changed, *self._added()))
 
     @property
     def _key(self) -> str:

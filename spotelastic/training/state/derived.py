@@ -26,6 +26,13 @@ Place = tuple[Any, ...] | None
 """Where a tensor lies, and what else says what its bytes mean; None for what is pickled."""
 Container = Mapping[str, Any] | list[Any]
 """A mapping or a list of the state."""
+NamedLeaf = tuple[str, str, bool, bool, type | None]
+"""Stands in a structure for a tensor that is more than its elements.
+
+It has its name, the name of the first tensor in the same place, whether it is a parameter and is
+trained, and its class if that is odd.
+"""
+_KNOWN = torch.Tensor, torch.nn.Parameter, DTensor
 
 
 def flat_state(name: str, state: Container) -> dict[Path, Any]:
@@ -81,7 +88,7 @@ class Followed:
 
     def structure(self) -> Any:
         """Return the containers, with names in place of what they hold."""
-        return _structure((self._name,), self._state, self.flat.keys())
+        return structure_of((self._name,), self._state, self.flat)
 
     def reader(self, path: Path) -> Callable[[], Any]:
         """Return a function that returns the entry as of the last check."""
@@ -130,7 +137,7 @@ class Remade:
 
     def structure(self) -> Any:
         """Return the containers, with names in place of what they hold."""
-        return _structure((self._name,), self._state, self.flat.keys())
+        return structure_of((self._name,), self._state, self.flat)
 
     def reader(self, path: Path) -> Callable[[], Any]:
         """Return a function that returns the entry as of the last check."""
@@ -190,7 +197,7 @@ def apart(value: Any) -> Any:
         return value
     if isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(alone, value.requires_grad)
-    return alone
+    return alone.requires_grad_(value.requires_grad)
 
 
 def place(leaf: Any) -> Place:
@@ -217,43 +224,118 @@ def _places_within(tensor: torch.Tensor) -> Any:
     return tuple(map(place, inner_tensors(tensor).values()))
 
 
-def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:
+def structure_of(path: Path, value: Any, flat: Mapping[Path, Any]) -> Any:
     """Return the containers of a state, with the names of what they hold in its place.
 
-    DCP's names alone do not tell whether a key was "3" or 3, and they lose what is empty.
+    DCP's names alone do not tell whether a key was "3" or 3, and they lose what is empty, and what
+    a tensor is besides its elements. `flat` has the leaves.
     """
-    if path in leaves:
-        return ".".join(map(str, path))
+    return _structure(path, value, flat, {})
+
+
+def _structure(path: Path, value: Any, flat: Mapping[Path, Any], first: dict[Any, str]) -> Any:
+    if path in flat:
+        return _named_leaf(".".join(map(str, path)), value, first)
     if isinstance(value, list):
-        return [_structure((*path, n), entry, leaves) for n, entry in enumerate(value)]
-    kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
+        held = [_structure((*path, n), entry, flat, first) for n, entry in enumerate(value)]
+        if type(value) is list:
+            return held
+        kept = copy.copy(value)
+        kept[:] = held
+        return kept
+    if not isinstance(value, MutableMapping):
+        raise UsageError(
+            f"{shown(path)} is a {type(value).__name__} with tensors in it, which could not be "
+            "filled again: keep a dict"
+        )
+    kept = copy.copy(value)
     if len(set(map(str, value))) < len(value):
         raise UsageError(f"{shown(path)} has two keys that look the same: rename one")
     for key, entry in value.items():
-        kept[key] = _structure((*path, str(key)), entry, leaves)
+        kept[key] = _structure((*path, str(key)), entry, flat, first)
     return kept
 
 
-def filled(structure: Any, get: Callable[[str], Any]) -> Any:
-    """Fill a structure with what `get` returns for each of its names."""
-    if isinstance(structure, str):
-        return get(structure)
-    if isinstance(structure, list):
-        return [filled(entry, get) for entry in structure]
-    for key, entry in structure.items():
-        structure[key] = filled(entry, get)
-    return structure
+def _named_leaf(fqn: str, leaf: Any, first: dict[Any, str]) -> str | NamedLeaf:
+    """Return a leaf's name, with what else makes it what it is, where there is something.
+
+    `first` has the names of tensors by their places.
+    """
+    if not isinstance(leaf, torch.Tensor) or is_value(leaf):
+        return fqn
+    source = first.setdefault(place(leaf) if leaf.numel() else id(leaf), fqn)
+    parameter, trains = isinstance(leaf, torch.nn.Parameter), leaf.requires_grad
+    kind = None if type(leaf) in _KNOWN else type(leaf)
+    if source == fqn and not (parameter or trains or kind):
+        return fqn
+    return fqn, source, parameter, trains, kind
 
 
-def poured(old: Any, new: Any) -> Any:
-    """Return `new` in the containers and tensors of `old`, which the script may hold."""
+def dressed(tensor: torch.Tensor, parameter: bool, trains: bool, kind: type | None) -> torch.Tensor:
+    """Return a tensor with this type and flag, in the same memory: the same one if it has them."""
+    if kind is not None and type(tensor) is not kind:
+        tensor = tensor.detach().as_subclass(kind)
+    elif kind is None and type(tensor) not in _KNOWN:
+        tensor = tensor.detach().as_subclass(torch.Tensor)
+    if parameter and not isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(tensor.detach(), trains)
+    if not parameter and isinstance(tensor, torch.nn.Parameter):
+        tensor = tensor.detach()
+    if tensor.requires_grad != trains:
+        tensor = tensor if tensor.is_leaf else tensor.detach()
+        tensor.requires_grad_(trains)
+    return tensor
+
+
+def filled(structure: Any, get: Callable[[str], Any], *, exact: bool = False) -> Any:
+    """Fill a structure with what `get` returns for each of its names.
+
+    `exact` says that a name alone stands for a tensor that is neither a parameter nor trained.
+    Earlier versions did not tell that.
+    """
+    known: dict[str, Any] = {}
+
+    def once(name: str) -> Any:
+        if name not in known:
+            known[name] = get(name)
+        return known[name]
+
+    def leaf(told: Any) -> Any:
+        if isinstance(told, str):
+            plain = exact and isinstance(found := once(told), torch.Tensor) and not is_value(found)
+            return dressed(found, False, False, None) if plain else once(told)
+        fqn, source, *kind = told
+        if source != fqn:
+            get(fqn)  # what the script has under this name is filled as well
+        return dressed(once(source), *kind)
+
+    def fill(told: Any) -> Any:
+        if isinstance(told, str | tuple):
+            return leaf(told)
+        if isinstance(told, list):
+            told[:] = map(fill, told)
+            return told
+        for key, entry in told.items():
+            told[key] = fill(entry)
+        return told
+
+    return fill(structure)
+
+
+def poured(old: Any, new: Any, *, exact: bool = False) -> Any:
+    """Return `new` in the containers and tensors of `old`, which the script may hold.
+
+    `exact`: only in containers of the same type.
+    """
+    if exact and isinstance(new, MutableMapping | list) and type(old) is not type(new):
+        return new
     if isinstance(old, MutableMapping) and isinstance(new, Mapping):
-        content = {key: poured(old.get(key), value) for key, value in new.items()}
+        content = {key: poured(old.get(key), value, exact=exact) for key, value in new.items()}
         old.clear()
         old.update(content)
         return old
     if isinstance(old, list) and isinstance(new, list):
-        old[:] = [poured(*pair) for pair in zip_longest(old[: len(new)], new)]
+        old[:] = [poured(*pair, exact=exact) for pair in zip_longest(old[: len(new)], new)]
         return old
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:
         with suppress(RuntimeError, NotImplementedError):  # A new tensor takes its place then.

@@ -14,7 +14,6 @@ from spotelastic.errors import UsageError
 from spotelastic.training.state.compatibility import without_compiler
 from spotelastic.training.state.module_loading import submodules
 
-
 _EMPTY = of_torch.StateDictOptions(strict=False)
 """Allows a module without any parameters or buffers, such as a loss function."""
 
@@ -26,6 +25,11 @@ def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
     except AttributeError:
         state = {_named(module, key): value for key, value in module.state_dict().items()}
     return {without_compiler(key): value for key, value in state.items()}
+
+
+def parameters_by_name(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters by DCP's names."""
+    return {without_compiler(_named(module, key)): each for key, each in module.named_parameters()}
 
 
 def get_optimizer_state_dict(

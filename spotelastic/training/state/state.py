@@ -31,18 +31,22 @@ from spotelastic.training.state.derived import (
     holds_tensors,
     named,
     place,
+    structure_of,
 )
 from spotelastic.training.state.module_state import (
     get_model_state_dict,
     get_optimizer_state_dict,
+    parameters_by_name,
 )
 from spotelastic.training.state.optimizers.optimizer_state import (
     changed_by_steps,
+    containers_of,
     make_state,
     no_step,
     refuse_others,
 )
 from spotelastic.training.state.optimizers.parameter_owners import (
+    Together,
     has_a_form_of_its_own,
     names_in_groups,
     owner,
@@ -59,6 +63,8 @@ from spotelastic.training.state.state_checks import (
 from spotelastic.training.state.value_entries import (
     BY_ITSELF,
     CLASS,
+    CONTAINERS,
+    EXACT,
     OWN,
     ValueEntry,
     class_name,
@@ -124,6 +130,8 @@ class State:
             refuse_others(name, value)
         self.rank, self.world_size = 0, 1
         """Rank and world size, for what is per rank."""
+        self.begun: Any = None
+        """What the state consisted of when the script began: see `growth.begin`."""
         self.by_themselves: Collection[str] = ()
         """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
 
@@ -137,7 +145,7 @@ class State:
     def view(self) -> StateView:
         """Return the state as it is now. Raises `UsageError` for what cannot be saved."""
         chunks: list[Chunk] = []
-        entries: list[ValueEntry] = []
+        entries = [own_entry(lambda: True, EXACT)]
         kinds: dict[str, Kind] = {}
         parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
@@ -225,14 +233,21 @@ class State:
                 readers = _optimizer_readers(value, state, flat)
                 # The name alone tells it, which is known before anything is read.
                 known = own_entry(lambda: True, CLASS, name, class_name(value))
-                return _Part(flat, readers, (optimizer_check(value),), (known,))
+                entries = [
+                    own_entry(get, CONTAINERS, name, *map(str, path))
+                    for path, get in containers_of(value, state["state"]).items()
+                ]
+                return _Part(flat, readers, (optimizer_check(value),), (known, *entries))
             case torch.optim.Optimizer() if has_a_form_of_its_own(value):
                 part = _followed(name, value.state_dict)
                 groups = functools.partial(names_in_groups, self.values, value)
                 return part._replace(entries=(*part.entries, own_entry(groups, BY_ITSELF, name)))
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
-                return _Part({(name,): value}, {}, (tensor_check(self.values, name, value),))
+                get = functools.partial(structure_of, (name,), value, {(name,): value})
+                entries = [structure_entry(name, get)] if get() != name else []
+                check = tensor_check(self.values, name, value)
+                return _Part({(name,): value}, {}, (check,), tuple(entries))
             case _ if hasattr(value, "state_dict"):
                 return _followed(name, value.state_dict)
             case _ if holds_tensors(name, value):
@@ -259,14 +274,7 @@ class State:
                 continue
             model = self._model_of(value)
             if model is not None:
-                groups = zip(
-                    value.param_groups, self._optimizer_state(value)["param_groups"], strict=True
-                )
-                names = {
-                    parameter: fqn
-                    for group, named_group in groups
-                    for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
-                }
+                names = self.parameters(value)
                 own = {path: kind for path, kind in saved.items() if path[0] == name}
                 same = (OWN, CLASS, name, class_name(value)) in saved
                 make_state(name, value, model, names, own, same_class=same)
@@ -276,6 +284,28 @@ class State:
         for name, value in self.values.items():
             if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
                 yield name, value
+
+    def parameters(self, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
+        """Return the names of an optimizer's parameters."""
+        named_groups = self._optimizer_state(optimizer)["param_groups"]
+        return {
+            parameter: fqn
+            for group, named_group in zip(optimizer.param_groups, named_groups, strict=True)
+            for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
+        }
+
+    def groups(self, optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], ...]:
+        """Return the names of the parameters in each of an optimizer's groups."""
+        return tuple(
+            tuple(group["params"]) for group in self._optimizer_state(optimizer)["param_groups"]
+        )
+
+    def nameable(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """Return the parameters that an optimizer's groups may have, by the names in question."""
+        model = self._model_of(optimizer)
+        modules = {n: v for n, v in self.values.items() if isinstance(v, torch.nn.Module)}
+        found = parameters_by_name(Together(modules))
+        return found if model is None else {**found, **parameters_by_name(model)}
 
     def by_parameter(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the live state of each parameter, by the parameter's name."""

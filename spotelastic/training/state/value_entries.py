@@ -25,6 +25,11 @@ its own state_dict() has it.
 CLASS = "class"
 """Second part of the names of values that tell the class of any other optimizer."""
 
+CONTAINERS = "containers"
+"""Second part of the names of values with the containers in an optimizer's options and state."""
+EXACT = "exact"
+"""Second part of the name of a value that says that structures tell all that tensors are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueEntry:

@@ -1,0 +1,317 @@
+"""Follows what of a state grows, appears or goes while a run trains, and prepares it for a restore.
+
+A script begins with empty buffers, one group of parameters, no best value yet. What a run has made
+of these is restored as it was saved. All else has to fit, because it differs only where the script
+is another one. So a save names everything that is not as the script began with it. Names alone tell
+that: nothing else of a checkpoint can be read before it is known to fit.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import empty as empty_sharded
+from torch.nn.parameter import is_lazy
+
+from spotelastic.errors import UsageError
+from spotelastic.training.state.chunks import dtype_name
+from spotelastic.training.state.compatibility import Kind, Path
+from spotelastic.training.state.derived import flat_state, shown
+from spotelastic.training.state.module_loading import submodules
+from spotelastic.training.state.module_state import get_model_state_dict
+from spotelastic.training.state.optimizers.parameter_groups import regroup
+from spotelastic.training.state.state import State
+from spotelastic.training.state.tensors import is_value
+from spotelastic.training.state.value_entries import ValueEntry, own_entry
+
+CHANGED, GROUPS = "changed", "groups"
+"""Second parts of the names of values that say what is not as it was at first: entries and tensors,
+and the groups of optimizers.
+"""
+_BUFFER, _TRAINED, _FROZEN = "buffer", "trained", "frozen"
+_LAZY = Kind("lazy")
+"""Stands for a tensor that gets its shape in its module's first run."""
+
+Name = tuple[str, str]
+"""An entry of the state, and the full name of a tensor in it, or once more of the entry."""
+Undo = list[Callable[[], None]]
+
+
+class Measured(NamedTuple):
+    """What a state consists of at one time, except for what objects save by their own code."""
+
+    entries: Collection[str]
+    modules: Collection[Name]
+    """Names of modules and of those within them, each with a dot at its end."""
+    tensors: Mapping[Name, Kind]
+    groups: Mapping[str, Collection[Collection[str]]]
+    """Names of the parameters in each optimizer's groups."""
+
+
+def begin(state: State) -> Measured:
+    """Return what the state consisted of when this was first called, which is before it trained."""
+    if state.begun is None:
+        state.begun = measured(state)
+    return state.begun
+
+
+def measured(state: State) -> Measured:
+    """Return what the state consists of now."""
+    modules: set[Name] = set()
+    tensors: dict[Name, Kind] = {}
+    for name, value in state.values.items():
+        if isinstance(value, torch.nn.Module):
+            get_model_state_dict(value)  # fully_shard takes back what a forward has gathered
+            modules |= {(name, f"{name}.{prefix}") for prefix, _ in submodules(value)}
+            tensors |= {(name, fqn): _kind_of(t) for fqn, (_, _, t) in _held(name, value).items()}
+        elif isinstance(value, torch.Tensor) or state.is_value(value):
+            tensors |= {
+                (name, ".".join(map(str, path))): _kind_of(leaf)
+                for path, leaf in _leaves(name, value).items()
+            }
+    groups = {name: state.groups(optimizer) for name, optimizer in state.optimizers()}
+    return Measured([*state.values], modules, tensors, groups)
+
+
+def changes(state: State, begun: Measured) -> list[ValueEntry]:
+    """Return values whose names say what has changed since the state was as it `begun`.
+
+    Raises `UsageError` for what has come that a restarted script would have no place for.
+    """
+    now = measured(state)
+    _refuse_added(state, begun, now)
+    entries = []
+    for name, fqn in sorted(_changed(begun, now)):
+        kind, value = "", state.values.get(name)
+        if isinstance(value, torch.nn.Module) and fqn in (held := _held(name, value)):
+            tensor = held[fqn][2]
+            trained = _TRAINED if tensor.requires_grad else _FROZEN
+            kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
+        entries.append(own_entry(_true, CHANGED, name, fqn, kind))
+    for name, groups in now.groups.items():
+        if _sorted(groups) != _sorted(begun.groups.get(name, groups)):
+            entries += [
+                own_entry(_true, GROUPS, name, str(number), *group)
+                for number, group in enumerate(groups)
+            ]
+    return entries
+
+
+def _true() -> bool:
+    return True
+
+
+def _sorted(groups: Collection[Collection[str]]) -> list[list[str]]:
+    return sorted(map(sorted, groups))
+
+
+def _changed(begun: Measured, now: Measured) -> set[Name]:
+    names = begun.tensors.keys() | now.tensors.keys()
+    found = {name for name in names if begun.tensors.get(name) != now.tensors.get(name)}
+    found -= {name for name in found if begun.tensors.get(name) == _LAZY}
+    return found | {(name, name) for name in {*begun.entries} ^ {*now.entries}}
+
+
+def _refuse_added(state: State, begun: Measured, now: Measured) -> None:
+    added = [place.removesuffix(".") for _, place in sorted({*now.modules} - {*begun.modules})]
+    added += [
+        shown((name,))
+        for name in now.entries
+        if name not in begun.entries and not _is_made_anew(state, state.values[name])
+    ]
+    if added:
+        raise UsageError(
+            f"{added[0]} was added after checkpoint.restore(), so that a restarted script would "
+            "have nothing to restore it into: add it before"
+        )
+
+
+def _is_made_anew(state: State, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or state.is_value(value)
+
+
+# -- restoring ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def prepared(
+    state: State,
+    saved: Mapping[str, Kind],
+    paths: Collection[Path],
+    own: Collection[Path],
+) -> Iterator[None]:
+    """Give what has changed while the run trained the size that was `saved`, or a place at all.
+
+    `own` are the paths of values that spotelastic added to the checkpoint, `paths` all others.
+    Where the block raises `UsageError`, the state is put back.
+    """
+    undo: Undo = []
+    names = dict.fromkeys(_changed(state.begun, measured(state)), "") if state.begun else {}
+    names |= {(str(path[2]), str(path[3])): str(path[4]) for path in own if path[1] == CHANGED}
+    groups: dict[str, dict[int, tuple[str, ...]]] = {}
+    for path in own:
+        if path[1] == GROUPS:
+            groups.setdefault(str(path[2]), {})[int(path[3])] = tuple(map(str, path[4:]))
+    try:
+        for name in {name: None for name, _ in names}:
+            changed = {fqn: kind for (each, fqn), kind in names.items() if each == name}
+            there = any(path[0] == name for path in paths)
+            _prepare(state, name, changed, saved, undo, there=there)
+        for name, optimizer in state.optimizers():
+            if name in groups:
+                wanted = [groups[name][number] for number in sorted(groups[name])]
+                regroup(optimizer, state.nameable(optimizer), wanted, undo)
+        yield
+    except UsageError:
+        for back in reversed(undo):
+            back()
+        raise
+
+
+def _prepare(
+    state: State,
+    name: str,
+    changed: Mapping[str, str],
+    saved: Mapping[str, Kind],
+    undo: Undo,
+    *,
+    there: bool,
+) -> None:
+    value = state.values.get(name)
+    if isinstance(value, torch.nn.Module):
+        _prepare_module(name, value, changed, saved, undo)
+    elif name not in state.values:
+        if there:
+            _put(state.values, name, None, undo)
+    elif not _is_made_anew(state, value):
+        return
+    elif not there:
+        _put(state.values, name, _GONE, undo)
+    elif isinstance(value, torch.Tensor):
+        if saved.get(name) != _kind_of(value):
+            _put(state.values, name, None, undo)
+    else:
+        for path, leaf in _leaves(name, value).items():
+            fqn = ".".join(map(str, path))
+            if fqn in changed and saved.get(fqn) != _kind_of(leaf):
+                _empty(value, path[1:], undo)
+
+
+def _prepare_module(
+    name: str,
+    module: torch.nn.Module,
+    changed: Mapping[str, str],
+    saved: Mapping[str, Kind],
+    undo: Undo,
+) -> None:
+    known = _held(name, module)
+    parts = {f"{name}.{prefix}": part for prefix, part in submodules(module)}
+    like = next((tensor for _, _, tensor in known.values()), torch.empty(0))
+    for fqn, what in changed.items():
+        kind = saved.get(fqn)
+        if fqn in known:
+            held, key, tensor = known[fqn]
+            if kind is None:
+                _put(held, key, None, undo)
+            elif kind.dtype and kind != _kind_of(tensor) and not is_lazy(tensor):
+                made = _made(kind, tensor)
+                if isinstance(tensor, torch.nn.Parameter):
+                    _resize(tensor, made, undo)
+                else:
+                    _put(held, key, made, undo)
+        elif kind is not None and kind.dtype and what:
+            begin, _, key = fqn.rpartition(".")
+            part = parts.get(f"{begin}.")
+            if part is not None and getattr(part, key, None) is None:
+                made = _made(kind, like)
+                if what == _BUFFER:
+                    _put(part._buffers, key, made, undo)
+                else:
+                    made = torch.nn.Parameter(made, what == _TRAINED)
+                    _put(part._parameters, key, made, undo)
+
+
+def _made(kind: Kind, like: torch.Tensor) -> torch.Tensor:
+    """Return an empty tensor of this kind, on the device of another one, and sharded like it."""
+    dtype = getattr(torch, kind.dtype)
+    if isinstance(like, DTensor) and len(kind.shape) == like.dim():
+        mesh, placements = like.device_mesh, like.placements
+        return empty_sharded(kind.shape, dtype=dtype, device_mesh=mesh, placements=placements)
+    return torch.empty(kind.shape, dtype=dtype, device=like.device)
+
+
+def _resize(parameter: torch.nn.Parameter, data: torch.Tensor, undo: Undo) -> None:
+    """Give a parameter other data. Its optimizer and hooks keep it."""
+    old, gradient = parameter.data, parameter.grad
+
+    def back() -> None:
+        parameter.data, parameter.grad = old, gradient
+
+    undo.append(back)
+    parameter.grad = None
+    parameter.data = data
+
+
+_GONE = object()
+
+
+def _put(held: MutableMapping[str, Any], key: str, value: Any, undo: Undo) -> None:
+    """Set or remove an entry."""
+    _set(held, key, value, held.get(key, _GONE), undo)
+
+
+def _set(held: Any, key: Any, value: Any, old: Any, undo: Undo) -> None:
+    def put(value: Any) -> None:
+        if value is _GONE:
+            del held[key]
+        else:
+            held[key] = value
+
+    undo.append(lambda: put(old))
+    put(value)
+
+
+def _empty(container: Any, path: Path, undo: Undo) -> None:
+    """Put None at a path in a container, whose keys are given as text."""
+    for key in path[:-1]:
+        container = container[_key(container, key)]
+    key = _key(container, path[-1])
+    _set(container, key, None, container[key], undo)
+
+
+def _key(container: Any, text: str | int) -> Any:
+    return text if isinstance(container, list) else next(k for k in container if str(k) == text)
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+def _held(
+    name: str, module: torch.nn.Module
+) -> dict[str, tuple[dict[str, Any], str, torch.Tensor]]:
+    """Return a module's parameters and buffers that are saved, by name, with what holds them."""
+    return {
+        f"{name}.{prefix}{key}": (held, key, tensor)
+        for prefix, part in submodules(module)
+        for held in (part._parameters, part._buffers)
+        for key, tensor in held.items()
+        if tensor is not None and key not in part._non_persistent_buffers_set
+        if is_lazy(tensor) or not is_value(tensor)
+    }
+
+
+def _leaves(name: str, value: Any) -> dict[Path, torch.Tensor]:
+    """Return the tensors of a tensor or container that are saved as such."""
+    if not isinstance(value, torch.Tensor | Mapping | list):
+        return {}
+    return {
+        path: leaf
+        for path, leaf in flat_state(name, value).items()
+        if isinstance(leaf, torch.Tensor) and not is_value(leaf)
+    }
+
+
+def _kind_of(tensor: torch.Tensor) -> Kind:
+    return _LAZY if is_lazy(tensor) else Kind(dtype_name(tensor), tuple(tensor.shape))
