@@ -38,9 +38,11 @@ from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.compatibility import (
     Kind,
     Misfit,
+    is_compiled,
     is_numbered,
     is_wrapped,
     misfit_of,
+    without_compiler,
 )
 from spotelastic.training.state.derived import dressed, filled, flat_state, poured
 from spotelastic.training.state.module_state import set_model_state_dict
@@ -53,7 +55,7 @@ from spotelastic.training.state.optimizers.optimizer_state import (
 from spotelastic.training.state.optimizers.parameter_owners import names_in_groups
 from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.tensors import is_value, pour
-from spotelastic.training.state.value_entries import BY_ITSELF, OWN
+from spotelastic.training.state.value_entries import BY_ITSELF, CLASS, OWN, class_name
 
 IMPORTED = "imported"
 """Part of the name of a value that marks an imported checkpoint. The one key that was imported
@@ -132,8 +134,9 @@ class RestoreSource:
             self._view = state.view()
             self._check(state, self._view, of_all)
         self._view = without(self._view, self._taken)
-        if self._left and rank == 0:
+        if rank == 0:
             self._tell_what_is_left()
+            self._tell_classes(state)
         self._saved.devices = devices_of(self._view)
         self._find_copies(self._view)
         if not self._contents.fetched:
@@ -182,6 +185,7 @@ class RestoreSource:
                 self._saved.value(self._saved.pieces[f"{name}.param_groups.{number}.params"][0])
                 for number in range(len(here))
             ]
+            saved = [list(map(without_compiler, group)) for group in saved]
             stateful = {path[2] for path in self._saved.paths if path[:2] == (name, "state")}
             try:
                 if stateful - {parameter for group in saved for parameter in group}:
@@ -242,7 +246,13 @@ class RestoreSource:
         kept = {path[2] for path in self._saved.own_paths if path[:2] == (OWN, "structure")}
         numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
         wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
-        if not numbered and not wrapped:
+        compiled = {
+            name
+            for name, value in state.values.items()
+            if isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+            if any(path[0] == name and is_compiled(path) for path in paths)
+        }
+        if not numbered and not wrapped and not compiled:
             return
         view = state.view()
         self._numbered = {
@@ -257,7 +267,7 @@ class RestoreSource:
             if not has_wrapped_names(view, name)
         }
         known = [piece for pieces in self._saved.pieces.values() for piece in pieces]
-        self._saved.index(renamed_piece(piece, self._numbered, models) for piece in known)
+        self._saved.index(renamed_piece(piece, self._numbered, models, compiled) for piece in known)
 
     def _check_groups(self, state: State) -> None:
         """Raise `UsageError` where groups have other sizes, so that numbers mean other
@@ -300,11 +310,19 @@ class RestoreSource:
 
     def _tell_what_is_left(self) -> None:
         names, begin = ", ".join(self._left), "begins" if len(self._left) == 1 else "begin"
-        print(
-            f"spotelastic: step {self.step} is an imported part of a state: {names} {begin} afresh",
-            file=sys.stderr,
-            flush=True,
-        )
+        if names:
+            _say(f"step {self.step} is an imported part of a state: {names} {begin} afresh")
+
+    def _tell_classes(self, state: State) -> None:
+        """Tell of optimizers of another class, which may have the same options."""
+        saved = {path[2]: path[3] for path in self._saved.own_paths if path[1] == CLASS}
+        for name, value in state.values.items():
+            here = class_name(value)
+            if isinstance(value, torch.optim.Optimizer) and saved.get(name, here) != here:
+                _say(
+                    f"{name} was saved of {saved[name]} and is {here} here: "
+                    "it goes on with the options and the state that were saved"
+                )
 
     def _find_copies(self, view: StateView) -> None:
         self._copies, self._others, stateful = defaultdict(list), [], self._stateful
@@ -430,6 +448,10 @@ class RestoreSource:
             self._saved.fill(chunk.fqn, chunk.tensor, chunk.offsets)
         elif pieces:
             pour([chunk.tensor], [torch.as_tensor(self._saved.value(pieces[0]))])
+
+
+def _say(line: str) -> None:
+    print(f"spotelastic: {line}", file=sys.stderr, flush=True)
 
 
 def _optimizers(state: State) -> list[torch.optim.Optimizer]:

@@ -100,6 +100,11 @@ def without_compiler(name: str) -> str:
     return name.replace(_COMPILED, "") if _COMPILED in name else name
 
 
+def is_compiled(path: Path) -> bool:
+    """Return whether the name has what `without_compiler` leaves out."""
+    return any(isinstance(key, str) and _COMPILED in key for key in path)
+
+
 def is_wrapped(path: Path) -> bool:
     """Return whether the name has the prefix of a wrapper."""
     return len(path) > 1 and str(path[1]).startswith(WRAPPERS)

@@ -231,17 +231,17 @@ class State:
                 state = self._optimizer_state(value)
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
-                # The name alone tells it, which is known before anything is read.
-                known = own_entry(lambda: True, CLASS, name, class_name(value))
                 entries = [
                     own_entry(get, CONTAINERS, name, *map(str, path))
                     for path, get in containers_of(value, state["state"]).items()
                 ]
-                return _Part(flat, readers, (optimizer_check(value),), (known, *entries))
+                entries.append(_class_entry(name, value))
+                return _Part(flat, readers, (optimizer_check(value),), tuple(entries))
             case torch.optim.Optimizer() if has_a_form_of_its_own(value):
                 part = _followed(name, value.state_dict)
                 groups = functools.partial(names_in_groups, self.values, value)
-                return part._replace(entries=(*part.entries, own_entry(groups, BY_ITSELF, name)))
+                own = own_entry(groups, BY_ITSELF, name), _class_entry(name, value)
+                return part._replace(entries=(*part.entries, *own))
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
                 get = functools.partial(structure_of, (name,), value, {(name,): value})
@@ -249,7 +249,10 @@ class State:
                 check = tensor_check(self.values, name, value)
                 return _Part({(name,): value}, {}, (check,), tuple(entries))
             case _ if hasattr(value, "state_dict"):
-                return _followed(name, value.state_dict)
+                part = _followed(name, value.state_dict)
+                if isinstance(value, torch.optim.Optimizer):
+                    part = part._replace(entries=(*part.entries, _class_entry(name, value)))
+                return part
             case _ if holds_tensors(name, value):
                 return _followed(name, _reader(self.values, name))
         checks = (
@@ -356,6 +359,11 @@ class State:
         assert model is not None
         with no_step(optimizer):
             return get_optimizer_state_dict(model, optimizer)
+
+
+def _class_entry(name: str, optimizer: torch.optim.Optimizer) -> ValueEntry:
+    """Return a value whose name alone tells the class, before anything is read."""
+    return own_entry(lambda: True, CLASS, name, class_name(optimizer))
 
 
 def _check_names(values: Mapping[Any, Any]) -> None:

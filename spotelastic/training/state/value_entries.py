@@ -48,6 +48,11 @@ class ValueEntry:
         return self.fqn, ()
 
     @property
+    def is_of_script(self) -> bool:
+        """Whether the script's state decides about it, and not spotelastic alone."""
+        return self.path[0] != OWN or self.path[1] in ("structure", PER_RANK, CONTAINERS)
+
+    @property
     def shown(self) -> str:
         """The name that a user knows it by."""
         return self.fqn.removeprefix(f"{OWN}.structure.")
