@@ -70,7 +70,10 @@ class RestoreSource:
     is fetched and filled before that, one window after the other.
     """
 
-    def __init__(self, contents: Contents, source: Resume) -> None:
+    def __init__(self, contents: Contents, source: Resume, *, afresh: str = "--fresh") -> None:
+        """`afresh` is what makes the run begin at step 0, for messages."""
+        self._afresh = afresh
+        self._elsewhere_by = "--storage" if afresh == "--fresh" else "storage="
         self.ident = contents.id
         self.source = source
         self.step = contents.step
@@ -378,8 +381,10 @@ class RestoreSource:
         self._elsewhere = own.unexpected | self._per_rank.unread
         if problem := str(of_all(own)):
             raise UsageError(
-                f"the checkpoint of step {self.step} is of another state: {problem}; if this is "
-                "another run, give it another storage, or begin afresh"
+                f"the checkpoint of step {self.step} is of another state: {problem}; build the "
+                "state as when it was saved, or, if this is another run, give it a storage of its "
+                f"own ({self._elsewhere_by}) or begin afresh ({self._afresh}): the checkpoint is "
+                "kept"
             )
 
     def own_value(self, name: str) -> Any:
