@@ -94,7 +94,7 @@ def train(state: State) -> None:
     elif scheduler is not None:
         scheduler.step()
     if "average" in state:
-        state["average"].update_parameters(model)
+        state["average"].update_parameters(model.one)
 
 
 def _grow(state: State) -> None:
@@ -154,7 +154,6 @@ def _appear(state: State) -> None:
         state["model"].scale = nn.Parameter(torch.rand(2))
         state["optimizer"].add_param_group({"params": [state["model"].scale]})
         state.pop("scheduler", None)  # it has no entry for a group that it does not know
-        state.pop("average", None)
 
 
 def _note(value: Any) -> Change:
@@ -213,14 +212,13 @@ def lives(draw: st.DrawFn) -> Life:
         torch.manual_seed(0)
         model = Model()
         parameters = [*model.one.parameters(), *model.two.parameters()]
-        groups = [{"params": [parameters[n]], "lr": 0.01 * (n + 1)} for n in order]
-        groups[0]["extra"] = option
+        groups = [{"params": [parameters[n]], "lr": 0.01 * (n + 1), "extra": option} for n in order]
         state: State = {"model": model, "optimizer": optimizer(groups), "held": {}}
         state |= {"scaler": torch.amp.GradScaler("cpu", init_scale=4.0), "losses": torch.zeros(0)}
         if scheduler is not None:
             state["scheduler"] = SCHEDULERS[scheduler](state["optimizer"])
         if averages:
-            state["average"] = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+            state["average"] = AveragedModel(model.one, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         return state
 
     changes = draw(st.lists(st.lists(CHANGES, max_size=3), min_size=1, max_size=3))
@@ -231,20 +229,30 @@ def by_parameter(state: State) -> dict[str, Any]:
     """The options of each parameter's group, without what its place in the list decides."""
     names = {id(each): name for name, each in state["model"].named_parameters()}
     return {
-        names[id(each)]: {key: value for key, value in group.items() if key != "params"}
+        names[id(each)]: _sorted({key: group[key] for key in group if key != "params"})
         for group in state["optimizer"].param_groups
         for each in group["params"]
     }
 
 
+def _sorted(found: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(found.items()))
+
+
+_OBJECTS = "optimizer", "scheduler", "scaler"
+
+
 def essence(state: State) -> dict[str, Any]:
     """The state, with what has an order that the script decides by the names of parameters."""
     names = {id(each): name for name, each in state["model"].named_parameters()}
-    own = state["optimizer"].state
-    scheduler = state.get("scheduler")
+    moments = {names[id(each)]: _sorted(own) for each, own in state["optimizer"].state.items()}
+    scheduler, held = state.get("scheduler"), state["held"]
+    others = {key: value for key, value in state.items() if key not in _OBJECTS}
     return {
-        **{key: state[key] for key in sorted(state) if key not in ("optimizer", "scheduler")},
-        "moments": {names[id(key)]: own[key] for key in sorted(own, key=lambda k: names[id(k)])},
-        "groups": dict(sorted(by_parameter(state).items())),
+        **_sorted(others),
+        "scaler": state["scaler"].state_dict(),
+        "moments": _sorted(moments),
+        "groups": _sorted(by_parameter(state)),
+        "is one": held.get("shared") is held.get("again"),
         "epoch": getattr(scheduler, "last_epoch", None),
     }

@@ -126,7 +126,7 @@ class RestoreSource:
         self._left = self._not_imported(state)
         saved, own = self._saved.kinds(), self._saved.own_paths
         with (
-            growth.prepared(state, saved, self._saved.paths, own),
+            growth.prepared(state, saved, own),
             unchanged_if_refused(_optimizers(state)),
         ):
             self._make_optimizer_state(state)
@@ -249,11 +249,11 @@ class RestoreSource:
         kept = {path[2] for path in self._saved.own_paths if path[:2] == (OWN, "structure")}
         numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
         wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
+        kinds = torch.nn.Module, torch.optim.Optimizer
         compiled = {
-            name
-            for name, value in state.values.items()
-            if isinstance(value, torch.nn.Module | torch.optim.Optimizer)
-            if any(path[0] == name and is_compiled(path) for path in paths)
+            str(path[0])
+            for path in paths
+            if is_compiled(path) and isinstance(state.values.get(str(path[0])), kinds)
         }
         if not numbered and not wrapped and not compiled:
             return

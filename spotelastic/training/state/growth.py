@@ -30,7 +30,8 @@ CHANGED, GROUPS = "changed", "groups"
 """Second parts of the names of values that say what is not as it was at first: entries and tensors,
 and the groups of optimizers.
 """
-_BUFFER, _TRAINED, _FROZEN = "buffer", "trained", "frozen"
+_BUFFER, _TRAINED, _FROZEN, _ENTRY = "buffer", "trained", "frozen", "entry"
+"""What came or changed: a tensor of a module, or whether there is such an entry."""
 _LAZY = Kind("lazy")
 """Stands for a tensor that gets its shape in its module's first run."""
 
@@ -53,8 +54,16 @@ class Measured(NamedTuple):
 def begin(state: State) -> Measured:
     """Return what the state consisted of when this was first called, which is before it trained."""
     if state.begun is None:
+        _take_back(state)
         state.begun = measured(state)
     return state.begun
+
+
+def _take_back(state: State) -> None:
+    """Have `fully_shard` take back what a forward has gathered."""
+    for value in state.values.values():
+        if isinstance(value, torch.nn.Module):
+            get_model_state_dict(value)
 
 
 def measured(state: State) -> Measured:
@@ -63,7 +72,6 @@ def measured(state: State) -> Measured:
     tensors: dict[Name, Kind] = {}
     for name, value in state.values.items():
         if isinstance(value, torch.nn.Module):
-            get_model_state_dict(value)  # fully_shard takes back what a forward has gathered
             modules |= {(name, f"{name}.{prefix}") for prefix, _ in submodules(value)}
             tensors |= {(name, fqn): _kind_of(t) for fqn, (_, _, t) in _held(name, value).items()}
         elif isinstance(value, torch.Tensor) or state.is_value(value):
@@ -85,7 +93,9 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
     entries = []
     for name, fqn in sorted(_changed(begun, now)):
         kind, value = "", state.values.get(name)
-        if isinstance(value, torch.nn.Module) and fqn in (held := _held(name, value)):
+        if fqn == name and (name in begun.entries) != (name in now.entries):
+            kind = _ENTRY
+        elif isinstance(value, torch.nn.Module) and fqn in (held := _held(name, value)):
             tensor = held[fqn][2]
             trained = _TRAINED if tensor.requires_grad else _FROZEN
             kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
@@ -139,15 +149,15 @@ def _is_made_anew(state: State, value: Any) -> bool:
 def prepared(
     state: State,
     saved: Mapping[str, Kind],
-    paths: Collection[Path],
     own: Collection[Path],
 ) -> Iterator[None]:
     """Give what has changed while the run trained the size that was `saved`, or a place at all.
 
-    `own` are the paths of values that spotelastic added to the checkpoint, `paths` all others.
-    Where the block raises `UsageError`, the state is put back.
+    `own` are the paths of values that spotelastic added to the checkpoint. Where the block raises
+    `UsageError`, the state is put back.
     """
     undo: Undo = []
+    _take_back(state)
     names = dict.fromkeys(_changed(state.begun, measured(state)), "") if state.begun else {}
     names |= {(str(path[2]), str(path[3])): str(path[4]) for path in own if path[1] == CHANGED}
     groups: dict[str, dict[int, tuple[str, ...]]] = {}
@@ -157,7 +167,8 @@ def prepared(
     try:
         for name in {name: None for name, _ in names}:
             changed = {fqn: kind for (each, fqn), kind in names.items() if each == name}
-            there = any(path[0] == name for path in paths)
+            known = name in (state.begun.entries if state.begun else state.values)
+            there = known != (changed.get(name) == _ENTRY)
             _prepare(state, name, changed, saved, undo, there=there)
         for name, optimizer in state.optimizers():
             if name in groups:
@@ -180,19 +191,14 @@ def _prepare(
     there: bool,
 ) -> None:
     value = state.values.get(name)
-    if isinstance(value, torch.nn.Module):
+    if there != (name in state.values):
+        _put(state.values, name, None if there else _GONE, undo)
+    elif isinstance(value, torch.nn.Module):
         _prepare_module(name, value, changed, saved, undo)
-    elif name not in state.values:
-        if there:
-            _put(state.values, name, None, undo)
-    elif not _is_made_anew(state, value):
-        return
-    elif not there:
-        _put(state.values, name, _GONE, undo)
     elif isinstance(value, torch.Tensor):
         if saved.get(name) != _kind_of(value):
             _put(state.values, name, None, undo)
-    else:
+    elif there and state.is_value(value):
         for path, leaf in _leaves(name, value).items():
             fqn = ".".join(map(str, path))
             if fqn in changed and saved.get(fqn) != _kind_of(leaf):

@@ -299,8 +299,11 @@ class State:
 
     def groups(self, optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], ...]:
         """Return the names of the parameters in each of an optimizer's groups."""
+        model = self._model_of(optimizer)
+        assert model is not None
+        names = {id(each): name for name, each in parameters_by_name(model).items()}
         return tuple(
-            tuple(group["params"]) for group in self._optimizer_state(optimizer)["param_groups"]
+            tuple(names[id(each)] for each in group["params"]) for group in optimizer.param_groups
         )
 
     def nameable(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

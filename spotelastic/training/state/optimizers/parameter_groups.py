@@ -4,6 +4,7 @@ Scripts build groups from sets and dictionaries, and change how from one version
 groups were matched by number, one could get another's learning rate.
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -91,7 +92,7 @@ def regroup(
             group = max(candidates, key=lambda group: len(_ids(group) & own))
             left = [each for each in left if each is not group]
         else:
-            group = {**optimizer.defaults}
+            group = copy.deepcopy(optimizer.defaults)
         found.append(group)
     for group, names in zip(found, wanted, strict=True):
         group["params"] = [named[name] for name in names]

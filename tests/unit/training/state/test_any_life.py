@@ -52,7 +52,8 @@ def _same(life: Life, *, streams: bool) -> None:
         (stream if streams else load)(slot, len(life.changes), again)
     event("saved")
     for _ in range(3):
-        assert not difference(essence(state), essence(again))
+        differs = difference(essence(state), essence(again))
+        assert not differs, differs
         train(state)
         train(again)
 
