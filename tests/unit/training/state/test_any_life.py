@@ -20,7 +20,7 @@ from spotelastic.errors import UsageError
 from spotelastic.training.save.saver import LayoutChanged
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
-DRAWN = int(os.environ.get("DRAWN_LIVES", "250"))
+DRAWN = int(os.environ.get("DRAWN_LIVES", "150"))
 
 
 @pytest.fixture(autouse=True, scope="module")
