@@ -68,17 +68,13 @@ def _take_back(state: State) -> None:
 
 def measured(state: State) -> Measured:
     """Return what the state consists of now."""
-    modules: set[Name] = set()
-    tensors: dict[Name, Kind] = {}
-    for name, value in state.values.items():
-        if isinstance(value, torch.nn.Module):
-            modules |= {(name, f"{name}.{prefix}") for prefix, _ in submodules(value)}
-            tensors |= {(name, fqn): _kind_of(t) for fqn, (_, _, t) in _held(name, value).items()}
-        elif isinstance(value, torch.Tensor) or state.is_value(value):
-            tensors |= {
-                (name, ".".join(map(str, path))): _kind_of(leaf)
-                for path, leaf in _leaves(name, value).items()
-            }
+    modules = {
+        (name, f"{name}.{prefix}")
+        for name, value in state.values.items()
+        if isinstance(value, torch.nn.Module)
+        for prefix, _ in submodules(value)
+    }
+    tensors = {name: _kind_of(tensor) for name, tensor in _tensors(state).items()}
     groups = {name: state.groups(optimizer) for name, optimizer in state.optimizers()}
     return Measured([*state.values], modules, tensors, groups)
 
@@ -88,15 +84,16 @@ def changes(state: State, begun: Measured) -> list[ValueEntry]:
 
     Raises `UsageError` for what has come that a restarted script would have no place for.
     """
-    now = measured(state)
+    now, tensors = measured(state), _tensors(state)
     _refuse_added(state, begun, now)
     entries = []
     for name, fqn in sorted(_changed(begun, now)):
-        kind, value = "", state.values.get(name)
+        kind, tensor = "", tensors.get((name, fqn))
+        if isinstance(tensor, DTensor) and (name, fqn) not in begun.tensors:
+            _refuse(fqn)
         if fqn == name and (name in begun.entries) != (name in now.entries):
             kind = _ENTRY
-        elif isinstance(value, torch.nn.Module) and fqn in (held := _held(name, value)):
-            tensor = held[fqn][2]
+        elif tensor is not None:
             trained = _TRAINED if tensor.requires_grad else _FROZEN
             kind = trained if isinstance(tensor, torch.nn.Parameter) else _BUFFER
         entries.append(own_entry(_true, CHANGED, name, fqn, kind))
@@ -132,10 +129,14 @@ def _refuse_added(state: State, begun: Measured, now: Measured) -> None:
         if name not in begun.entries and not _is_made_anew(state, state.values[name])
     ]
     if added:
-        raise UsageError(
-            f"{added[0]} was added after checkpoint.restore(), so that a restarted script would "
-            "have nothing to restore it into: add it before"
-        )
+        _refuse(added[0])
+
+
+def _refuse(name: str) -> None:
+    raise UsageError(
+        f"{name} was added after checkpoint.restore(), so that a restarted script would have "
+        "nothing to restore it into: add it before"
+    )
 
 
 def _is_made_anew(state: State, value: Any) -> bool:
@@ -195,14 +196,13 @@ def _prepare(
         _put(state.values, name, None if there else _GONE, undo)
     elif isinstance(value, torch.nn.Module):
         _prepare_module(name, value, changed, saved, undo)
-    elif isinstance(value, torch.Tensor):
-        if saved.get(name) != _kind_of(value):
-            _put(state.values, name, None, undo)
-    elif there and state.is_value(value):
+    elif there and (isinstance(value, torch.Tensor) or state.is_value(value)):
         for path, leaf in _leaves(name, value).items():
-            fqn = ".".join(map(str, path))
-            if fqn in changed and saved.get(fqn) != _kind_of(leaf):
-                _empty(value, path[1:], undo)
+            kind = saved.get(fqn := ".".join(map(str, path)))
+            if fqn in changed and kind != _kind_of(leaf):
+                made = _made(kind, leaf) if kind is not None and kind.dtype else None
+                holder, key = _holder(state.values, path)
+                _set(holder, key, made, holder[key], undo)
 
 
 def _prepare_module(
@@ -214,7 +214,7 @@ def _prepare_module(
 ) -> None:
     known = _held(name, module)
     parts = {f"{name}.{prefix}": part for prefix, part in submodules(module)}
-    like = next((tensor for _, _, tensor in known.values()), torch.empty(0))
+    device = next((tensor.device for _, _, tensor in known.values()), None)
     for fqn, what in changed.items():
         kind = saved.get(fqn)
         if fqn in known:
@@ -231,7 +231,7 @@ def _prepare_module(
             begin, _, key = fqn.rpartition(".")
             part = parts.get(f"{begin}.")
             if part is not None and getattr(part, key, None) is None:
-                made = _made(kind, like)
+                made = torch.empty(kind.shape, dtype=getattr(torch, kind.dtype), device=device)
                 if what == _BUFFER:
                     _put(part._buffers, key, made, undo)
                 else:
@@ -279,12 +279,11 @@ def _set(held: Any, key: Any, value: Any, old: Any, undo: Undo) -> None:
     put(value)
 
 
-def _empty(container: Any, path: Path, undo: Undo) -> None:
-    """Put None at a path in a container, whose keys are given as text."""
+def _holder(container: Any, path: Path) -> tuple[Any, Any]:
+    """Return what holds the entry at a path, whose keys are given as text, and its key there."""
     for key in path[:-1]:
         container = container[_key(container, key)]
-    key = _key(container, path[-1])
-    _set(container, key, None, container[key], undo)
+    return container, _key(container, path[-1])
 
 
 def _key(container: Any, text: str | int) -> Any:
@@ -292,6 +291,18 @@ def _key(container: Any, text: str | int) -> Any:
 
 
 # -- measuring ------------------------------------------------------------------------------------
+
+
+def _tensors(state: State) -> dict[Name, torch.Tensor]:
+    """Return the tensors of modules, of containers, and that are entries themselves."""
+    tensors: dict[Name, torch.Tensor] = {}
+    for name, value in state.values.items():
+        if isinstance(value, torch.nn.Module):
+            tensors |= {(name, fqn): tensor for fqn, (_, _, tensor) in _held(name, value).items()}
+        elif isinstance(value, torch.Tensor) or state.is_value(value):
+            leaves = _leaves(name, value).items()
+            tensors |= {(name, ".".join(map(str, path))): leaf for path, leaf in leaves}
+    return tensors
 
 
 def _held(
