@@ -4,6 +4,7 @@ A life is a script (`begin`), the changes that a run makes to its state between 
 script as it is at the restart, which may build its groups of parameters in another order.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ Change = Callable[[State], None]
 
 class Model(nn.Module):
     """With a place that is empty at first, for a buffer and for a parameter."""
+
+    queue: torch.Tensor
+    wave: torch.Tensor | None
+    seen: torch.Tensor | None
+    scale: nn.Parameter | None
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,19 +212,23 @@ def lives(draw: st.DrawFn) -> Life:
     optimizer = OPTIMIZERS[draw(st.sampled_from(sorted(OPTIMIZERS)))]
     scheduler = draw(st.sampled_from([None, *sorted(SCHEDULERS)]))
     averages, option = draw(st.booleans()), draw(OPTIONS)
+    ema: Any = get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call]
     orders = [draw(st.permutations(range(4))) for _ in range(2)]
 
     def made(order: Sequence[int]) -> State:
         torch.manual_seed(0)
         model = Model()
         parameters = [*model.one.parameters(), *model.two.parameters()]
-        groups = [{"params": [parameters[n]], "lr": 0.01 * (n + 1), "extra": option} for n in order]
+        groups = [
+            {"params": [parameters[n]], "lr": 0.01 * (n + 1), "extra": copy.deepcopy(option)}
+            for n in order
+        ]
         state: State = {"model": model, "optimizer": optimizer(groups), "held": {}}
         state |= {"scaler": torch.amp.GradScaler("cpu", init_scale=4.0), "losses": torch.zeros(0)}
         if scheduler is not None:
             state["scheduler"] = SCHEDULERS[scheduler](state["optimizer"])
         if averages:
-            state["average"] = AveragedModel(model.one, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+            state["average"] = AveragedModel(model.one, multi_avg_fn=ema)
         return state
 
     changes = draw(st.lists(st.lists(CHANGES, max_size=3), min_size=1, max_size=3))

@@ -68,7 +68,7 @@ def build(seed: int, world: int) -> dict[str, Any]:
     state["schedule"] = torch.optim.lr_scheduler.StepLR(state["ddp_optimizer"], 1, 0.5)
     state["seen"] = 0
     for kind in KINDS:
-        state[f"{kind}_bank"] = distribute(Bank(6, 12), kind, world)
+        state[f"{kind}_bank"] = distribute(Bank(), kind, world)
     state["sums"] = torch.zeros(0)
     return state
 
@@ -76,8 +76,11 @@ def build(seed: int, world: int) -> dict[str, Any]:
 class Bank(nn.Sequential):
     """Has buffers that grow and appear while it is trained."""
 
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(nn.Linear(*sizes).double(), nn.Tanh(), nn.Linear(*sizes[::-1]).double())
+    queue: torch.Tensor
+    last: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 12).double(), nn.Tanh(), nn.Linear(12, 6).double())
         self.register_buffer("queue", torch.zeros(0, 2))
         self.register_buffer("last", None)
 

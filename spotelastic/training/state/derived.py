@@ -210,10 +210,10 @@ def place(leaf: Any) -> Place:
         return None
     try:
         # No function of ours is called here: this runs often.
-        sharded = isinstance(leaf, DTensor)
-        local = leaf._local_tensor if sharded else leaf
+        local: Any = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
         at = local.data_ptr() or _places_within(local)
-        means = local.dtype, local.is_conj(), local.is_neg(), leaf.placements if sharded else None
+        placements = leaf.placements if isinstance(leaf, DTensor) else None
+        means = local.dtype, local.is_conj(), local.is_neg(), placements
         return at, leaf.shape, leaf.stride(), means
     except (RuntimeError, ValueError):  # The tensor is pickled, or has no shape yet.
         return None
@@ -240,9 +240,9 @@ def _structure(path: Path, value: Any, flat: Mapping[Path, Any], first: dict[Any
         held = [_structure((*path, n), entry, flat, first) for n, entry in enumerate(value)]
         if type(value) is list:
             return held
-        kept = copy.copy(value)
-        kept[:] = held
-        return kept
+        alike = copy.copy(value)
+        alike[:] = held
+        return alike
     if not isinstance(value, MutableMapping):
         raise UsageError(
             f"{shown(path)} is a {type(value).__name__} with tensors in it, which could not be "

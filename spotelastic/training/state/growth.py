@@ -53,10 +53,11 @@ class Measured(NamedTuple):
 
 def begin(state: State) -> Measured:
     """Return what the state consisted of when this was first called, which is before it trained."""
-    if state.begun is None:
+    begun: Measured | None = state.begun
+    if begun is None:
         _take_back(state)
-        state.begun = measured(state)
-    return state.begun
+        begun = state.begun = measured(state)
+    return begun
 
 
 def _take_back(state: State) -> None:
@@ -321,7 +322,9 @@ def _held(
 
 def _leaves(name: str, value: Any) -> dict[Path, torch.Tensor]:
     """Return the tensors of a tensor or container that are saved as such."""
-    if not isinstance(value, torch.Tensor | Mapping | list):
+    if isinstance(value, torch.Tensor):
+        return {} if is_value(value) else {(name,): value}
+    if not isinstance(value, Mapping | list):
         return {}
     return {
         path: leaf

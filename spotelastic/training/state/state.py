@@ -311,7 +311,7 @@ class State:
         model = self._model_of(optimizer)
         modules = {n: v for n, v in self.values.items() if isinstance(v, torch.nn.Module)}
         found = parameters_by_name(Together(modules))
-        return found if model is None else {**found, **parameters_by_name(model)}
+        return {**found, **(parameters_by_name(model) if model is not None else {})}
 
     def by_parameter(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the live state of each parameter, by the parameter's name."""

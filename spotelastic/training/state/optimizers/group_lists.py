@@ -4,7 +4,7 @@ A restored optimizer's groups may have other numbers than when they were saved. 
 from lists that have an entry for each group (`base_lrs`), so an entry has to move with its group.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def in_order(at: str, saved: Any, numbers: Sequence[int]) -> Any:
     """
     if isinstance(saved, list):
         return [in_order(f"{at}.{number}", entry, numbers) for number, entry in enumerate(saved)]
-    if not isinstance(saved, Mapping):
+    if not isinstance(saved, MutableMapping):
         return saved
     for key, entry in [*saved.items()]:
         where = f"{at}.{key}"
