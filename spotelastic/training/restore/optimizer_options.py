@@ -18,7 +18,7 @@ _OF_PARAMETERS = "params", "param_names"
 """Entries of a group that say which parameters its options are for."""
 
 
-class Options:
+class OptimizerOptions:
     """What was saved of one optimizer, except for the tensors that are filled in their places."""
 
     def __init__(

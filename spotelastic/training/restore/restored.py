@@ -29,7 +29,7 @@ from spotelastic.training.restore.matching import (
     with_path,
     without,
 )
-from spotelastic.training.restore.optimizer_options import Options
+from spotelastic.training.restore.optimizer_options import OptimizerOptions
 from spotelastic.training.restore.per_rank_loading import PerRankEntries
 from spotelastic.training.restore.saved_items import SavedItems
 from spotelastic.training.restore.streaming import Copy, Window, fill, fill_window, joined, windows
@@ -231,7 +231,7 @@ class RestoreSource:
                 state.values[name] = dressed(value, *told[2:])
         for name, optimizer in state.optimizers():
             order = self._numbers.get(name, range(len(optimizer.param_groups)))
-            Options(self._saved, name, optimizer, order).load(state)
+            OptimizerOptions(self._saved, name, optimizer, order).load(state)
         self._per_rank.load(state, lambda fqn: self._saved.value(self._saved.pieces[fqn][0]))
         try:
             self._contents.check()
