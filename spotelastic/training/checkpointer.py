@@ -38,7 +38,7 @@ from spotelastic.training.runtime.session import Ranks, WorkerSession, open_sess
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
-from spotelastic.training.state import randomness
+from spotelastic.training.state import growth, randomness
 from spotelastic.training.state.state import State
 
 T = TypeVar("T")
@@ -169,6 +169,7 @@ class Checkpointer(Saving):
             ),
         )
         self._saved_step = self._last_committing = 0
+        self._committing = None
         self._client.page.enter(self._last_step)
 
     def _leave_round(self) -> None:
@@ -260,6 +261,7 @@ class Checkpointer(Saving):
         self._recording.begins()
         session, client, _ = self._entered()
         self._restored = True
+        growth.begin(self._state)
         restored = open_source(replace(session, ranks=ranks), client, self._state, step)
         if restored is None:
             if self._told_step:
@@ -271,6 +273,7 @@ class Checkpointer(Saving):
         self._last_step = restored.step
         self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
+        self._committing = None
         self._recording.restored(restored.step)
         return restored.step
 
@@ -347,8 +350,10 @@ class Checkpointer(Saving):
         """Save the last step now and commit it to storage, whatever the schedule says.
 
         All ranks call it after the same step. It waits for the copy, not for the upload; `wait()`
-        does that. Returns False if there was no room for another save; training goes on. Where an
-        epoch of `epochs()` ends, the save is made once all is done that belongs to its end.
+        does that. Returns False if there was no room for another save; training goes on. Returns
+        False also if the step was saved before, and the state was changed since: it is told what,
+        and the next step's save has it. Where an epoch of `epochs()` ends, the save is made once
+        all is done that belongs to its end.
         """
         self._steps.settle()
         if self._loops.is_at_an_end:
@@ -361,9 +366,10 @@ class Checkpointer(Saving):
         self._settle(client)
         if not plan.is_made:
             self._make_plan(plan)
-        if self._last_committing != self._last_step and not self._save(
-            self._last_step, AGREED_PATIENCE, due=True
-        ):
+        if self._tells_changes():
+            return False
+        known = self._committing is not None and self._last_committing == self._last_step
+        if not known and not self._save(self._last_step, AGREED_PATIENCE, due=True):
             return False
         client.urge()
         return True

@@ -11,6 +11,7 @@ import torch.distributed.checkpoint as dcp
 from support.patience import PATIENT
 from support.small_model import make, one_step
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import spotelastic as se
 from spotelastic.errors import UsageError
@@ -242,3 +243,141 @@ def test_an_optimizer_of_two_models_is_saved_by_names(tmp_path: Path) -> None:
     one(again)
     assert torch.equal(again["left"].weight, state["left"].weight)
     assert torch.equal(again["right"].weight, state["right"].weight)
+
+
+def restored(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    with se.Checkpointer(state, storage=str(folder)) as checkpoint:
+        checkpoint.restore()
+    return state
+
+
+@pytest.mark.parametrize("every", [1, 2, 100])
+def test_a_change_after_a_steps_save_is_saved_or_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], every: int
+) -> None:
+    def made() -> dict[str, Any]:
+        return {"model": nn.BatchNorm1d(2), "best": None, "names": {"a", "b", "c"}}
+
+    state = made()
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=every) as checkpoint:
+        for step in (1, 2):
+            checkpoint.step(step)
+        assert checkpoint.save() and checkpoint.save(), "nothing was changed"
+        state["model"].running_mean.fill_(777)
+        assert not checkpoint.save()
+        checkpoint.step(3)
+        assert checkpoint.save() and checkpoint.wait(PATIENT)
+        state["best"] = "too late"
+    told = capfd.readouterr().err
+    assert told.count("model.running_mean was changed after step 2 had been saved") == 1
+    assert told.count("best was changed after step 3 had been saved") == 1
+    again = restored(tmp_path, made())
+    assert again["model"].running_mean.eq(777).all()
+    assert again["best"] is None
+
+
+def test_a_restored_state_that_is_changed_is_saved_again(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"best": 1}
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+        state["best"] = 2
+        assert checkpoint.save() and checkpoint.wait(PATIENT)
+    assert restored(tmp_path, {"best": 0}) == {"best": 2}
+
+
+def test_after_a_save_that_was_refused_the_next_ones_are_whole(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"t": torch.zeros(3), "value": 0}
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        for step in range(1, 9):
+            state["t"] = torch.full((3,), float(step))
+            state["value"] = object() if step in (2, 3, 5) else step
+            if step in (2, 3, 5):
+                with pytest.raises(UsageError, match="value is more than data"):
+                    checkpoint.step(step)
+                state["value"] = step
+                assert checkpoint.save()
+            else:
+                checkpoint.step(step)
+            assert checkpoint.wait(PATIENT)
+            assert (tmp_path / "1" / f"step-{step:08d}" / ".metadata").exists()
+    again = restored(tmp_path, {"t": torch.zeros(3), "value": 0})
+    assert again["value"] == 8 and again["t"].eq(8).all()
+
+
+def test_what_is_added_and_could_not_be_restored_is_refused_at_its_first_save(
+    tmp_path: Path,
+) -> None:
+    state: dict[str, Any] = {"model": nn.Sequential(nn.Linear(2, 2))}
+    with (
+        pytest.raises(UsageError, match=r"model\.1 was added after checkpoint\.restore\(\)"),
+        se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint,
+    ):
+        checkpoint.restore()
+        checkpoint.step(1)
+        state["model"].append(nn.Linear(2, 2))
+        checkpoint.step(2)
+    assert restored(tmp_path, {"model": nn.Sequential(nn.Linear(2, 2))})
+
+
+def test_another_state_is_refused_with_what_to_do_and_left_as_it_is(tmp_path: Path) -> None:
+    grown: dict[str, Any] = {"rows": torch.zeros(0), "model": nn.Linear(2, 2)}
+    with se.Checkpointer(grown, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+        grown["rows"], grown["note"] = torch.ones(3), "of the run"
+        checkpoint.step(1)
+    other: dict[str, Any] = {"rows": torch.zeros(0), "model": nn.Linear(2, 5)}
+    rows = other["rows"]
+    with (
+        pytest.raises(UsageError, match=r"storage of its own \(storage=\) or begin afresh"),
+        se.Checkpointer(other, storage=str(tmp_path)) as checkpoint,
+    ):
+        checkpoint.restore()
+    assert other["rows"] is rows and "note" not in other
+
+
+def test_an_optimizer_of_another_class_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def made(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
+        model = nn.Linear(2, 2)
+        return {"model": model, "optimizer": kind(model.parameters())}
+
+    with se.Checkpointer(made(torch.optim.Adam), storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    restored(tmp_path, made(torch.optim.AdamW))
+    told = capfd.readouterr().err
+    assert "optimizer was saved of torch.optim.adam.Adam and is torch.optim.adamw.AdamW" in told
+
+
+def test_what_is_compiled_within_an_activation_checkpoint_has_the_same_names(
+    tmp_path: Path,
+) -> None:
+    def made(*, compiled: bool) -> dict[str, Any]:
+        inner = nn.Linear(2, 2)
+        part = torch.compile(inner) if compiled else inner
+        model = nn.Sequential(checkpoint_wrapper(part))
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), momentum=0.9)}
+
+    state = made(compiled=True)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    again = restored(tmp_path, made(compiled=False))
+    assert all(map(torch.equal, again["model"].parameters(), state["model"].parameters()))
+
+
+@pytest.mark.parametrize("value", [nn.CrossEntropyLoss(), nn.ReLU()])
+def test_a_module_without_parameters_is_no_mistake(tmp_path: Path, value: nn.Module) -> None:
+    with se.Checkpointer({"loss": value, "n": 1}, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    assert restored(tmp_path, {"loss": value, "n": 0})["n"] == 1
+
+
+def test_a_parameter_without_a_shape_is_named(tmp_path: Path) -> None:
+    state = {"held": {"later": nn.UninitializedParameter()}}
+    with (
+        pytest.raises(UsageError, match=r"held\.later has no shape yet"),
+        se.Checkpointer(state, storage=str(tmp_path)) as checkpoint,
+    ):
+        checkpoint.step(1)

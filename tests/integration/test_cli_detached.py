@@ -440,7 +440,7 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     assert refused.returncode == 2
     assert "demo runs train.py, which is not in this folder" in refused.stderr
     (terminal.folder / "train.py").write_text(SCRIPT.replace("line", "verse"))
-    assert laptop.json("restart")["text"] == "is restarted from its newest checkpoint"
+    assert laptop.json("restart")["text"].startswith("is restarted from ")
     assert within(PATIENT, lambda: bool(terminal.training()))
     assert within(PATIENT, lambda: terminal.printed("verse 0"))
     assert terminal.json("status")["round"] > 1, "rounds are counted on"

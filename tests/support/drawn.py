@@ -61,6 +61,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "negated": _imaginary,
     "part": lambda t: t[1:] if t.dim() else t,
     "parameter": lambda t: nn.Parameter(t, requires_grad=False),
+    "trained": lambda t: t.requires_grad_() if t.is_floating_point() else t,
 }
 
 
@@ -260,10 +261,11 @@ def difference(left: Any, right: Any, at: str = "state") -> str:
             left.zero_grad()
             right.zero_grad()
         return difference(left.state_dict(), right.state_dict(), at)
-    if _type(left) is not _type(right):
+    if type(left) is not type(right):
         return f"{at}: {type(left)} and {type(right)}"
     if isinstance(left, torch.Tensor):
-        return "" if _is_same(left, right) else f"{at}: {left} and {right}"
+        same = left.requires_grad == right.requires_grad and _is_same(left, right)
+        return "" if same else f"{at}: {left} and {right}"
     if isinstance(left, np.ndarray | np.generic):
         same = left.dtype == right.dtype and left.shape == right.shape
         return "" if same and left.tolist() == right.tolist() else f"{at}: {left} and {right}"
@@ -284,11 +286,6 @@ def difference(left: Any, right: Any, at: str = "state") -> str:
     if isinstance(left, complex):
         return difference([left.real, left.imag], [right.real, right.imag], at)
     return "" if left == right else f"{at}: {left!r} and {right!r}"
-
-
-def _type(value: Any) -> type:
-    """Where a state_dict() has a parameter, its load_state_dict() is given a tensor."""
-    return torch.Tensor if isinstance(value, nn.Parameter) else type(value)
 
 
 def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -1,5 +1,6 @@
 """Saves a state into one slot and loads it from there, without a daemon."""
 
+from dataclasses import replace as replace_view
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.save.overlap import SIZES, OverlapSizes
 from spotelastic.training.save.saver import Saver
+from spotelastic.training.state import growth
 from spotelastic.training.state.chunks import PIECE
-from spotelastic.training.state.state import State
+from spotelastic.training.state.state import State, StateView
 
 
 class OneSlot:
@@ -28,15 +30,26 @@ class OneSlot:
     ) -> None:
         self._path = path
         self._state = State(values, piece=piece)
-        self._view = self._state.view()
-        self.saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round", sizes)
-        path.write_bytes(bytes(max(self.saver.nbytes, slot_bytes(0, b"", 0))))
+        self._sizes = sizes
+        growth.begin(self._state)
+        self.plan()
+
+    def plan(self) -> None:
+        self._view = self._whole_view()
+        self.saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round", self._sizes)
+        self._path.write_bytes(bytes(max(self.saver.nbytes, slot_bytes(0, b"", 0))))
+
+    def _whole_view(self) -> StateView:
+        view = self._state.view()
+        changed = growth.changes(self._state, growth.begin(self._state))
+        return replace_view(view, entries=(*view.entries, *changed))
 
     def save(self, step: int, *, overlaps: bool = False) -> None:
         """As a `Checkpointer` does. Raises `LayoutChanged`."""
         if not self._view.current():
-            self._view = self._state.view()
-            self.saver.follow(self._view)
+            view = self._whole_view()
+            self.saver.follow(view)
+            self._view = view
         slot = OpenSlot(Slot(self._path), "test", known=False)
         copying = self.saver.begin(slot, step, due=True, overlaps=overlaps)
         if copying is not None:
@@ -49,6 +62,7 @@ def load(path: Path, step: int, values: dict[str, Any], *, piece: int = PIECE) -
     restored = RestoreSource(Contents(source), Resume("memory", step))
     state = State(values, piece=piece)
     restored.needs(state, 0)
+    restored.match_groups(state)
     restored.load(state)
 
 
@@ -61,6 +75,7 @@ def stream(path: Path, step: int, values: dict[str, Any]) -> None:
     source = RestoreSet(1, step, 1, (), str(path), items)
     restored, state = RestoreSource(Contents(source), Resume("store", step)), State(values)
     restored.needs(state, 0)
+    restored.match_groups(state)
     for window in restored.windows():
         restored.fill(window)
     restored.load(state)

@@ -67,7 +67,44 @@ def build(seed: int, world: int) -> dict[str, Any]:
     state["wrapped"] = Wrapped(distribute(nn.Linear(4, 3), "fsdp", world))
     state["schedule"] = torch.optim.lr_scheduler.StepLR(state["ddp_optimizer"], 1, 0.5)
     state["seen"] = 0
+    for kind in KINDS:
+        state[f"{kind}_bank"] = distribute(Bank(), kind, world)
+    state["sums"] = torch.zeros(0)
     return state
+
+
+class Bank(nn.Sequential):
+    """Has buffers that grow and appear while it is trained."""
+
+    queue: torch.Tensor
+    last: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 12).double(), nn.Tanh(), nn.Linear(12, 6).double())
+        self.register_buffer("queue", torch.zeros(0, 2))
+        self.register_buffer("last", None)
+
+
+def grow(state: dict[str, Any], step: int) -> None:
+    for bank in banks(state):
+        bank.queue = torch.cat([bank.queue, torch.full((1, 2), float(step))])
+        bank.last = torch.tensor([float(step)])
+    state["sums"] = torch.cat([state["sums"], torch.tensor([float(step)])])
+    state[f"noted {step}"] = torch.tensor(step)
+
+
+def check_grown(state: dict[str, Any], steps: int) -> None:
+    numbers = torch.arange(1.0, steps + 1)
+    for bank in banks(state):
+        assert torch.equal(bank.queue, numbers.unsqueeze(1).expand(steps, 2))
+        assert bank.last is None if not steps else bank.last.item() == steps
+    assert torch.equal(state["sums"], numbers)
+    assert [state[f"noted {step}"].item() for step in range(1, steps + 1)] == numbers.tolist()
+
+
+def banks(state: dict[str, Any]) -> list[Bank]:
+    found = [part for kind in KINDS for part in state[f"{kind}_bank"].modules()]
+    return [part for part in found if isinstance(part, Bank)]
 
 
 def distribute(model: nn.Module, kind: str, world: int) -> nn.Module:
@@ -164,7 +201,9 @@ def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
             read(rank, world, se.CheckpointReader(folder / f"stock-{step}"), expected)
             read_by_stock(rank, world, saved_at(folder, step), expected)
             read_by_stock(rank, world, folder / f"switched-{step}", expected)
+        check_grown(state, step)
         train(state)
+        grow(state, step + 1)
         checkpoint.step(step + 1)
     result = stock(state)
     expected = whole(result)

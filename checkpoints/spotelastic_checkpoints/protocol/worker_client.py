@@ -24,6 +24,7 @@ from spotelastic_checkpoints.protocol.connection import Connection
 from spotelastic_checkpoints.types import (
     Commit,
     DaemonStatus,
+    Item,
     Moved,
     Range,
     RestoreSet,
@@ -76,6 +77,13 @@ class OpenSlot:
     def path(self) -> str:
         """Path of the slot's file."""
         return str(self._slot.path)
+
+    def saved_items(self, incarnation: str, step: int) -> tuple[Item, ...]:
+        """Return what was saved here of a step; nothing if the slot holds another save by now."""
+        header = self._slot.header()
+        if header is None or (header.incarnation, header.step) != (incarnation, step):
+            return ()
+        return self._slot.items(header)
 
     def write_index(self, data_bytes: int, index: bytes) -> None:
         """Write the index behind the items."""
@@ -206,12 +214,11 @@ class WorkerClient:
             return None
         self._told = ""
         slot = self._mapped(grant.path)
-        known = grant.path in self._written
-        self._written.add(grant.path)
-        return OpenSlot(slot, grant.owner, known=known)
+        return OpenSlot(slot, grant.owner, known=grant.path in self._written)
 
     def sealed(self, slot: OpenSlot, step: int, *, waiting: bool, due: bool) -> None:
         """Tell the daemon that a slot was sealed, and ask for the next one, without waiting."""
+        self._written.add(slot.path)
         self._sealing = messages.Sealing(step, slot.path, waiting, due)
         try:
             self._connection.send(self._sealing)

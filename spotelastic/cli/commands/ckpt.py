@@ -318,7 +318,9 @@ def _entries_table(entries: "list[StepEntry]") -> "RenderableType":
     if not entries:
         return Text("no checkpoints")
     right = ("step", "age", "size")
-    table = table_of("step", "epoch", "state", "age", "size", "ranks", "verified", "", right=right)
+    table = table_of(
+        "step", "fencing epoch", "state", "age", "size", "ranks", "verified", "", right=right
+    )
     now = wall()
 
     def old(at: datetime | None) -> str:

@@ -125,7 +125,8 @@ def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list
     state = f"restarted: it had {seen.job.state}"
     left = [member for group in seen.groups for member in group.members if not member.leaving]
     revives = Revive(Job("pending", now, state), seen.wanted, command.id)
-    return "is restarted from its newest checkpoint", [
+    begins = f"step {seen.committed}" if seen.committed else "the beginning: it has no checkpoint"
+    return f"is restarted from {begins}", [
         revives,
         *(Replace(member.instance, "its job was restarted", command.id) for member in left),
         Tell(Event(now, "restart", f"the job is {state}"), command.id, (revives,)),

@@ -8,7 +8,13 @@ import torch
 from msgspec.structs import replace
 from spotelastic_checkpoints.restore.contents import Piece
 
-from spotelastic.training.state.compatibility import WRAPPERS, Kind, renamed
+from spotelastic.training.state.compatibility import (
+    WRAPPERS,
+    Kind,
+    is_compiled,
+    renamed,
+    without_compiler,
+)
 from spotelastic.training.state.derived import Path
 from spotelastic.training.state.state import StateView
 
@@ -40,10 +46,18 @@ def has_wrapped_names(view: StateView, name: str) -> bool:
 
 
 def renamed_piece(
-    piece: Piece, numbered: Mapping[str, Sequence[str]], models: Collection[str]
+    piece: Piece,
+    numbered: Mapping[str, Sequence[str]],
+    models: Collection[str],
+    compiled: Collection[str],
 ) -> Piece:
-    """Return a piece under the name that it has in this state, as `compatibility.renamed` says."""
+    """Return a piece under the name that it has in this state, as `compatibility.renamed` says.
+
+    Entries that are `compiled` were saved with the names that torch.compile makes.
+    """
     path = renamed(piece.item.path, numbered, models)
+    if path[0] in compiled and is_compiled(path):
+        path = tuple(without_compiler(key) if isinstance(key, str) else key for key in path)
     return piece if path == piece.item.path else with_path(piece, path)
 
 

@@ -10,7 +10,6 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.restore.contents import Contents, Piece
 from spotelastic_checkpoints.types import Moved, Range, Resume
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -30,33 +29,34 @@ from spotelastic.training.restore.matching import (
     with_path,
     without,
 )
+from spotelastic.training.restore.optimizer_options import OptimizerOptions
 from spotelastic.training.restore.per_rank_loading import PerRankEntries
 from spotelastic.training.restore.saved_items import SavedItems
 from spotelastic.training.restore.streaming import Copy, Window, fill, fill_window, joined, windows
-from spotelastic.training.state import module_loading
+from spotelastic.training.state import growth, module_loading
 from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.compatibility import (
     Kind,
     Misfit,
+    is_compiled,
     is_numbered,
     is_wrapped,
     misfit_of,
+    without_compiler,
 )
-from spotelastic.training.state.derived import filled, flat_state, poured
+from spotelastic.training.state.derived import dressed, filled, flat_state, poured
 from spotelastic.training.state.module_state import set_model_state_dict
+from spotelastic.training.state.optimizers import group_lists
 from spotelastic.training.state.optimizers import parameter_groups as groups
 from spotelastic.training.state.optimizers.optimizer_state import (
-    Absent,
     sharded_state,
     unchanged_if_refused,
 )
 from spotelastic.training.state.optimizers.parameter_owners import names_in_groups
 from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.tensors import is_value, pour
-from spotelastic.training.state.value_entries import BY_ITSELF, OWN
+from spotelastic.training.state.value_entries import BY_ITSELF, CLASS, OWN, class_name
 
-_OF_PARAMETERS = "params", "param_names"
-"""Entries of a group that say which parameters its options are for."""
 IMPORTED = "imported"
 """Part of the name of a value that marks an imported checkpoint. The one key that was imported
 follows.
@@ -70,7 +70,10 @@ class RestoreSource:
     is fetched and filled before that, one window after the other.
     """
 
-    def __init__(self, contents: Contents, source: Resume) -> None:
+    def __init__(self, contents: Contents, source: Resume, *, afresh: str = "--fresh") -> None:
+        """`afresh` is what makes the run begin at step 0, for messages."""
+        self._afresh = afresh
+        self._elsewhere_by = "--storage" if afresh == "--fresh" else "storage="
         self.ident = contents.id
         self.source = source
         self.step = contents.step
@@ -91,6 +94,9 @@ class RestoreSource:
         self._numbered: dict[str, list[str]] = {}
         """For optimizers that were saved by the numbers of parameters, their parameters in
         this order.
+        """
+        self._numbers: dict[str, Sequence[int]] = {}
+        """For each optimizer whose groups are in another order here, their numbers by those saved.
         """
         self._taken: dict[str, Mapping[str, Mapping[str, str]]] = {}
         """For each entry, the parts of its module that load by their own code, and what
@@ -118,7 +124,11 @@ class RestoreSource:
         }
         self._rename(state)
         self._left = self._not_imported(state)
-        with unchanged_if_refused(_optimizers(state)):
+        saved, own = self._saved.kinds(), self._saved.own_paths
+        with (
+            growth.prepared(state, saved, own),
+            unchanged_if_refused(_optimizers(state)),
+        ):
             self._make_optimizer_state(state)
             entries = state.values.items()
             self._stateful = {name for name, value in entries if state.is_stateful(value)}
@@ -127,8 +137,9 @@ class RestoreSource:
             self._view = state.view()
             self._check(state, self._view, of_all)
         self._view = without(self._view, self._taken)
-        if self._left and rank == 0:
+        if rank == 0:
             self._tell_what_is_left()
+            self._tell_classes(state)
         self._saved.devices = devices_of(self._view)
         self._find_copies(self._view)
         if not self._contents.fetched:
@@ -177,6 +188,7 @@ class RestoreSource:
                 self._saved.value(self._saved.pieces[f"{name}.param_groups.{number}.params"][0])
                 for number in range(len(here))
             ]
+            saved = [list(map(without_compiler, group)) for group in saved]
             stateful = {path[2] for path in self._saved.paths if path[:2] == (name, "state")}
             try:
                 if stateful - {parameter for group in saved for parameter in group}:
@@ -189,6 +201,8 @@ class RestoreSource:
                 self._number_groups(name, numbers)
 
     def _number_groups(self, name: str, numbers: Sequence[int]) -> None:
+        self._numbers[name] = numbers
+
         def of(piece: Piece) -> Piece:
             path = piece.item.path
             if path[:2] != (name, "param_groups"):
@@ -213,7 +227,11 @@ class RestoreSource:
         for name, value in [*state.values.items()]:
             if not isinstance(value, torch.Tensor) or name in self._values:
                 self._load_other(state, name, value)
-        self._load_hyper_parameters(state)
+            elif isinstance(told := self._saved.own_value(f"structure.{name}"), tuple):
+                state.values[name] = dressed(value, *told[2:])
+        for name, optimizer in state.optimizers():
+            order = self._numbers.get(name, range(len(optimizer.param_groups)))
+            OptimizerOptions(self._saved, name, optimizer, order).load(state)
         self._per_rank.load(state, lambda fqn: self._saved.value(self._saved.pieces[fqn][0]))
         try:
             self._contents.check()
@@ -231,7 +249,13 @@ class RestoreSource:
         kept = {path[2] for path in self._saved.own_paths if path[:2] == (OWN, "structure")}
         numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
         wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
-        if not numbered and not wrapped:
+        kinds = torch.nn.Module, torch.optim.Optimizer
+        compiled = {
+            str(path[0])
+            for path in paths
+            if is_compiled(path) and isinstance(state.values.get(str(path[0])), kinds)
+        }
+        if not numbered and not wrapped and not compiled:
             return
         view = state.view()
         self._numbered = {
@@ -246,7 +270,7 @@ class RestoreSource:
             if not has_wrapped_names(view, name)
         }
         known = [piece for pieces in self._saved.pieces.values() for piece in pieces]
-        self._saved.index(renamed_piece(piece, self._numbered, models) for piece in known)
+        self._saved.index(renamed_piece(piece, self._numbered, models, compiled) for piece in known)
 
     def _check_groups(self, state: State) -> None:
         """Raise `UsageError` where groups have other sizes, so that numbers mean other
@@ -289,11 +313,19 @@ class RestoreSource:
 
     def _tell_what_is_left(self) -> None:
         names, begin = ", ".join(self._left), "begins" if len(self._left) == 1 else "begin"
-        print(
-            f"spotelastic: step {self.step} is an imported part of a state: {names} {begin} afresh",
-            file=sys.stderr,
-            flush=True,
-        )
+        if names:
+            _say(f"step {self.step} is an imported part of a state: {names} {begin} afresh")
+
+    def _tell_classes(self, state: State) -> None:
+        """Tell of optimizers of another class, which may have the same options."""
+        saved = {path[2]: path[3] for path in self._saved.own_paths if path[1] == CLASS}
+        for name, value in state.values.items():
+            here = class_name(value)
+            if isinstance(value, torch.optim.Optimizer) and saved.get(name, here) != here:
+                _say(
+                    f"{name} was saved of {saved[name]} and is {here} here: "
+                    "it goes on with the options and the state that were saved"
+                )
 
     def _find_copies(self, view: StateView) -> None:
         self._copies, self._others, stateful = defaultdict(list), [], self._stateful
@@ -349,8 +381,10 @@ class RestoreSource:
         self._elsewhere = own.unexpected | self._per_rank.unread
         if problem := str(of_all(own)):
             raise UsageError(
-                f"the checkpoint of step {self.step} is of another state: {problem}; if this is "
-                "another run, give it another storage, or begin afresh"
+                f"the checkpoint of step {self.step} is of another state: {problem}; build the "
+                "state as when it was saved, or, if this is another run, give it a storage of its "
+                f"own ({self._elsewhere_by}) or begin afresh ({self._afresh}): the checkpoint is "
+                "kept"
             )
 
     def own_value(self, name: str) -> Any:
@@ -362,47 +396,6 @@ class RestoreSource:
             state.make_optimizer_state(self._saved.kinds_by_path(), self._left)
         except UsageError as error:
             raise UsageError(f"the checkpoint of step {self.step}: {error}") from error
-
-    def _load_hyper_parameters(self, state: State) -> None:
-        for name, optimizer in state.optimizers():
-            for number, group in enumerate(optimizer.param_groups):
-                self._load_values(f"{name}.param_groups.{number}", group, leave="params")
-            self._add_options(name, optimizer.param_groups)
-            for parameter, own in state.by_parameter(optimizer).items():
-                self._load_values(f"{name}.state.{parameter}", own)
-
-    def _add_options(self, name: str, groups: Sequence[dict[str, Any]]) -> None:
-        """Add options that groups were saved with and do not have.
-
-        Some optimizers add them in their steps, and schedulers when they are made.
-        """
-        known = [set(map(str, group)) for group in groups]
-        for path in self._saved.paths:
-            if path[:2] != (name, "param_groups") or path[3] in _OF_PARAMETERS:
-                continue
-            number = int(path[2])
-            if path[3] not in known[number]:
-                set_element(groups[number], path[3:], self._saved.whole(".".join(map(str, path))))
-
-    def _load_values(self, fqn: str, held: Any, leave: str = "") -> None:
-        """Load what is no tensor now, in a container of an optimizer and in those within it."""
-        entries = held.items() if isinstance(held, Mapping) else enumerate(held)
-        for key, value in list(entries):
-            pieces = self._saved.pieces.get(f"{fqn}.{key}")
-            if key == leave or (isinstance(value, torch.Tensor) and not is_value(value)):
-                continue
-            if pieces and isinstance(value, Absent | torch.Tensor):
-                self._saved.devices[pieces[0].item.fqn] = value.device
-                held[key] = self._saved.value(pieces[0])
-            elif pieces:
-                held[key] = self._hyper_parameter(pieces[0])
-            elif isinstance(value, Mapping | list):
-                self._load_values(f"{fqn}.{key}", value)
-
-    def _hyper_parameter(self, piece: Piece) -> Any:
-        """Return a group's option that is no tensor now, though it may have been one."""
-        value = self._saved.value(piece)
-        return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
     def _load_other(self, state: State, name: str, value: Any) -> None:
         if name in self._left:
@@ -424,12 +417,16 @@ class RestoreSource:
                 for path, leaf in flat.items()
                 if isinstance(leaf, torch.Tensor) and not leaf.is_meta
             }
-            value.load_state_dict(self._saved.nested(name))
+            saved = self._saved.nested(name)
+            for optimizer, numbers in self._numbers.items():
+                if group_lists.follows(value, state.values[optimizer]):
+                    saved = group_lists.in_order(name, saved, numbers)
+            value.load_state_dict(saved)
         elif name in self._values:
             saved = (
                 self._saved.whole(name) if name in self._saved.pieces else self._saved.nested(name)
             )
-            state.values[name] = poured(value, saved)
+            state.values[name] = poured(value, saved, exact=self._saved.exact)
 
     def _load_remade(self, name: str, module: torch.nn.Module) -> None:
         """Load what set_extra_state() and hooks of a module take. All else is in its place."""
@@ -456,6 +453,10 @@ class RestoreSource:
             self._saved.fill(chunk.fqn, chunk.tensor, chunk.offsets)
         elif pieces:
             pour([chunk.tensor], [torch.as_tensor(self._saved.value(pieces[0]))])
+
+
+def _say(line: str) -> None:
+    print(f"spotelastic: {line}", file=sys.stderr, flush=True)
 
 
 def _optimizers(state: State) -> list[torch.optim.Optimizer]:

@@ -249,7 +249,7 @@ class _Resuming:
             opened = self.client.open(source, self.patience.fetch_within)
             contents = Contents(opened)
             try:
-                restored = RestoreSource(contents, source)
+                restored = RestoreSource(contents, source, afresh=self.session.afresh)
                 needs = restored.needs(self.state, self.session.ranks.rank, misfits.of_all)
                 self._stream(restored, needs)
             except DaemonUnavailable:

@@ -18,7 +18,7 @@ from spotelastic.training.state.compatibility import Kind
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
 from spotelastic.training.state.derived import Path, filled
 from spotelastic.training.state.tensors import pour
-from spotelastic.training.state.value_entries import OWN
+from spotelastic.training.state.value_entries import EXACT, OWN
 
 _MAP_NORESERVE = 0x4000
 """Linux's flag for mapping a file larger than memory, of which only a part is there."""
@@ -56,6 +56,8 @@ class SavedItems:
         """Paths of all names."""
         self.own_paths = [path for path in self.paths if path[0] == OWN]
         """Paths of values that spotelastic added."""
+        self.exact = (OWN, EXACT) in self.own_paths
+        """Whether structures tell all that tensors are."""
         self.inner = {fqn for fqn in self.pieces if fqn.endswith("]") and self._is_inner(fqn)}
         """Names of tensors that others consist of."""
 
@@ -100,7 +102,7 @@ class SavedItems:
         """Return the entry as its state_dict() was, or as the container was."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
-            return filled(structure, self.whole)
+            return filled(structure, self.whole, exact=self.exact)
         nested: dict[str, Any] = {}
         for fqn, pieces in self.pieces.items():
             if pieces[0].item.path[0] == name and fqn not in self.inner:

@@ -13,6 +13,7 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.training.runtime import gc_pause
 from spotelastic.training.runtime.session import WorkerSession
 from spotelastic.training.save.saver import LayoutChanged, Saver
+from spotelastic.training.state import growth
 from spotelastic.training.state.state import State, StateView
 from spotelastic.training.state.value_entries import ValueEntry
 
@@ -75,10 +76,12 @@ class SavePlan:
         slots gets none.
         """
         ranks = self._session.ranks
-        self._view = self._whole_view()
+        # Nothing is changed before the state was accepted: the script may catch the refusal.
+        view = self._whole_view()
+        saver = Saver(ranks, view, self._session.round)
         if self._saver is not None:
             self._saver.close()
-        self._saver = Saver(ranks, self._view, self._session.round)
+        self._view, self._saver = view, saver
         if not self._count and self._saver.differing and ranks.rank == 0:
             self._client.complain(
                 f"buffers are not the same on all ranks ({self._saver.differing[0]}): "
@@ -96,8 +99,9 @@ class SavePlan:
         """Use the tensors that the state has now. Raises `LayoutChanged` where they do not fit."""
         assert self._view is not None
         if not self._view.current():
-            self._view = self._whole_view()
-            self.saver.follow(self._view)
+            view = self._whole_view()
+            self.saver.follow(view)
+            self._view = view  # last: a view that was refused is followed by none
 
     def fits(self) -> bool:
         """Return whether the state there is now can be saved by the plan."""
@@ -176,7 +180,8 @@ class SavePlan:
 
     def _whole_view(self) -> StateView:
         view = self._state.view()
-        return replace(view, entries=(*view.entries, *self._added()))
+        changed = growth.changes(self._state, growth.begin(self._state))
+        return replace(view, entries=(*view.entries, *changed, *self._added()))
 
     @property
     def _key(self) -> str:

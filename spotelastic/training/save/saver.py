@@ -24,6 +24,7 @@ from spotelastic.training.state import rank_agreement, values
 from spotelastic.training.state.chunks import Chunk, Key
 from spotelastic.training.state.derived import refuse_names_of_two_paths
 from spotelastic.training.state.state import StateView
+from spotelastic.training.state.tensors import same_bits
 from spotelastic.training.state.value_entries import ValueEntry
 
 
@@ -244,6 +245,40 @@ class Saver:
         for item, data in zip(self._value_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
         return [len(data) for data in encoded]
+
+    @torch.no_grad()
+    def differs(self, slot: OpenSlot, step: int) -> str:
+        """Return the name of something that is not as it was saved into this slot; empty if all is.
+
+        What spotelastic adds to a state does not count.
+        """
+        source = self._source
+        tensors = {
+            item.key: tensor
+            for item, tensor in zip(self._tensor_items, source.tensors, strict=True)
+        }
+        entries = {entry.key: entry for entry in source.entries}
+        saved = slot.saved_items(self._round, step)
+        if len(saved) != len(tensors) + len(entries):
+            return "the state"
+        for item in saved:
+            if item.is_tensor:
+                same = same_bits(tensors[item.key], tensor_at(slot.data, item))
+            else:
+                entry = entries[item.key]
+                data = slot.data[item.offset : item.offset + item.length]
+                same = not entry.is_of_script or self._is_same(entry, data)
+            if not same:
+                return item.fqn
+        return ""
+
+    def _is_same(self, entry: ValueEntry, saved: memoryview) -> bool:
+        value = entry.get()
+        if self._encoders.encode(entry.shown, value) == saved:
+            return True
+        digest = rank_agreement.digest_of_value(value)
+        there = rank_agreement.digest_of_value(values.decode(entry.shown, saved))
+        return digest is not None and digest == there
 
     def look_at(self, path: str, memory: memoryview) -> None:
         """Create the tensor views of a slot, and page-lock it. Reads and writes nothing.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
-from spotelastic_checkpoints.protocol.worker_client import WorkerClient
+from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
 
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime import last_step, step_numbers
@@ -36,6 +36,11 @@ class Saving:
     _saved_step: int
     """The last step that was saved in this round."""
     _last_committing: int
+    """The last step that was saved to be committed, or restored from a commit."""
+    _committing: OpenSlot | None = None
+    """The slot in which it was saved; None where it was restored."""
+    _changes_told = 0
+    """The last step of which it was told that the state has changed since its save."""
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
 
@@ -122,10 +127,36 @@ class Saving:
         self._beside.begun(client, copying, time.perf_counter() - begun)
         self._saved_step = step
         if due:
-            self._last_committing = step
+            self._last_committing, self._committing = step, slot
         if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
+
+    def _tells_changes(self) -> bool:
+        """Return whether the state has changed since its step was saved to be committed, and tell
+        it.
+
+        A commit is never changed: others may be restoring it. So what a script does to its state
+        after a step's save is saved with the next step.
+        """
+        session, client, plan = self._entered()
+        step, slot = self._last_step, self._committing
+        if slot is None or self._last_committing != step or not plan.is_made:
+            return False
+        plan.saver.wait()
+        try:
+            plan.follow()
+            changed = plan.saver.differs(slot, step)
+        except (LayoutChanged, UsageError) as error:
+            changed = str(error).partition(" ")[0]
+        if changed and self._changes_told != step:
+            self._changes_told = step
+            client.complain(
+                f"rank {session.ranks.rank}: {changed} was changed after step {step} had been "
+                f"saved, and is not in its checkpoint: count the change as a step of its own, as "
+                f"with checkpoint.step({step + 1}), and it is saved"
+            )
+        return bool(changed)
 
     def _save_held(self) -> None:
         """Make the save that waited for what the script has done after a loop, if it is due."""
@@ -162,6 +193,7 @@ class Saving:
             if has_left_group(session) or self._last_committing == self._last_step:
                 return
             self._make_plan(plan)
+        self._tells_changes()
         saved = self._last_committing == self._last_step or self._save(
             self._last_step, AGREED_PATIENCE, due=True, urgent=True
         )

@@ -10,6 +10,9 @@ WRAPPERS = "module.", "_orig_mod."
 """Prefixes of names that DDP and torch.compile add; torch.distributed.checkpoint removes them."""
 
 
+_COMPILED = "_orig_mod."
+
+
 class Kind(NamedTuple):
     """What a name stands for: a tensor, by its dtype and global shape, or a pickled value."""
 
@@ -87,6 +90,19 @@ def _is(names: Sequence[str]) -> str:
 def is_numbered(path: Path) -> bool:
     """Return whether this is part of an optimizer's state that is saved by number."""
     return len(path) > 3 and path[1] == "state" and str(path[2]).isdecimal()
+
+
+def without_compiler(name: str) -> str:
+    """Return a name without what torch.compile adds to it.
+
+    DCP leaves it in the names of what is compiled within an activation checkpoint.
+    """
+    return name.replace(_COMPILED, "") if _COMPILED in name else name
+
+
+def is_compiled(path: Path) -> bool:
+    """Return whether the name has what `without_compiler` leaves out."""
+    return any(isinstance(key, str) and _COMPILED in key for key in path)
 
 
 def is_wrapped(path: Path) -> bool:

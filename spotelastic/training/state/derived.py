@@ -22,10 +22,17 @@ from spotelastic.training.state.module_state import get_model_state_dict
 from spotelastic.training.state.tensors import is_value
 
 Path = tuple[str | int, ...]
-Place = tuple[Any, torch.Size, tuple[int, ...]] | None
-"""Where a tensor lies, its shape and its strides; None for what is pickled."""
+Place = tuple[Any, ...] | None
+"""Where a tensor lies, and what else says what its bytes mean; None for what is pickled."""
 Container = Mapping[str, Any] | list[Any]
 """A mapping or a list of the state."""
+NamedLeaf = tuple[str, str, bool, bool, type | None]
+"""Stands in a structure for a tensor that is more than its elements.
+
+It has its name, the name of the first tensor in the same place, whether it is a parameter and is
+trained, and its class if that is odd.
+"""
+_KNOWN = torch.Tensor, torch.nn.Parameter, DTensor
 
 
 def flat_state(name: str, state: Container) -> dict[Path, Any]:
@@ -81,7 +88,7 @@ class Followed:
 
     def structure(self) -> Any:
         """Return the containers, with names in place of what they hold."""
-        return _structure((self._name,), self._state, self.flat.keys())
+        return structure_of((self._name,), self._state, self.flat)
 
     def reader(self, path: Path) -> Callable[[], Any]:
         """Return a function that returns the entry as of the last check."""
@@ -92,7 +99,7 @@ class Followed:
         self.flat = flat_state(self._name, self._state)
 
     def _places(self) -> dict[Path, Any]:
-        return {path: _place_in_full(leaf) for path, leaf in self.flat.items()}
+        return {path: place(leaf) for path, leaf in self.flat.items()}
 
 
 class Remade:
@@ -107,6 +114,7 @@ class Remade:
         storages = _storages(module)
         self._keys = [key for key, value in state.items() if _is_remade(key, value, storages)]
         self._keep(state)
+        self._known = self._places()
 
     @property
     def names(self) -> set[str]:
@@ -117,9 +125,8 @@ class Remade:
         """Ask again, and return whether everything is where it was."""
         if not self._keys:
             return True
-        known = self._places()
         self._keep(get_model_state_dict(self._module))
-        return self._places() == known
+        return self._places() == self._known
 
     def _places(self) -> dict[Path, Any]:
         """Return where tensors are that are copied from their inner tensors, not pickled."""
@@ -130,7 +137,7 @@ class Remade:
 
     def structure(self) -> Any:
         """Return the containers, with names in place of what they hold."""
-        return _structure((self._name,), self._state, self.flat.keys())
+        return structure_of((self._name,), self._state, self.flat)
 
     def reader(self, path: Path) -> Callable[[], Any]:
         """Return a function that returns the entry as of the last check."""
@@ -190,23 +197,25 @@ def apart(value: Any) -> Any:
         return value
     if isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(alone, value.requires_grad)
-    return alone
+    return alone.requires_grad_(value.requires_grad)
 
 
 def place(leaf: Any) -> Place:
-    """Return where a tensor's elements lie, or this rank's, with shape and strides.
+    """Return where a tensor's elements lie, or this rank's, and all that says what they mean.
 
-    Part of a larger tensor may grow where it is, or be transposed. Returns None for anything else.
+    Part of a larger tensor may grow where it is, or be transposed, conjugated, taken for another
+    dtype or sharded in another way. Returns None for anything else.
     """
     if not isinstance(leaf, torch.Tensor):
         return None
     try:
-        local = (
-            leaf._local_tensor if isinstance(leaf, DTensor) else leaf
-        )  # No function is called here: this runs often.
-        at = local.data_ptr()
-        return at or _places_within(local), leaf.shape, leaf.stride()
-    except RuntimeError:  # The tensor is pickled.
+        # No function of ours is called here: this runs often.
+        local: Any = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+        at = local.data_ptr() or _places_within(local)
+        placements = leaf.placements if isinstance(leaf, DTensor) else None
+        means = local.dtype, local.is_conj(), local.is_neg(), placements
+        return at, leaf.shape, leaf.stride(), means
+    except (RuntimeError, ValueError):  # The tensor is pickled, or has no shape yet.
         return None
 
 
@@ -215,52 +224,118 @@ def _places_within(tensor: torch.Tensor) -> Any:
     return tuple(map(place, inner_tensors(tensor).values()))
 
 
-def _place_in_full(leaf: Any) -> Any:
-    """Return the place, and what else decides what the bytes mean.
-
-    For a tensor that may be another object each time.
-    """
-    found = place(leaf)
-    return found and (*found, leaf.dtype, leaf.is_conj(), leaf.is_neg())
-
-
-def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:
+def structure_of(path: Path, value: Any, flat: Mapping[Path, Any]) -> Any:
     """Return the containers of a state, with the names of what they hold in its place.
 
-    DCP's names alone do not tell whether a key was "3" or 3, and they lose what is empty.
+    DCP's names alone do not tell whether a key was "3" or 3, and they lose what is empty, and what
+    a tensor is besides its elements. `flat` has the leaves.
     """
-    if path in leaves:
-        return ".".join(map(str, path))
+    return _structure(path, value, flat, {})
+
+
+def _structure(path: Path, value: Any, flat: Mapping[Path, Any], first: dict[Any, str]) -> Any:
+    if path in flat:
+        return _named_leaf(".".join(map(str, path)), value, first)
     if isinstance(value, list):
-        return [_structure((*path, n), entry, leaves) for n, entry in enumerate(value)]
-    kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
+        held = [_structure((*path, n), entry, flat, first) for n, entry in enumerate(value)]
+        if type(value) is list:
+            return held
+        alike = copy.copy(value)
+        alike[:] = held
+        return alike
+    if not isinstance(value, MutableMapping):
+        raise UsageError(
+            f"{shown(path)} is a {type(value).__name__} with tensors in it, which could not be "
+            "filled again: keep a dict"
+        )
+    kept = copy.copy(value)
     if len(set(map(str, value))) < len(value):
         raise UsageError(f"{shown(path)} has two keys that look the same: rename one")
     for key, entry in value.items():
-        kept[key] = _structure((*path, str(key)), entry, leaves)
+        kept[key] = _structure((*path, str(key)), entry, flat, first)
     return kept
 
 
-def filled(structure: Any, get: Callable[[str], Any]) -> Any:
-    """Fill a structure with what `get` returns for each of its names."""
-    if isinstance(structure, str):
-        return get(structure)
-    if isinstance(structure, list):
-        return [filled(entry, get) for entry in structure]
-    for key, entry in structure.items():
-        structure[key] = filled(entry, get)
-    return structure
+def _named_leaf(fqn: str, leaf: Any, first: dict[Any, str]) -> str | NamedLeaf:
+    """Return a leaf's name, with what else makes it what it is, where there is something.
+
+    `first` has the names of tensors by their places.
+    """
+    if not isinstance(leaf, torch.Tensor) or is_value(leaf):
+        return fqn
+    source = first.setdefault(place(leaf) if leaf.numel() else id(leaf), fqn)
+    parameter, trains = isinstance(leaf, torch.nn.Parameter), leaf.requires_grad
+    kind = None if type(leaf) in _KNOWN else type(leaf)
+    if source == fqn and not (parameter or trains or kind):
+        return fqn
+    return fqn, source, parameter, trains, kind
 
 
-def poured(old: Any, new: Any) -> Any:
-    """Return `new` in the containers and tensors of `old`, which the script may hold."""
+def dressed(tensor: torch.Tensor, parameter: bool, trains: bool, kind: type | None) -> torch.Tensor:
+    """Return a tensor with this type and flag, in the same memory: the same one if it has them."""
+    if kind is not None and type(tensor) is not kind:
+        tensor = tensor.detach().as_subclass(kind)
+    elif kind is None and type(tensor) not in _KNOWN:
+        tensor = tensor.detach().as_subclass(torch.Tensor)
+    if parameter and not isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(tensor.detach(), trains)
+    if not parameter and isinstance(tensor, torch.nn.Parameter):
+        tensor = tensor.detach()
+    if tensor.requires_grad != trains:
+        tensor = tensor if tensor.is_leaf else tensor.detach()
+        tensor.requires_grad_(trains)
+    return tensor
+
+
+def filled(structure: Any, get: Callable[[str], Any], *, exact: bool = False) -> Any:
+    """Fill a structure with what `get` returns for each of its names.
+
+    `exact` says that a name alone stands for a tensor that is neither a parameter nor trained.
+    Earlier versions did not tell that.
+    """
+    known: dict[str, Any] = {}
+
+    def once(name: str) -> Any:
+        if name not in known:
+            known[name] = get(name)
+        return known[name]
+
+    def leaf(told: Any) -> Any:
+        if isinstance(told, str):
+            plain = exact and isinstance(found := once(told), torch.Tensor) and not is_value(found)
+            return dressed(found, False, False, None) if plain else once(told)
+        fqn, source, *kind = told
+        if source != fqn:
+            get(fqn)  # what the script has under this name is filled as well
+        return dressed(once(source), *kind)
+
+    def fill(told: Any) -> Any:
+        if isinstance(told, str | tuple):
+            return leaf(told)
+        if isinstance(told, list):
+            told[:] = map(fill, told)
+            return told
+        for key, entry in told.items():
+            told[key] = fill(entry)
+        return told
+
+    return fill(structure)
+
+
+def poured(old: Any, new: Any, *, exact: bool = False) -> Any:
+    """Return `new` in the containers and tensors of `old`, which the script may hold.
+
+    `exact`: only in containers of the same type.
+    """
+    if exact and isinstance(new, MutableMapping | list) and type(old) is not type(new):
+        return new
     if isinstance(old, MutableMapping) and isinstance(new, Mapping):
-        content = {key: poured(old.get(key), value) for key, value in new.items()}
+        content = {key: poured(old.get(key), value, exact=exact) for key, value in new.items()}
         old.clear()
         old.update(content)
         return old
     if isinstance(old, list) and isinstance(new, list):
-        old[:] = [poured(*pair) for pair in zip_longest(old[: len(new)], new)]
+        old[:] = [poured(*pair, exact=exact) for pair in zip_longest(old[: len(new)], new)]
         return old
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:
         with suppress(RuntimeError, NotImplementedError):  # A new tensor takes its place then.

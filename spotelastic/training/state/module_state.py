@@ -11,15 +11,36 @@ import torch
 from torch.distributed.checkpoint import state_dict as of_torch
 
 from spotelastic.errors import UsageError
+from spotelastic.training.state.compatibility import without_compiler
 from spotelastic.training.state.module_loading import submodules
+
+_EMPTY = of_torch.StateDictOptions(strict=False)
+"""Allows a module without any parameters or buffers, such as a loss function."""
 
 
 def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
     """Return the module's state by DCP's names."""
     try:
-        return of_torch.get_model_state_dict(module)
+        state = of_torch.get_model_state_dict(module, options=_EMPTY)
     except AttributeError:
-        return {_named(module, key): value for key, value in module.state_dict().items()}
+        state = {_named(module, key): value for key, value in module.state_dict().items()}
+    return {without_compiler(key): value for key, value in state.items()}
+
+
+def parameters_by_name(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters by DCP's names."""
+    return {without_compiler(_named(module, key)): each for key, each in module.named_parameters()}
+
+
+def get_optimizer_state_dict(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Return the optimizer's state by DCP's names of the module's parameters."""
+    found = dict(of_torch.get_optimizer_state_dict(module, optimizer))
+    found["state"] = {without_compiler(key): own for key, own in found["state"].items()}
+    for group in found["param_groups"]:
+        group["params"] = [without_compiler(key) for key in group["params"]]
+    return found
 
 
 def _named(module: torch.nn.Module, key: str) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state.derived import apart
+from spotelastic.training.state.derived import apart, dressed
 from spotelastic.training.state.tensors import is_value
 
 T = TypeVar("T")
@@ -73,7 +73,8 @@ def _apart(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if is_value(value) or value.untyped_storage().nbytes() != value.nbytes:
             return apart(value)
-        return value.detach()
+        parameter = isinstance(value, torch.nn.Parameter)
+        return dressed(value.detach(), parameter, value.requires_grad, None)
     if type(value) is dict:
         return {key: _apart(name, entry) for key, entry in value.items()}
     if type(value) in (list, tuple):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -32,15 +31,22 @@ from spotelastic.training.state.derived import (
     holds_tensors,
     named,
     place,
+    structure_of,
 )
-from spotelastic.training.state.module_state import get_model_state_dict
+from spotelastic.training.state.module_state import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    parameters_by_name,
+)
 from spotelastic.training.state.optimizers.optimizer_state import (
     changed_by_steps,
+    containers_of,
     make_state,
     no_step,
     refuse_others,
 )
 from spotelastic.training.state.optimizers.parameter_owners import (
+    Together,
     has_a_form_of_its_own,
     names_in_groups,
     owner,
@@ -57,6 +63,8 @@ from spotelastic.training.state.state_checks import (
 from spotelastic.training.state.value_entries import (
     BY_ITSELF,
     CLASS,
+    CONTAINERS,
+    EXACT,
     OWN,
     ValueEntry,
     class_name,
@@ -122,6 +130,8 @@ class State:
             refuse_others(name, value)
         self.rank, self.world_size = 0, 1
         """Rank and world size, for what is per rank."""
+        self.begun: Any = None
+        """What the state consisted of when the script began: see `growth.begin`."""
         self.by_themselves: Collection[str] = ()
         """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
 
@@ -135,7 +145,7 @@ class State:
     def view(self) -> StateView:
         """Return the state as it is now. Raises `UsageError` for what cannot be saved."""
         chunks: list[Chunk] = []
-        entries: list[ValueEntry] = []
+        entries = [own_entry(lambda: True, EXACT)]
         kinds: dict[str, Kind] = {}
         parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
@@ -221,18 +231,28 @@ class State:
                 state = self._optimizer_state(value)
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
-                # The name alone tells it, which is known before anything is read.
-                known = own_entry(lambda: True, CLASS, name, class_name(value))
-                return _Part(flat, readers, (optimizer_check(value),), (known,))
+                entries = [
+                    own_entry(get, CONTAINERS, name, *map(str, path))
+                    for path, get in containers_of(value, state["state"]).items()
+                ]
+                entries.append(_class_entry(name, value))
+                return _Part(flat, readers, (optimizer_check(value),), tuple(entries))
             case torch.optim.Optimizer() if has_a_form_of_its_own(value):
                 part = _followed(name, value.state_dict)
                 groups = functools.partial(names_in_groups, self.values, value)
-                return part._replace(entries=(*part.entries, own_entry(groups, BY_ITSELF, name)))
+                own = own_entry(groups, BY_ITSELF, name), _class_entry(name, value)
+                return part._replace(entries=(*part.entries, *own))
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
-                return _Part({(name,): value}, {}, (tensor_check(self.values, name, value),))
+                get = functools.partial(structure_of, (name,), value, {(name,): value})
+                entries = [structure_entry(name, get)] if get() != name else []
+                check = tensor_check(self.values, name, value)
+                return _Part({(name,): value}, {}, (check,), tuple(entries))
             case _ if hasattr(value, "state_dict"):
-                return _followed(name, value.state_dict)
+                part = _followed(name, value.state_dict)
+                if isinstance(value, torch.optim.Optimizer):
+                    part = part._replace(entries=(*part.entries, _class_entry(name, value)))
+                return part
             case _ if holds_tensors(name, value):
                 return _followed(name, _reader(self.values, name))
         checks = (
@@ -257,14 +277,7 @@ class State:
                 continue
             model = self._model_of(value)
             if model is not None:
-                groups = zip(
-                    value.param_groups, self._optimizer_state(value)["param_groups"], strict=True
-                )
-                names = {
-                    parameter: fqn
-                    for group, named_group in groups
-                    for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
-                }
+                names = self.parameters(value)
                 own = {path: kind for path, kind in saved.items() if path[0] == name}
                 same = (OWN, CLASS, name, class_name(value)) in saved
                 make_state(name, value, model, names, own, same_class=same)
@@ -274,6 +287,31 @@ class State:
         for name, value in self.values.items():
             if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
                 yield name, value
+
+    def parameters(self, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
+        """Return the names of an optimizer's parameters."""
+        named_groups = self._optimizer_state(optimizer)["param_groups"]
+        return {
+            parameter: fqn
+            for group, named_group in zip(optimizer.param_groups, named_groups, strict=True)
+            for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
+        }
+
+    def groups(self, optimizer: torch.optim.Optimizer) -> tuple[tuple[str, ...], ...]:
+        """Return the names of the parameters in each of an optimizer's groups."""
+        model = self._model_of(optimizer)
+        assert model is not None
+        names = {id(each): name for name, each in parameters_by_name(model).items()}
+        return tuple(
+            tuple(names[id(each)] for each in group["params"]) for group in optimizer.param_groups
+        )
+
+    def nameable(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """Return the parameters that an optimizer's groups may have, by the names in question."""
+        model = self._model_of(optimizer)
+        modules = {n: v for n, v in self.values.items() if isinstance(v, torch.nn.Module)}
+        found = parameters_by_name(Together(modules))
+        return {**found, **(parameters_by_name(model) if model is not None else {})}
 
     def by_parameter(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the live state of each parameter, by the parameter's name."""
@@ -323,7 +361,12 @@ class State:
         model = self._model_of(optimizer)
         assert model is not None
         with no_step(optimizer):
-            return dict(get_optimizer_state_dict(model, optimizer))
+            return get_optimizer_state_dict(model, optimizer)
+
+
+def _class_entry(name: str, optimizer: torch.optim.Optimizer) -> ValueEntry:
+    """Return a value whose name alone tells the class, before anything is read."""
+    return own_entry(lambda: True, CLASS, name, class_name(optimizer))
 
 
 def _check_names(values: Mapping[Any, Any]) -> None:

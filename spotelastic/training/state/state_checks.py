@@ -104,5 +104,7 @@ def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
 
 def tensor_check(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Check:
     """Return a check that the entry is the same tensor, in the same memory."""
-    known = place(tensor)
-    return lambda: values.get(name) is tensor and place(tensor) == known
+    known, trains = place(tensor), tensor.requires_grad
+    return lambda: (
+        values.get(name) is tensor and place(tensor) == known and tensor.requires_grad is trains
+    )

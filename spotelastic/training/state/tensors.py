@@ -99,14 +99,15 @@ def _pour_one(target: torch.Tensor, source: torch.Tensor) -> None:
         if size > 1 and stride == 0:
             into, of = into.narrow(axis, 0, 1), of.narrow(axis, 0, 1)
     into.copy_(of)
-    if target.dtype == source.dtype and not _same_bits(target, source):
+    if target.dtype == source.dtype and not same_bits(target, source):
         raise UsageError(
             "the checkpoint is of another state: a tensor has several elements in one place of its"
             " memory here, which differ in the checkpoint"
         )
 
 
-def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two tensors have the same elements, to the last bit."""
     return torch.equal(bits(left), bits(right).to(left.device))
 
 

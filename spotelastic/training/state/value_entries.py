@@ -25,6 +25,11 @@ its own state_dict() has it.
 CLASS = "class"
 """Second part of the names of values that tell the class of any other optimizer."""
 
+CONTAINERS = "containers"
+"""Second part of the names of values with the containers in an optimizer's options and state."""
+EXACT = "exact"
+"""Second part of the name of a value that says that structures tell all that tensors are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValueEntry:
@@ -41,6 +46,11 @@ class ValueEntry:
     def key(self) -> Key:
         """Identifies the value within the state."""
         return self.fqn, ()
+
+    @property
+    def is_of_script(self) -> bool:
+        """Whether the script's state decides about it, and not spotelastic alone."""
+        return self.path[0] != OWN or self.path[1] in ("structure", PER_RANK, CONTAINERS)
 
     @property
     def shown(self) -> str:

@@ -5,7 +5,8 @@ some only with a closure or with sparse gradients. So no step is made to find ou
 gets the entries that were saved for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from spotelastic.errors import UsageError
 from spotelastic.training.state.compatibility import Kind, Path
 from spotelastic.training.state.composite_tensors import inner_tensors
+from spotelastic.training.state.derived import structure_of
 from spotelastic.training.state.optimizers.parameter_owners import key_of
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -130,12 +132,12 @@ def _make(
     keys = {str(key): key for key in own}
     saved = {str(path[0]) for path in entries}
     for text, key in keys.items():
-        if text not in saved and _flat(own[key]):
+        if text not in saved and flat_entries(own[key]):
             del own[key]
     # The number of steps comes first, as in torch's own optimizers.
     for text in sorted(saved, key=lambda text: (text != "step", text)):
         wanted = {path[1:]: kind for path, kind in entries.items() if str(path[0]) == text}
-        if text in keys and _fits(_flat(own[keys[text]]), wanted):
+        if text in keys and _fits(flat_entries(own[keys[text]]), wanted):
             continue
         own[keys.get(text, key_of(text))] = _built(
             wanted, lambda kind, text=text: _empty(text, kind, parameter, group)
@@ -159,12 +161,12 @@ def _fits_one(leaf: Any, kind: Kind) -> bool:
     return leaf.shape == kind.shape and leaf.dtype == getattr(torch, kind.dtype)
 
 
-def _flat(value: Any, path: Path = ()) -> dict[Path, Any]:
+def flat_entries(value: Any, path: Path = ()) -> dict[Path, Any]:
     """Return entries by path as torch.distributed.checkpoint gives them, with strings as keys."""
     if isinstance(value, Mapping):
-        parts = [_flat(held, (*path, str(key))) for key, held in value.items()]
+        parts = [flat_entries(held, (*path, str(key))) for key, held in value.items()]
     elif isinstance(value, list) and any(map(_has_tensors, value)):
-        parts = [_flat(held, (*path, number)) for number, held in enumerate(value)]
+        parts = [flat_entries(held, (*path, number)) for number, held in enumerate(value)]
     else:
         return {path: value}
     return {path: leaf for part in parts for path, leaf in part.items()}
@@ -188,6 +190,37 @@ def _built(entries: Entries, empty: Any) -> Any:
     if all(isinstance(key, int) for key in within):
         return [_built(within[key], empty) for key in sorted(within, key=int)]
     return {key_of(str(key)): _built(part, empty) for key, part in within.items()}
+
+
+def containers_of(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Mapping[Any, Any]]
+) -> dict[Path, Callable[[], Any]]:
+    """Return functions that return the containers in an optimizer's options and `state`, by path.
+
+    Each returns its path and structure. Names of what they hold would lose what is empty. The
+    structures have names relative to them.
+    """
+    found: dict[Path, Any] = {}
+    groups = enumerate(optimizer.param_groups)
+    held = (
+        *((("param_groups", number), group) for number, group in groups),
+        *((("state", fqn), own) for fqn, own in state.items()),
+    )
+    for path, own in held:
+        if not own:
+            found[path] = own
+        for key, entry in own.items():
+            if (
+                key != "params"
+                and isinstance(entry, Mapping | list)
+                and () not in flat_entries(entry)
+            ):
+                found[*path, key] = entry
+    return {path: functools.partial(_told, path, entry) for path, entry in found.items()}
+
+
+def _told(path: Path, entry: Any) -> tuple[Path, Any]:
+    return path, structure_of((), entry, flat_entries(entry))
 
 
 def _empty(key: str, kind: Kind, parameter: torch.Tensor, group: Mapping[str, Any]) -> Any:

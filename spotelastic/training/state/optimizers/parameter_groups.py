@@ -4,8 +4,12 @@ Scripts build groups from sets and dictionaries, and change how from one version
 groups were matched by number, one could get another's learning rate.
 """
 
+import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
 
 from spotelastic.errors import UsageError
 
@@ -53,6 +57,50 @@ def check_numbers(
                     f"{optimizer}: {parameter} was saved in group {numbers[parameter]}, but is in "
                     f"group {number} now: build the groups as when it was saved"
                 )
+
+
+def regroup(
+    optimizer: torch.optim.Optimizer,
+    named: Mapping[str, torch.Tensor],
+    wanted: Sequence[Sequence[str]],
+    undo: list[Callable[[], None]],
+) -> None:
+    """Give an optimizer groups of the `wanted` parameters, as a run has made them.
+
+    Each is the present one that has most of these, or a new one with the optimizer's defaults.
+    `undo` receives what takes that back. Nothing is changed where a parameter is not `named`.
+    """
+    if not all(name in named for group in wanted for name in group):
+        return
+    groups = optimizer.param_groups
+    known = [(group, group["params"]) for group in groups]
+
+    def back() -> None:
+        for group, parameters in known:
+            group["params"] = parameters
+        groups[:] = [group for group, _ in known]
+
+    undo.append(back)
+    left, found = [*groups], []
+    for number, names in enumerate(wanted):
+        own = {id(named[name]) for name in names}
+        others = [{id(named[name]) for name in group} for group in wanted[number + 1 :]]
+        candidates = [group for group in left if _ids(group) == own] or [
+            group for group in left if _ids(group) & own and _ids(group) not in others
+        ]
+        if candidates:
+            group = max(candidates, key=lambda group: len(_ids(group) & own))
+            left = [each for each in left if each is not group]
+        else:
+            group = copy.deepcopy(optimizer.defaults)
+        found.append(group)
+    for group, names in zip(found, wanted, strict=True):
+        group["params"] = [named[name] for name in names]
+    groups[:] = found
+
+
+def _ids(group: Mapping[str, Any]) -> set[int]:
+    return set(map(id, group["params"]))
 
 
 def _shown(names: Sequence[str]) -> str:

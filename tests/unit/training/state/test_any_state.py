@@ -24,7 +24,7 @@ from spotelastic.training.save.saver import LayoutChanged
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
 SMALL = OverlapSizes(block=SAMPLE, least=1)
 """So that copies of what is drawn are made beside training, too."""
-DRAWN = int(os.environ.get("DRAWN_STATES", "40"))
+DRAWN = int(os.environ.get("DRAWN_STATES", "350"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,7 +58,7 @@ def saved(slot: Path, entries: Mapping[str, Make], *, twice: bool, overlaps: boo
     max_examples=DRAWN,
     deadline=None,
     suppress_health_check=[*HealthCheck],
-    derandomize=DRAWN < 100,
+    derandomize=DRAWN <= 350,
     print_blob=True,
 )
 @given(entries=ENTRIES, twice=st.booleans(), overlaps=st.booleans(), streams=st.booleans())
