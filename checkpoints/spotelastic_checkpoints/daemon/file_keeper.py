@@ -1,0 +1,229 @@
+"""Keeps the script's files in the daemon: looks at them now and then, beside the checkpoints.
+
+Checkpoints go first. A piece of a file waits while a save is on its way, so that files cost
+training nothing beside it. They go without waiting at the end, once the saves are committed.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.files import looking
+from spotelastic_checkpoints.files.keeping import KeptFolders
+from spotelastic_checkpoints.types import RoundInfo
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EVERY = 2.0
+"""Seconds between two looks at the folders, or more where a look takes long."""
+REST = 2.0
+"""Seconds for which a file must not have been written to."""
+IN_HASTE = 0.25
+"""The same two, once the node is about to go."""
+WAITS = 120.0
+"""Seconds for which a piece of a file waits for saves that are on their way."""
+AGAIN = 5.0
+"""Seconds until the next try, where the store did not answer."""
+PUT_BACK_WITHIN = 60.0
+"""Seconds for which a script that is to start waits for a store that does not answer."""
+LOOK_AGAIN = 30.0
+"""Seconds between two looks for files that nobody keeps."""
+NAMED = 3
+"""Files that are named in a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFolder:
+    """The folder that a script runs in."""
+
+    path: Path
+    kept: tuple[str, ...] = ()
+    """Folders within it whose files are kept."""
+    ours: tuple[Path, ...] = ()
+    """Folders that are not the script's."""
+    looks: bool = False
+    """Whether to look for files that nobody keeps."""
+
+
+class FileKeeper:
+    """Keeps a node's files, from the daemon's event loop."""
+
+    def __init__(
+        self,
+        folder: ScriptFolder,
+        kept: KeptFolders,
+        is_busy: Callable[[], bool],
+        executor: Executor,
+        tell: Callable[[str], None],
+    ) -> None:
+        """`is_busy` says whether a save is on its way. `executor` has a thread of its own.
+
+        `tell` is called in the event loop with what people should know.
+        """
+        self._folder = folder
+        self._kept = kept
+        self._is_busy = is_busy
+        self._executor = executor
+        self._tell = tell
+        self._one = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._hurried = False
+        self._wanted = threading.Event()
+        """Set while something waits that is more urgent than a look."""
+        self._round: tuple[int, int] | None = None
+        """Rank and epoch of the current round."""
+        self._known = -1
+        """The rank whose files in the storage were compared with those here."""
+        self._away = False
+        """Whether it was told that the store does not answer."""
+        self._since = time.time()
+        self._looked = 0.0
+        self._found: frozenset[str] = frozenset()
+        """What nobody keeps, as it was told."""
+
+    def begin(self, round_: RoundInfo) -> None:
+        """Go on in this round."""
+        self._round = round_.slot, round_.epoch
+        self._changed.set()
+
+    def hurry(self) -> None:
+        """Keep files as soon as they rest: this node is about to go."""
+        self._hurried = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keep files until cancelled."""
+        while self._folder.kept:
+            begun = time.monotonic()
+            pause = IN_HASTE if self._hurried else EVERY
+            try:
+                async with self._one:
+                    await self._adopt()
+                    rest = IN_HASTE if self._hurried else REST
+                    await self._in_thread(self._kept.keep, rest, self._goes)
+                self._away = False
+            except CheckpointsError as error:
+                pause = AGAIN
+                if not self._away:
+                    self._away = True
+                    self._tell(f"the script's files cannot be kept for now: {error}")
+            took = time.monotonic() - begun
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(pause, 10 * took))
+            except TimeoutError:
+                pass
+
+    async def _adopt(self) -> None:
+        """Take the round's rank and epoch. With a new rank, files of its own are put back beside
+        the script, where there are none.
+        """
+        if self._round is None:
+            return
+        rank, epoch = self._round
+        self._kept.begin(rank, epoch)
+        if rank != self._known:
+            await self._in_thread(partial(self._kept.put_back, rank, missing=True))
+            self._known = rank
+
+    def _goes(self) -> bool:
+        """Wait until a piece may be sent. Returns False where something else goes first."""
+        until = time.monotonic() + WAITS
+        while self._is_busy() and time.monotonic() < until:
+            if self._wanted.wait(0.1):
+                break
+        return not self._wanted.is_set()
+
+    @asynccontextmanager
+    async def _first(self) -> AsyncIterator[None]:
+        """Take the place of a look that is under way."""
+        self._wanted.set()
+        async with self._one:
+            self._wanted.clear()
+            yield
+
+    async def put_back(self, rank: int) -> None:
+        """Put the files of a rank back, before its script starts."""
+        until = time.monotonic() + PUT_BACK_WITHIN
+        while self._folder.kept:
+            try:
+                async with self._first():
+                    await self._in_thread(self._kept.put_back, rank)
+                return
+            except CheckpointsError as error:
+                if not isinstance(error, StorageUnavailable) or time.monotonic() > until:
+                    self._tell(f"the script begins without the files that it kept: {error}")
+                    return
+            await asyncio.sleep(0.5)
+
+    async def flush(self, within: float) -> bool:
+        """Keep all that has changed, at the end. Returns whether that was done in `within` s."""
+        await self.look(at_end=True)
+        if not self._folder.kept:
+            return True
+        task = asyncio.ensure_future(self._flush(time.monotonic() + within))
+        done, _ = await asyncio.wait((task,), timeout=within)
+        if not done:  # it goes on as long as the daemon lives
+            self._tell("the script's last files were not kept in time: see --output")
+        return bool(done) and task.result()
+
+    async def _flush(self, until: float) -> bool:
+        reason = "they could not be read, or the storage was never claimed"
+        while time.monotonic() < until:
+            try:
+                async with self._first():
+                    await self._adopt()
+                    if await self._in_thread(self._kept.keep, 0.0):
+                        return True
+            except CheckpointsError as error:
+                reason = str(error)
+                if not isinstance(error, StorageUnavailable):
+                    break
+            await asyncio.sleep(0.2)
+        self._tell(f"some of the script's last files are not kept: {reason}")
+        return False
+
+    async def look(self, *, at_end: bool = False) -> None:
+        """Tell of files that nobody keeps: once, and at the end."""
+        now = time.monotonic()
+        due = at_end or (not self._found and now > self._looked + LOOK_AGAIN)
+        if not self._folder.looks or not due:
+            return
+        self._looked = now
+        folder = self._folder
+        found = await self._in_thread(
+            looking.left_behind, folder.path, self._since, folder.kept, folder.ours
+        )
+        paths = frozenset(path for path, _ in found)
+        if paths and paths != self._found:
+            self._found = paths
+            self._tell(left_behind(found))
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)
+
+
+def left_behind(found: list[tuple[str, int]]) -> str:
+    """Return the line about files that nobody keeps, given their paths and sizes (pure)."""
+    largest = [path for path, _ in sorted(found, key=lambda each: -each[1])]
+    named = ", ".join(largest[:NAMED])
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    verb = "is" if len(found) == 1 else "are"
+    folders = sorted({path.partition("/")[0] for path in largest if "/" in path})
+    advice = " ".join(f"--output {folder}" for folder in folders[:NAMED])
+    if len(folders) < len({path.partition("/")[0] for path in largest}):
+        to = "write files into $SPOTELASTIC_OUTPUT"
+        advice = f"{advice}; {to}" if advice else f"{to}, and give --output out"
+    return f"{named}{more} {verb} on this node alone: {advice}"
