@@ -133,6 +133,7 @@ class Service:
             self._node,
             lambda: FileStore(self._storage.commits().storage),
             tell_from_thread,
+            ours=folder.ours,
         )
         thread = _stepping_back(1, "files")
         return FileKeeper(folder, kept, lambda: bool(self.pipeline.pinned), thread, tell)

@@ -15,7 +15,7 @@ Must never happen:
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,8 +72,12 @@ class KeptFolders:
         store: Callable[[], FileStore],
         tell: Callable[[str], None],
         clocks: Clocks = CLOCKS,
+        ours: Collection[Path] = (),
     ) -> None:
-        """`folders` are relative to `workdir`. `tell` is told what people should know."""
+        """`folders` are relative to `workdir`; what is in `ours` is not the script's. `tell` is
+        told what people should know.
+        """
+        self._ours = ours
         self._workdir = workdir
         self.folders = tuple(folders)
         self._node = node
@@ -166,7 +170,7 @@ class KeptFolders:
         `go` is called before each piece; nothing more is stored once it returns False. Returns
         whether all that is there is stored. Raises `StorageUnavailable`.
         """
-        seen, problem = kept_files(self._workdir, self.folders)
+        seen, problem = kept_files(self._workdir, self.folders, self._ours)
         if problem:
             self._tell_once(problem)
         changed = {p: now for p, now in seen.items() if not now.same(self._stored.get(p))}

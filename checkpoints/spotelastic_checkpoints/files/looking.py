@@ -82,9 +82,11 @@ def walk(
             yield entry
 
 
-def kept_files(workdir: Path, folders: Iterable[str]) -> tuple[dict[str, Seen], str]:
+def kept_files(
+    workdir: Path, folders: Iterable[str], ours: Collection[Path] = ()
+) -> tuple[dict[str, Seen], str]:
     """Return the files of the folders by their paths relative to `workdir`, and why these are not
-    all; "" if they are.
+    all; "" if they are. Nothing in `ours` is the script's.
 
     A folder that is a symbolic link itself is what the user has put in its place.
     """
@@ -97,7 +99,7 @@ def kept_files(workdir: Path, folders: Iterable[str]) -> tuple[dict[str, Seen], 
 
     for folder in folders:
         root = (workdir / folder).resolve()
-        for entry in walk(root, failed=failed):
+        for entry in walk(root, lambda path: path in ours, failed):
             if len(found) == MOST:
                 return found, f"{folder} holds more than {MOST} files: the others are not kept"
             path = f"{folder}/{Path(entry.path).relative_to(root).as_posix()}"

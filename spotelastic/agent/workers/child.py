@@ -28,8 +28,8 @@ from spotelastic.errors import SpotelasticError
 from spotelastic.linux import FAILING, STACKS, die_with_parent, name_process
 
 _BACKLOG = 1024
-_FILES_WITHIN = 600.0
-"""Seconds for which a script waits for its files. Its daemon tells when they do not come."""
+_DAEMON_WITHIN = 60.0
+"""Seconds in which a daemon that has ended is there again. It answers when the files are there."""
 _FREE_WITHIN = 3.0
 """Seconds in which the store of the previous round has to free a port that both use."""
 
@@ -161,14 +161,12 @@ def _await_files(rank: int) -> None:
     from spotelastic_checkpoints.messages import PutBack
     from spotelastic_checkpoints.protocol.connection import Connection
 
-    until = time.monotonic() + _FILES_WITHIN
+    until = time.monotonic() + _DAEMON_WITHIN
     while time.monotonic() < until:
         try:
-            connection = Connection.unix(os.environ["SPOTELASTIC_DAEMON"], _FILES_WITHIN)
-            try:
-                connection.call(PutBack(rank), type(None), _FILES_WITHIN)
-            finally:
-                connection.close()
+            connection = Connection.unix(os.environ["SPOTELASTIC_DAEMON"], _DAEMON_WITHIN)
+            connection.receive(connection.send(PutBack(rank)), type(None), None)
+            connection.close()
             return
         except CheckpointsError:
             time.sleep(0.1)
