@@ -7,8 +7,8 @@ from pathlib import Path
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.files import placing
 from spotelastic_checkpoints.files.file_store import FileStore
-from spotelastic_checkpoints.files.kept import KeptFile, shown
-from spotelastic_checkpoints.files.looking import UNFINISHED, Seen
+from spotelastic_checkpoints.files.kept import KeptFile, shown, within
+from spotelastic_checkpoints.files.looking import Seen
 from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -54,9 +54,7 @@ class Fetched:
         """What it is, for people."""
         told = f"{counted(self.files, 'file')} of the script, {size(self.nbytes)}: in {self.to}"
         if self.same:
-            told += (
-                f"; {counted(self.same, 'file')} were there" if self.same > 1 else "; 1 was there"
-            )
+            told += f"; as it was: {counted(self.same, 'file')}"
         if self.newer:
             told += f"; newer there, and left: {', '.join(self.newer)}"
         return told
@@ -91,8 +89,7 @@ def fetch(
         for name, rank, file in wanted:
             _fetch(store, done, name, rank, file, progress)
     except OSError as error:
-        where = to / name if (name := error.filename) and UNFINISHED not in str(name) else to
-        raise EnvironmentFailure(f"{where} cannot be written: {error.strerror or error}") from error
+        raise EnvironmentFailure(f"{to} cannot be written: {error.strerror or error}") from error
     return done
 
 
@@ -101,11 +98,7 @@ def chosen(
 ) -> list[tuple[str, int, KeptFile]]:
     """Return the files that a path names, which may be a folder; without one, all of them."""
     folder = "" if path is None else path.rstrip("/")
-    found = [
-        each
-        for each in files
-        if not folder or each[0] == folder or each[0].startswith(f"{folder}/")
-    ]
+    found = [each for each in files if folder in ("", each[0]) or within(each[0], folder)]
     if not found:
         what = "nothing is kept" if not files else f"{path} is not kept"
         raise UsageError(f"{what}: `spotelastic files` lists what is, and --output keeps folders")

@@ -65,9 +65,7 @@ class Place:
     def kept(self) -> dict[str, bytes]:
         """What `fetch` would bring."""
         found = self.store.kept()
-        return {
-            path: b"".join(self.store.pieces(rank, file)) for path, rank, file in shown(found)
-        }
+        return {path: b"".join(self.store.pieces(rank, file)) for path, rank, file in shown(found)}
 
 
 @pytest.fixture
