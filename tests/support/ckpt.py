@@ -1,4 +1,7 @@
-"""Runs `spotelastic ckpt`, or another command, inside the test's process: a new one would import torch for seconds."""
+"""Runs `spotelastic ckpt`, or another command, inside the test's process.
+
+A new one would import torch for seconds.
+"""
 
 import io
 import sys

@@ -26,7 +26,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
         time.sleep(STEP_TIME)
         step += 1
         checkpoint.step(step)
-        if step % 10 == 0:
+        if step % 10 == 0 and step <= 100:  # the best state does not come all the time
             torch.save(model.state_dict(), out / "best.pt")
         Path("stray.txt").write_text(f"{step}")
         (out / "deep").mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -208,22 +208,24 @@ class FileKeeper:
         paths = frozenset(path for path, _ in found)
         if paths and paths != self._found:
             self._found = paths
-            self._tell(left_behind(found))
+            self._tell(left_behind(found, folder.kept))
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, function, *arguments)
 
 
-def left_behind(found: list[tuple[str, int]]) -> str:
-    """Return the line about files that nobody keeps, given their paths and sizes (pure)."""
+def left_behind(found: list[tuple[str, int]], kept: Collection[str] = ()) -> str:
+    """Return the line about files that nobody keeps, given their paths and sizes (pure).
+
+    `kept` are the folders that are kept.
+    """
     largest = [path for path, _ in sorted(found, key=lambda each: -each[1])]
     named = ", ".join(largest[:NAMED])
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     verb = "is" if len(found) == 1 else "are"
     folders = sorted({path.partition("/")[0] for path in largest if "/" in path})
-    advice = " ".join(f"--output {folder}" for folder in folders[:NAMED])
-    if len(folders) < len({path.partition("/")[0] for path in largest}):
-        to = "write files into $SPOTELASTIC_OUTPUT"
-        advice = f"{advice}; {to}" if advice else f"{to}, and give --output out"
-    return f"{named}{more} {verb} on this node alone: {advice}"
+    advice = [" ".join(f"--output {folder}" for folder in folders[:NAMED])] if folders else []
+    if not all("/" in path for path in largest):
+        advice.append("write into $SPOTELASTIC_OUTPUT" + ("" if kept else ", with --output out"))
+    return f"{named}{more} {verb} on this node alone: {'; '.join(advice)}"
