@@ -1,6 +1,10 @@
 """What the script of a `spotelastic run` writes is on the node that comes next, and is fetched."""
 
+import json
+import os
 import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +82,45 @@ def test_files_are_on_the_next_node_whether_a_node_vanishes_or_leaves(
         assert (to / path).read_bytes() == (tmp_path / "c" / path).read_bytes()
     assert told.startswith("3 files of the script")
     assert len(FileStore(open_storage(run.storage)).kept()) == 1
+
+
+@pytest.mark.soak
+def test_files_of_a_cluster_come_home_through_an_interruption(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.read_text())
+    env = os.environ | {"SPOTELASTIC_HOME": str(tmp_path / "home")}
+
+    def command(*words: str) -> list[str]:
+        return [sys.executable, "-m", "spotelastic", *words]
+
+    def answer(*words: str) -> str:
+        asked = command(*words)
+        return subprocess.run(
+            asked, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+        ).stdout
+
+    up = ("up", "--local", "--min", "1", "--max", "1", "--instance-types", "m5.large")
+    with subprocess.Popen(
+        command(*up, "--output", "out", "train.py", "3000", "0.02"),
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        told = []
+        for line in process.stdout:
+            told.append(line)
+            if "step" in line and "checkpoint" in line and "no checkpoint" not in line:
+                break
+        status = json.loads(answer("status", "--json"))
+        [node] = [each["id"] for each in status["nodes"] if each["role"] == "worker"]
+        answer("interrupt", node)
+        told += process.stdout
+    assert process.returncode == 0, "".join(told)
+    assert "stray.txt is on this node alone" in "".join(told)
+    home = tmp_path / "train-files/out"
+    assert len(set((home / "notes.txt").read_text().split())) == 2, "the second node went on"
+    assert (home / "deep/last_step.txt").read_text() == "3000"
+    assert "3 files of the script" in "".join(told)
+    paths = {each["path"] for each in json.loads(answer("files", "train", "--json"))}
+    assert paths == {"out/notes.txt", "out/best.pt", "out/deep/last_step.txt"}

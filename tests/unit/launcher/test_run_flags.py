@@ -91,7 +91,6 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
         (["--output", "."], "--output .: name a folder within the working folder, such as out"),
         (["--output", "a/../../b"], "--output a/../../b: name a folder within the working"),
         (["--output", "/tmp"], "--output /tmp: name a folder within the working folder"),
-        (["--output", ""], "--output : name a folder within the working folder"),
         (["--keep-every=-1"], "--keep-every -1: must not be negative"),
         (["--stall-timeout=-1"], "--stall-timeout -1: must not be negative"),
     ],
