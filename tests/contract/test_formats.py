@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "29c394aef769b48b14e6386c1da4fcaf091f58a0bcbb6b7a66f0fb138c5fe1f3",
+    "v1.1": "5916d6dce52152f12c2fb7384dfbaf68ad215d289eea08478cd20ffd9451e8aa",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -121,6 +121,8 @@ def test_files_of_a_cluster_come_home_through_an_interruption(tmp_path: Path) ->
     home = tmp_path / "train-files/out"
     assert len(set((home / "notes.txt").read_text().split())) == 2, "the second node went on"
     assert (home / "deep/last_step.txt").read_text() == "3000"
-    assert "3 files of the script" in "".join(told)
+    assert "files of the script" in "".join(told)
     paths = {each["path"] for each in json.loads(answer("files", "train", "--json"))}
-    assert paths == {"out/notes.txt", "out/best.pt", "out/deep/last_step.txt"}
+    names = {"out/notes.txt", "out/best.pt", "out/deep/last_step.txt"}
+    # What changes with each step may come after the node that goes on has begun.
+    assert names <= paths and {each.partition("~")[0] for each in paths} == names

@@ -6,11 +6,12 @@ training nothing beside it. They go without waiting at the end, once the saves a
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,8 @@ PUT_BACK_WITHIN = 60.0
 """Seconds for which a script that is to start waits for a store that does not answer."""
 LOOK_AGAIN = 30.0
 """Seconds between two looks for files that nobody keeps."""
+LOOKS_WITHIN = 5.0
+"""Seconds that the last one may take."""
 NAMED = 3
 """Files that are named in a line."""
 
@@ -78,7 +81,10 @@ class FileKeeper:
         self._tell = tell
         self._one = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._hurried = False
+        self._hurried = 0.0
+        """Epoch seconds at which the node will be gone; 0: not known."""
+        self._ended = False
+        """Whether nobody writes any more, on a node that leaves."""
         self._wanted = threading.Event()
         """Set while something waits that is more urgent than a look."""
         self._round: tuple[int, int] | None = None
@@ -88,19 +94,30 @@ class FileKeeper:
         self._away = False
         """Whether it was told that the store does not answer."""
         self._since = time.time()
-        self._looked = 0.0
+        self._looked = -math.inf
+        self._looking: asyncio.Future[None] | None = None
         self._found: frozenset[str] = frozenset()
         """What nobody keeps, as it was told."""
 
     def begin(self, round_: RoundInfo) -> None:
         """Go on in this round."""
         self._round = round_.slot, round_.epoch
+        if self._ended:
+            self._ended = False
+            self._wanted.clear()
         self._changed.set()
 
-    def hurry(self) -> None:
-        """Keep files as soon as they rest: this node is about to go."""
-        self._hurried = True
+    def hurry(self, deadline: float) -> None:
+        """Keep files as soon as they rest: this node will be gone at `deadline` (epoch s)."""
+        self._hurried = deadline
         self._changed.set()
+
+    def ended(self) -> None:
+        """Keep the last files of a node that leaves at once: its script has ended."""
+        if self._hurried:
+            self._wanted.set()
+            self._ended = True
+            self._changed.set()
 
     async def run(self) -> None:
         """Keep files until cancelled."""
@@ -108,13 +125,14 @@ class FileKeeper:
             begun = time.monotonic()
             pause = IN_HASTE if self._hurried else EVERY
             try:
-                async with self._one:
+                async with self._first() if self._ended else self._one:
                     await self._adopt()
-                    rest = IN_HASTE if self._hurried else REST
-                    await self._in_thread(self._kept.keep, rest, self._goes)
+                    await self._keep()
                 self._away = False
-            except CheckpointsError as error:
+            except Exception as error:  # whatever a file system does, the daemon goes on
                 pause = AGAIN
+                if not isinstance(error, CheckpointsError):
+                    logger.exception("keeping the script's files")
                 if not self._away:
                     self._away = True
                     self._tell(f"the script's files cannot be kept for now: {error}")
@@ -124,6 +142,15 @@ class FileKeeper:
                 await asyncio.wait_for(self._changed.wait(), max(pause, 10 * took))
             except TimeoutError:
                 pass
+
+    async def _keep(self) -> None:
+        if not self._ended:
+            self._kept.leaving = self._hurried
+            rest = IN_HASTE if self._hurried else REST
+            await self._in_thread(self._kept.keep, rest, self._goes)
+        elif await self._in_thread(self._kept.keep, 0.0):
+            self._kept.leaving = 0.0
+            await self._in_thread(self._kept.keep, 0.0)
 
     async def _adopt(self) -> None:
         """Take the round's rank and epoch. With a new rank, files of its own are put back beside
@@ -161,7 +188,7 @@ class FileKeeper:
                 async with self._first():
                     await self._in_thread(self._kept.put_back, rank)
                 return
-            except CheckpointsError as error:
+            except Exception as error:
                 if not isinstance(error, StorageUnavailable) or time.monotonic() > until:
                     self._tell(f"the script begins without the files that it kept: {error}")
                     return
@@ -169,14 +196,16 @@ class FileKeeper:
 
     async def flush(self, within: float) -> bool:
         """Keep all that has changed, at the end. Returns whether that was done in `within` s."""
-        await self.look(at_end=True)
-        if not self._folder.kept:
-            return True
-        task = asyncio.ensure_future(self._flush(time.monotonic() + within))
-        done, _ = await asyncio.wait((task,), timeout=within)
-        if not done:  # it goes on as long as the daemon lives
-            self._tell("the script's last files were not kept in time: see --output")
-        return bool(done) and task.result()
+        kept = True
+        if self._folder.kept:
+            task = asyncio.ensure_future(self._flush(time.monotonic() + within))
+            done, _ = await asyncio.wait((task,), timeout=within)
+            kept = bool(done) and task.result()
+            if not done:  # it goes on as long as the daemon lives
+                self._tell("some of the script's last files were not kept in time")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._look(), LOOKS_WITHIN)
+        return kept
 
     async def _flush(self, until: float) -> bool:
         reason = "they could not be read, or the storage was never claimed"
@@ -186,7 +215,7 @@ class FileKeeper:
                     await self._adopt()
                     if await self._in_thread(self._kept.keep, 0.0):
                         return True
-            except CheckpointsError as error:
+            except Exception as error:
                 reason = str(error)
                 if not isinstance(error, StorageUnavailable):
                     break
@@ -194,14 +223,18 @@ class FileKeeper:
         self._tell(f"some of the script's last files are not kept: {reason}")
         return False
 
-    async def look(self, *, at_end: bool = False) -> None:
-        """Tell of files that nobody keeps: once, and at the end."""
+    def saved(self) -> None:
+        """Look for files that nobody keeps, now and then until there are some."""
         now = time.monotonic()
-        due = at_end or (not self._found and now > self._looked + LOOK_AGAIN)
-        if not self._folder.looks or not due:
-            return
-        self._looked = now
+        if not self._found and now > self._looked + LOOK_AGAIN:
+            self._looked = now
+            self._looking = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        """Tell of files that nobody keeps, unless that was told."""
         folder = self._folder
+        if not folder.looks:
+            return
         found = await self._in_thread(
             looking.left_behind, folder.path, self._since, folder.kept, folder.ours
         )

@@ -146,6 +146,7 @@ class Service:
         self.saves.want()
         if self.round is not None:
             self._replicas.begin(self.round)
+            self.files.begin(self.round)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upload())
             group.create_task(self._collector.run())
@@ -320,6 +321,7 @@ class Service:
         self._emit_points(all_written=True)
         self._restores.forget()
         self.saves.want()
+        self.files.ended()
 
     def _set_target(self, request: messages.SetTarget) -> list[WorkerStep]:
         self._check_current(request.round)
@@ -379,7 +381,7 @@ class Service:
             page.set_deadline(deadline)
         self.offers.pause()
         self._replicas.end()
-        self.files.hurry()
+        self.files.hurry(deadline)
         self.saves.want(every_save=True)
 
     async def _flush_files(self, timeout: float) -> bool:
@@ -442,7 +444,7 @@ class Service:
             waiting = all(c.waiting for c in workers)
             self.clients.emit(messages.Sealed(request.step, tuple(sorted(ranks)), waiting))
             self.offers.sealed()
-            asyncio.get_running_loop().create_task(self.files.look())
+            self.files.saved()
             if self.saves.passes(request, round_, in_haste=self._hurried > 0):
                 self.saves.want()
         return _LATER

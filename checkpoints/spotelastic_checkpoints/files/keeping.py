@@ -44,6 +44,8 @@ AGAIN = 20.0
 """A file that took a second to store is read again after so many."""
 WRITTEN_AFTER = 64 << 20
 """Bytes of uploaded pieces after which the index is written, though the look is not over."""
+LEAVER_WITHIN = 3.0
+"""Seconds for which files wait for the last ones of a node that leaves."""
 SWEPT_AFTER = 600.0
 """Seconds of a round after which what earlier ones have left is deleted. Nodes that have left it
 are gone by then.
@@ -87,6 +89,8 @@ class KeptFolders:
         self._told: set[str] = set()
         self.rank = -1
         self.epoch = 0
+        self.leaving = 0.0
+        """Until when (epoch s) this node may write, once it is under notice; 0: see `Index`."""
         self._begun = 0.0
         """When the epoch began here; infinite once its storage was swept."""
         self._index: Index | None = None
@@ -123,6 +127,10 @@ class KeptFolders:
         """
         store = self._store()
         index = whole(store.indexes(rank))
+        until = self._clocks.steady() + LEAVER_WITHIN
+        while index is not None and not missing and self._still_comes(index, until):
+            time.sleep(0.1)
+            index = whole(store.indexes(rank))
         if index is None:
             return
         self._learn(index)
@@ -135,6 +143,11 @@ class KeptFolders:
                 raise
             except (CheckpointsError, OSError) as error:
                 self._tell_once(f"{path} could not be put back: {error}")
+
+    def _still_comes(self, index: Index, until: float) -> bool:
+        """Whether the node before this one is about to write what its script has written last."""
+        leaves = index.leaving > self._clocks.wall() and index.node != self._node
+        return leaves and self._clocks.steady() < until
 
     def _put_back(self, store: FileStore, index: Index, path: str, missing: bool) -> None:
         file = index.files[path]
@@ -188,7 +201,8 @@ class KeptFolders:
                 upload.nbytes, versions = 0, {}
             if upload.stopped:
                 break
-        if versions or gone:
+        index = self._index
+        if versions or gone or self.leaving != (index.leaving if index is not None else 0.0):
             self._write(upload.store, versions, gone, changed)
         if self._index is not None and self._clocks.steady() > self._begun + SWEPT_AFTER:
             self._sweep(upload.store)
@@ -264,7 +278,9 @@ class KeptFolders:
     ) -> None:
         """Write the index with these versions, and without the files that the script deleted."""
         before = self._current(store)
-        index = msgspec.structs.replace(before, revision=before.revision + 1, node=self._node)
+        index = msgspec.structs.replace(
+            before, revision=before.revision + 1, node=self._node, leaving=self.leaving
+        )
         files = dict(index.files)
         for path, version in versions.items():
             theirs, had = files.get(path), self._had.get(path)
@@ -278,7 +294,7 @@ class KeptFolders:
             if path in files and had is not None and files[path].content == had.content:
                 del files[path]
         index = msgspec.structs.replace(index, files=files)
-        if files != before.files:
+        if files != before.files or index.leaving != before.leaving:
             store.write(index)
             self._index = index
         for path, version in versions.items():

@@ -82,6 +82,10 @@ class Index(Value, frozen=True):
     """By their paths, relative to the script's folder."""
     taken: Mapping[int, int] = {}
     """The revision of each earlier epoch's index that this one has taken in."""
+    leaving: float = 0.0
+    """Until when (epoch s) the node, which is under notice, may still write; 0: it has written its
+    last, or is under none.
+    """
     version: int = FORMAT
 
 

@@ -140,7 +140,7 @@ class _CommitCopy:
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="copy")
 
     def all_of(self, sizes: Mapping[str, int | None]) -> None:
-        """Copy these objects, of these sizes; None: of any. On an error nothing further is begun."""
+        """Copy these objects, of these sizes (None: any). On an error nothing further is begun."""
         objects = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="copies")
         try:
             jobs = [objects.submit(self._object, name, size) for name, size in sizes.items()]

@@ -353,6 +353,39 @@ def test_an_outage_loses_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) 
     assert place.kept() == {f"out/{name}": name.encode() for name in "abc"}
 
 
+def test_the_next_node_waits_for_the_last_files_of_one_that_leaves_but_not_for_long(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = place.node("a"), place.node("b")
+    first.begin(0, place.claim())
+    first.leaving = place.time.now + 60
+    place.write("a", "out/log", b"one")
+    first.keep(0)
+    second.begin(0, place.claim())
+
+    def writes_its_last(seconds: float) -> None:
+        place.time.now += seconds
+        place.write("a", "out/log", b"one, two")
+        first.leaving = 0.0
+        first.keep(0)
+
+    monkeypatch.setattr(keeping.time, "sleep", writes_its_last)
+    second.put_back(0)
+    assert (place.base / "b/out/log").read_bytes() == b"one, two"
+    first.leaving = place.time.now + 60
+    first.keep(0)
+    waited: list[float] = []
+
+    def passes(seconds: float) -> None:
+        waited.append(seconds)
+        place.time.now += seconds
+
+    monkeypatch.setattr(keeping.time, "sleep", passes)
+    place.node("c").put_back(0)
+    assert sum(waited) == pytest.approx(keeping.LEAVER_WITHIN, abs=0.2)
+    assert (place.base / "c/out/log").read_bytes() == b"one, two"
+
+
 # -- whatever happens ------------------------------------------------------------------------------
 
 PATHS = ("out/a", "out/b")
