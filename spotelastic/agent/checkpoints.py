@@ -37,7 +37,7 @@ from spotelastic.agent.state.events import (
     CommitSeen,
     DaemonGone,
     EpochSuperseded,
-    FilesTold,
+    FilesReported,
     Flushed,
     LeftCheckpointer,
     LocalEvent,
@@ -238,7 +238,7 @@ class Checkpoints:
             case messages.Rehearsed(step, world_size, outcome, message):
                 self._post(StepRehearsed(step, world_size, outcome, message))
             case messages.FilesTold(message=message):
-                self._post(FilesTold(message))
+                self._post(FilesReported(message))
             case messages.Superseded(epoch=epoch):
                 self._post(EpochSuperseded(epoch))
             case messages.Closed():

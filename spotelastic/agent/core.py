@@ -16,7 +16,7 @@ from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
     AgentStarted,
     CommitSeen,
-    FilesTold,
+    FilesReported,
     LocalEvent,
     NodesRead,
     StepRehearsed,
@@ -95,7 +95,7 @@ class AgentCore:
             self._executor.tell_commit(event.commit, event.at)
         elif isinstance(event, StepRehearsed):
             self._executor.tell_rehearsal(event)
-        elif isinstance(event, FilesTold):
+        elif isinstance(event, FilesReported):
             self._executor.tell_files(event.message)
 
     def _read(self, event: StoreChanged, now: float) -> None:

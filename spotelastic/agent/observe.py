@@ -398,7 +398,7 @@ def _(event: events.CommitSeen, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
-def _(event: events.FilesTold, local: NodeState, now: float) -> NodeState:
+def _(event: events.FilesReported, local: NodeState, now: float) -> NodeState:
     return local  # it is recorded for people, and decides nothing
 
 

@@ -38,7 +38,7 @@ class ListedFile:
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchedFiles:
     """What came of a fetch."""
 
     to: Path
@@ -73,7 +73,7 @@ def fetch(
     to: Path,
     path: str | None = None,
     progress: Callable[[int], object] = lambda _: None,
-) -> Fetched:
+) -> FetchedFiles:
     """Write kept files into the folder `to`, under their own paths: all, or one, or a folder's.
 
     A file that is there and newer is left. Raises `UsageError` if there are no such files, and
@@ -81,7 +81,7 @@ def fetch(
     """
     store = FileStore(storage)
     wanted = chosen(list(shown(store.kept())), path)
-    done = Fetched(to)
+    done = FetchedFiles(to)
     try:
         if not to.exists():
             to.mkdir(parents=True)
@@ -107,7 +107,7 @@ def chosen(
 
 def _fetch(
     store: FileStore,
-    done: Fetched,
+    done: FetchedFiles,
     name: str,
     rank: int,
     file: KeptFile,

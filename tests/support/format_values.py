@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotelastic_checkpoints import messages
-from spotelastic_checkpoints.files.kept import Index, KeptFile, Piece
+from spotelastic_checkpoints.files.kept import FilePiece, Index, KeptFile
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.arena import SlotHeader
 from spotelastic_checkpoints.peers import messages as peer_messages
@@ -147,7 +147,7 @@ KEPT = Index(
         "out/best.pt": KeptFile(
             (16 << 20) + 3,
             1700000000123456789,
-            (Piece("0011223344556677", 16 << 20, 11), Piece("8899aabbccddeeff", 3, 12)),
+            (FilePiece("0011223344556677", 16 << 20, 11), FilePiece("8899aabbccddeeff", 3, 12)),
             epoch=12,
             revision=7,
         ),

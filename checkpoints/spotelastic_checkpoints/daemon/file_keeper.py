@@ -26,16 +26,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-EVERY = 2.0
-"""Seconds between two looks at the folders, or more where a look takes long."""
-REST = 2.0
-"""Seconds for which a file must not have been written to."""
-IN_HASTE = 0.25
-"""The same two, once the node is about to go."""
 WAITS = 120.0
 """Seconds for which a piece of a file waits for saves that are on their way."""
-AGAIN = 5.0
-"""Seconds until the next try, where the store did not answer."""
 PUT_BACK_WITHIN = 60.0
 """Seconds for which a script that is to start waits for a store that does not answer."""
 LOOK_AGAIN = 30.0
@@ -44,6 +36,23 @@ LOOKS_WITHIN = 5.0
 """Seconds that the last one may take."""
 NAMED = 3
 """Files that are named in a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePace:
+    """How often files are looked at."""
+
+    every: float = 2.0
+    """Seconds between two looks at the folders, or more where a look takes long."""
+    rest: float = 2.0
+    """Seconds for which a file must not have been written to."""
+    in_haste: float = 0.25
+    """The same two, once the node is about to go."""
+    again: float = 5.0
+    """Seconds until the next try, where the store did not answer."""
+
+
+FILE_PACE = FilePace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class FileKeeper:
         is_busy: Callable[[], bool],
         executor: Executor,
         tell: Callable[[str], None],
+        pace: FilePace = FILE_PACE,
     ) -> None:
         """`is_busy` says whether a save is on its way. `executor` has a thread of its own.
 
@@ -79,6 +89,7 @@ class FileKeeper:
         self._is_busy = is_busy
         self._executor = executor
         self._tell = tell
+        self._pace = pace
         self._one = asyncio.Lock()
         self._changed = asyncio.Event()
         self._hurried = 0.0
@@ -123,14 +134,14 @@ class FileKeeper:
         """Keep files until cancelled."""
         while self._folder.kept:
             begun = time.monotonic()
-            pause = IN_HASTE if self._hurried else EVERY
+            pause = self._pace.in_haste if self._hurried else self._pace.every
             try:
                 async with self._first() if self._ended else self._one:
                     await self._adopt()
                     await self._keep()
                 self._away = False
             except Exception as error:  # whatever a file system does, the daemon goes on
-                pause = AGAIN
+                pause = self._pace.again
                 if not isinstance(error, CheckpointsError):
                     logger.exception("keeping the script's files")
                 if not self._away:
@@ -146,7 +157,7 @@ class FileKeeper:
     async def _keep(self) -> None:
         if not self._ended:
             self._kept.leaving = self._hurried
-            rest = IN_HASTE if self._hurried else REST
+            rest = self._pace.in_haste if self._hurried else self._pace.rest
             await self._in_thread(self._kept.keep, rest, self._goes)
         elif await self._in_thread(self._kept.keep, 0.0):
             self._kept.leaving = 0.0

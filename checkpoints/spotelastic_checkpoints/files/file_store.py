@@ -15,9 +15,9 @@ from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused
 from spotelastic_checkpoints.files.kept import (
     INDEXES,
+    FilePiece,
     Index,
     KeptFile,
-    Piece,
     digest,
     index_key,
     inside,
@@ -85,7 +85,7 @@ class FileStore:
         data = memoryview(msgspec.json.encode(index))
         self.storage.put(index_key(index.rank, index.epoch), data)
 
-    def put(self, rank: int, piece: Piece, data: memoryview) -> None:
+    def put(self, rank: int, piece: FilePiece, data: memoryview) -> None:
         """Write a piece of a file."""
         self.storage.put(piece_key(rank, piece), data)
 
@@ -95,12 +95,12 @@ class FileStore:
             data = bytearray(piece.nbytes)
             key = piece_key(rank, piece)
             count = self.storage.read(key, 0, memoryview(data))
-            if count < piece.nbytes or digest(data) != piece.digest:
+            if count < piece.nbytes or digest(memoryview(data)) != piece.digest:
                 what = "is damaged" if count else "is not there"
                 raise RestoreFailed(f"{self.storage.url}/{key} {what}")
             yield bytes(data)
 
-    def drop(self, index: Index, pieces: Iterable[Piece]) -> None:
+    def drop(self, index: Index, pieces: Iterable[FilePiece]) -> None:
         """Delete pieces that the index, which is written, does not name any more.
 
         Must never happen: a piece goes that a successor names. It reads the index after its round

@@ -26,9 +26,9 @@ from spotelastic_checkpoints.files import placing
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.files.kept import (
     PIECE,
+    FilePiece,
     Index,
     KeptFile,
-    Piece,
     digest,
     leads_inside,
     set_aside,
@@ -75,11 +75,13 @@ class KeptFolders:
         tell: Callable[[str], None],
         clocks: Clocks = CLOCKS,
         ours: Collection[Path] = (),
+        piece: int = PIECE,
     ) -> None:
         """`folders` are relative to `workdir`; what is in `ours` is not the script's. `tell` is
-        told what people should know.
+        told what people should know. `piece` is the most bytes of a piece.
         """
         self._ours = ours
+        self._piece = piece
         self._workdir = workdir
         self.folders = tuple(folders)
         self._node = node
@@ -105,7 +107,7 @@ class KeptFolders:
         """Since when files have changed without a rest."""
         self._again: dict[str, float] = {}
         """When files may be read again."""
-        self._pieces: dict[str, Piece] = {}
+        self._pieces: dict[str, FilePiece] = {}
         """Pieces of this rank that are in the storage, by their digests."""
 
     def begin(self, rank: int, epoch: int) -> None:
@@ -246,8 +248,8 @@ class KeptFolders:
         begun = Seen.of(os.fstat(file))
         old = self._had.get(path) or self._left.get(path)
         pieces, grown = [], old is not None
-        for number in range(-(-begun.nbytes // PIECE)):
-            data = _read_piece(file, number * PIECE, min(PIECE, begun.nbytes - number * PIECE))
+        for number, start in enumerate(range(0, begun.nbytes, self._piece)):
+            data = _read_piece(file, start, min(self._piece, begun.nbytes - start))
             if data is None:
                 return None
             grown = grown and old is not None and _begins_with(data, old, number)
@@ -255,7 +257,7 @@ class KeptFolders:
                 return None
             name = digest(data)
             if name not in self._pieces:
-                piece = Piece(name, len(data), self.epoch)
+                piece = FilePiece(name, len(data), self.epoch)
                 if not upload.put(self.rank, piece, data):
                     return None
                 self._pieces[name] = piece
@@ -321,7 +323,7 @@ class KeptFolders:
             files = index.files.values()
             self._pieces.update((piece.digest, piece) for file in files for piece in file.pieces)
 
-    def _unnamed(self, index: Index) -> list[Piece]:
+    def _unnamed(self, index: Index) -> list[FilePiece]:
         """Forget the pieces that no file has any more, and return them."""
         named = {piece.digest for file in index.files.values() for piece in file.pieces}
         dropped = [piece for name, piece in self._pieces.items() if name not in named]
@@ -373,7 +375,7 @@ class _Upload:
         self.nbytes = 0
         self.stopped = False
 
-    def put(self, rank: int, piece: Piece, data: bytes) -> bool:
+    def put(self, rank: int, piece: FilePiece, data: bytes) -> bool:
         """Store a piece, if it may be."""
         self.stopped = self.stopped or not self._go()
         if not self.stopped:

@@ -33,7 +33,7 @@ PIECE = 16 << 20
 """Bytes of a piece; the last one of a file has the rest."""
 
 
-class Piece(Value, frozen=True, array_like=True):
+class FilePiece(Value, frozen=True, array_like=True):
     """A part of a file, and which epoch has stored it."""
 
     digest: str
@@ -47,7 +47,7 @@ class KeptFile(Value, frozen=True):
     nbytes: int
     mtime: int
     """When the script wrote it, in nanoseconds since the epoch, by the clock of its node."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[FilePiece, ...] = ()
     link: str = ""
     """What it refers to, if it is a symbolic link."""
     epoch: int = 0
@@ -94,7 +94,7 @@ def index_key(rank: int, epoch: int) -> str:
     return f"{INDEXES}{rank}/{epoch}.json"
 
 
-def piece_key(rank: int, piece: Piece) -> str:
+def piece_key(rank: int, piece: FilePiece) -> str:
     """Return the key of a piece of a rank's file."""
     return f"{pieces_of(rank)}{piece.epoch}/{piece.digest}"
 

@@ -147,7 +147,7 @@ class StepRehearsed(AgentEvent, frozen=True):
     message: str
 
 
-class FilesTold(AgentEvent, frozen=True):
+class FilesReported(AgentEvent, frozen=True):
     """The daemon says something about the script's files."""
 
     message: str
@@ -463,7 +463,7 @@ LocalEvent = (
     | Stepped
     | CommitSeen
     | StepRehearsed
-    | FilesTold
+    | FilesReported
     | AgentStarted
     | Noticed
     | NoticeTold

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
-from spotelastic_checkpoints.daemon import file_keeper
-from spotelastic_checkpoints.daemon.file_keeper import FileKeeper, ScriptFolder
+from spotelastic_checkpoints.daemon.file_keeper import FileKeeper, FilePace, ScriptFolder
 from spotelastic_checkpoints.errors import StorageUnavailable
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.files.keeping import KeptFolders
-from spotelastic_checkpoints.files.kept import Piece
+from spotelastic_checkpoints.files.kept import FilePiece
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import MemberRanks, RoundInfo
 
@@ -23,9 +22,7 @@ PATIENT = 60.0
 class Node:
     """A keeper over a real folder and a real storage. `busy` is a checkpoint that is on its way."""
 
-    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("EVERY", "REST", "IN_HASTE", "AGAIN"):
-            monkeypatch.setattr(file_keeper, name, 0.01)
+    def __init__(self, base: Path) -> None:
         self.out = base / "work/out"
         self.out.mkdir(parents=True)
         self.storage = FolderStorage(base / "storage")
@@ -43,6 +40,7 @@ class Node:
             self._is_busy,
             self.thread,
             self.told.append,
+            FilePace(0.01, 0.01, 0.01, 0.01),
         )
 
     def _is_busy(self) -> bool:
@@ -64,8 +62,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    return Node(tmp_path, monkeypatch)
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
 
 
 def carried_out(node: Node, story: Coroutine[Any, Any, None]) -> None:
@@ -107,7 +105,7 @@ def test_a_store_that_is_away_and_an_error_of_any_kind_are_told_once_and_outlive
     ]
     put = FileStore.put
 
-    def unsteady(store: FileStore, rank: int, piece: Piece, data: memoryview) -> None:
+    def unsteady(store: FileStore, rank: int, piece: FilePiece, data: memoryview) -> None:
         if errors:
             raise errors.pop(0)
         put(store, rank, piece, data)

@@ -14,7 +14,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.files import keeping
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.files.keeping import AGAIN, RESTLESS, SWEPT_AFTER, Clocks, KeptFolders
-from spotelastic_checkpoints.files.kept import index_key, leads_inside, shown
+from spotelastic_checkpoints.files.kept import PIECE, index_key, leads_inside, shown
 from spotelastic_checkpoints.storage.folder import FolderStorage
 
 
@@ -45,12 +45,19 @@ class Place:
     def claim(self) -> int:
         return self.commits.claim().epoch
 
-    def node(self, name: str, *folders: str) -> KeptFolders:
+    def node(self, name: str, *folders: str, piece: int = PIECE) -> KeptFolders:
         folder = self.base / name
         folder.mkdir(exist_ok=True)
         chosen = folders or ("out",)
-        clocks = self.time.clocks
-        return KeptFolders(folder, chosen, name, lambda: self.store, self.told.append, clocks)
+        return KeptFolders(
+            folder,
+            chosen,
+            name,
+            lambda: self.store,
+            self.told.append,
+            self.time.clocks,
+            piece=piece,
+        )
 
     def write(self, node: str, path: str, data: bytes, mtime: float | None = None) -> Path:
         """Write a file. No two of a test have the same time unless it is given."""
@@ -181,10 +188,9 @@ def test_a_file_is_kept_when_it_rests_and_read_once(
 
 
 def test_a_log_that_never_rests_is_kept_as_it_grows_and_half_a_file_never_replaces_one(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place,
 ) -> None:
-    monkeypatch.setattr(keeping, "PIECE", 4)
-    node = place.node("a")
+    node = place.node("a", piece=4)
     node.begin(0, place.claim())
     place.write("a", "out/log", b"1 2 3 4 5")
     place.write("a", "out/best.pt", b"whole, version one")
@@ -265,18 +271,15 @@ def test_an_index_that_leads_out_is_refused(place: Place, path: str) -> None:
         place.store.indexes(0)
 
 
-def test_what_nothing_names_any_more_is_deleted(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeping, "PIECE", 4)
-    first = place.node("a")
+def test_what_nothing_names_any_more_is_deleted(place: Place) -> None:
+    first = place.node("a", piece=4)
     first.begin(0, place.claim())
     for number in range(5):
         place.write("a", "out/file", b"same%d" % number)
         first.keep(0)
     assert len(place.storage.keys("files/0/")) == 2, "the piece in common, and one"
     assert place.kept() == {"out/file": b"same4"}
-    second = place.node("b")
+    second = place.node("b", piece=4)
     second.begin(0, place.claim())
     second.put_back(0)
     place.write("b", "out/file", b"other")
@@ -316,7 +319,7 @@ def test_a_daemon_that_takes_over_reads_nothing_again(
     again = place.node("a")
     again.begin(0, first.epoch)
     again.put_back(0, missing=True)
-    monkeypatch.setattr(KeptFolders, "_read", None)
+    monkeypatch.setattr(keeping.placing, "opened", None)
     assert again.keep(0)
 
 
