@@ -87,7 +87,7 @@ def test_what_the_script_has_kept_is_copied_pieces_and_indexes(buckets: Buckets)
     for name in names:
         source.put(f"checkpoints/{name}", name.encode())
     source.put("checkpoints/files/0/3/empty", b"")
-    target.put("checkpoints/files/index/0/3.json", b"of an earlier move")
+    target.put(f"checkpoints/{names[0]}", b"of an earlier move")
     copying.copy_kept_files(source, target)
     assert set(target.names("checkpoints/")) == set(source.names("checkpoints/files/"))
     for name in names:

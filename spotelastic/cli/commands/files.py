@@ -64,7 +64,8 @@ def fetch(
         typer.Argument(metavar="PATH", help="A kept file, or a folder of them. Default: all."),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Folder to write to.", show_default="NAME-files")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to.", show_default="NAME-files"),
     ] = None,
     where: Where = None,
     region: Region = None,
