@@ -56,7 +56,7 @@ def test_files_are_on_the_next_node_whether_a_node_vanishes_or_leaves(
     run.trains("a")
     paths = {"out/notes.txt", "out/best.pt"}
     wait_until(lambda: paths <= kept(run), "the files that rest are kept")
-    assert "stray.txt is on this node alone" in first.output
+    wait_until(lambda: "stray.txt is on this node alone" in first.output, "it is told")
     vanish(first)
 
     second = node(run, "b")

@@ -6,7 +6,6 @@ training nothing beside it. They go without waiting at the end, once the saves a
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
@@ -17,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.files import looking
 from spotelastic_checkpoints.files.keeping import KeptFolders
@@ -30,8 +30,8 @@ WAITS = 120.0
 """Seconds for which a piece of a file waits for saves that are on their way."""
 PUT_BACK_WITHIN = 60.0
 """Seconds for which a script that is to start waits for a store that does not answer."""
-LOOK_AGAIN = 30.0
-"""Seconds between two looks for files that nobody keeps."""
+LOOK_AGAIN = Backoff(1.0, 60.0)
+"""Between looks for files that nobody keeps."""
 LOOKS_WITHIN = 5.0
 """Seconds that the last one may take."""
 NAMED = 3
@@ -105,7 +105,7 @@ class FileKeeper:
         self._away = False
         """Whether it was told that the store does not answer."""
         self._since = time.time()
-        self._looked = -math.inf
+        self._look_at, self._pause = 0.0, LOOK_AGAIN
         self._looking: asyncio.Future[None] | None = None
         self._found: frozenset[str] = frozenset()
         """What nobody keeps, as it was told."""
@@ -237,8 +237,9 @@ class FileKeeper:
     def saved(self) -> None:
         """Look for files that nobody keeps, now and then until there are some."""
         now = time.monotonic()
-        if not self._found and now > self._looked + LOOK_AGAIN:
-            self._looked = now
+        if not self._found and now >= self._look_at:
+            self._pause = self._pause.failed()
+            self._look_at = now + self._pause.bound
             self._looking = asyncio.ensure_future(self._look())
 
     async def _look(self) -> None:
