@@ -136,7 +136,7 @@ class FileKeeper:
             begun = time.monotonic()
             pause = self._pace.in_haste if self._hurried else self._pace.every
             try:
-                async with self._first() if self._ended else self._one:
+                async with self._turn(first=self._ended):
                     await self._adopt()
                     await self._keep()
                 self._away = False
@@ -184,11 +184,13 @@ class FileKeeper:
         return not self._wanted.is_set()
 
     @asynccontextmanager
-    async def _first(self) -> AsyncIterator[None]:
-        """Take the place of a look that is under way."""
-        self._wanted.set()
+    async def _turn(self, *, first: bool = True) -> AsyncIterator[None]:
+        """Wait until nothing else is done; `first`: in place of a look that is under way."""
+        if first:
+            self._wanted.set()
         async with self._one:
-            self._wanted.clear()
+            if first:
+                self._wanted.clear()
             yield
 
     async def put_back(self, rank: int) -> None:
@@ -196,7 +198,7 @@ class FileKeeper:
         until = time.monotonic() + PUT_BACK_WITHIN
         while self._folder.kept:
             try:
-                async with self._first():
+                async with self._turn():
                     await self._in_thread(self._kept.put_back, rank)
                 return
             except Exception as error:
@@ -222,7 +224,7 @@ class FileKeeper:
         reason = "they could not be read, or the storage was never claimed"
         while time.monotonic() < until:
             try:
-                async with self._first():
+                async with self._turn():
                     await self._adopt()
                     if await self._in_thread(self._kept.keep, 0.0):
                         return True
