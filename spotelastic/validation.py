@@ -7,6 +7,7 @@ import ast
 import gzip
 import importlib.util
 import json
+import os
 import re
 import shutil
 import socket
@@ -151,6 +152,28 @@ def within(given: Path, folder: Path) -> str:
             "run the command from a folder that contains it"
         )
     return path.relative_to(folder).as_posix()
+
+
+def outputs(folders: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Return the folders of `--output` as paths within the working folder, each of them once.
+
+    A folder within another one is kept with that one.
+    """
+    found: list[str] = []
+    for given in folders:
+        path = Path(os.path.normpath(folder / given))
+        if not given or path == folder or not path.is_relative_to(folder):
+            raise UsageError(
+                f"--output {given}: name a folder within the working folder, such as out"
+            )
+        if not str(path).isprintable():
+            raise UsageError(f"--output {given!r}: its name cannot be printed")
+        found.append(path.relative_to(folder).as_posix())
+    return tuple(
+        each
+        for number, each in enumerate(found)
+        if each not in found[:number] and not any(each.startswith(f"{other}/") for other in found)
+    )
 
 
 def default_name(script: Path) -> str:

@@ -91,6 +91,12 @@ class Rehearsed(Value, frozen=True, tag="rehearsed"):
     message: str
 
 
+class FilesTold(Value, frozen=True, tag="files"):
+    """Something about the files of the script that people should know."""
+
+    message: str
+
+
 class Superseded(Value, frozen=True, tag="superseded"):
     """A later claim of the same run has fenced this round's epoch, so nothing can be committed."""
 
@@ -109,6 +115,7 @@ DaemonEvent = (
     | WorkerLeft
     | SaveFailed
     | Rehearsed
+    | FilesTold
     | Superseded
     | Closed
 )
@@ -170,6 +177,16 @@ class Flush(Value, frozen=True, tag="flush"):
     """Seconds to wait at most."""
 
 
+class FlushFiles(Value, frozen=True, tag="flush-files"):
+    """Keep what the script has written last; answered with whether that is done.
+
+    Nobody writes any more.
+    """
+
+    timeout: float
+    """Seconds that it may take."""
+
+
 class SetDeadline(Value, frozen=True, tag="deadline"):
     """This node will be gone at `deadline` (epoch seconds)."""
 
@@ -191,6 +208,13 @@ class Attach(Value, frozen=True, tag="attach"):
     round: str
     rank: int
     local_rank: int
+
+
+class PutBack(Value, frozen=True, tag="put-back"):
+    """Put back the files that the script has kept; answered when the script may start."""
+
+    rank: int
+    """Group rank of the node."""
 
 
 class OpenRestoreSet(Value, frozen=True, tag="open"):
@@ -312,9 +336,11 @@ Request = (
     | SetTarget
     | End
     | Flush
+    | FlushFiles
     | SetDeadline
     | Subscribe
     | Attach
+    | PutBack
     | OpenRestoreSet
     | Fetch
     | FindCommit

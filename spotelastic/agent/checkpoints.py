@@ -37,6 +37,7 @@ from spotelastic.agent.state.events import (
     CommitSeen,
     DaemonGone,
     EpochSuperseded,
+    FilesReported,
     Flushed,
     LeftCheckpointer,
     LocalEvent,
@@ -46,6 +47,7 @@ from spotelastic.agent.state.events import (
     WorkerAttached,
 )
 from spotelastic.agent.state.values import Workers
+from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Point
 from spotelastic.model.replication import Replication
@@ -58,6 +60,8 @@ _PEER = struct.Struct("3i")
 """Process, user and group of the other side of a Unix socket."""
 CLAIM_TIMEOUT = 10.0
 STOP_TIMEOUT = 10.0
+FILES_WITHIN = 30.0
+"""Seconds that the script's last files may take. The daemon knows of a notice, and takes less."""
 
 
 class Checkpoints:
@@ -91,6 +95,9 @@ class Checkpoints:
         that crash.
         """
         if self._client is not None:
+            # A job that has failed has come here without a flush.
+            with contextlib.suppress(CheckpointsError):
+                self._client.flush_files(FILES_WITHIN)
             self._client.close()
             if self._process is None:
                 _end(self.socket)
@@ -143,13 +150,16 @@ class Checkpoints:
 
     def flush(self, round_: str, within: float) -> None:
         """Waits, on a thread of its own, until everything due is committed, for at most so many
-        seconds.
+        seconds, and then for the script's last files.
         """
         client = self.client
 
         def flush() -> None:
+            until = steady() + within
             with contextlib.suppress(CheckpointsError):
                 client.flush(within)
+            with contextlib.suppress(CheckpointsError):
+                client.flush_files(max(until - steady(), FILES_WITHIN))
             self._post(Flushed(round_))
 
         threading.Thread(target=flush, name="flush", daemon=True).start()
@@ -186,6 +196,10 @@ class Checkpoints:
                 peer_name=self._config.daemon_name,
                 keep_last=self._config.settings.keep_last,
                 keep_every=self._config.settings.keep_every,
+                folder=self._config.workdir,
+                outputs=self._config.settings.outputs,
+                not_its=[self._config.state, *filter(None, (self._config.logs,))],
+                looks=self._config.may_lose_files,
                 lifeline=reading,
                 log=self._config.logs / "daemon.log" if self._config.logs else None,
             )
@@ -223,6 +237,8 @@ class Checkpoints:
                 logger.warning(f"checkpoints: {message}")
             case messages.Rehearsed(step, world_size, outcome, message):
                 self._post(StepRehearsed(step, world_size, outcome, message))
+            case messages.FilesTold(message=message):
+                self._post(FilesReported(message))
             case messages.Superseded(epoch=epoch):
                 self._post(EpochSuperseded(epoch))
             case messages.Closed():

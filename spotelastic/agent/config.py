@@ -1,11 +1,14 @@
 """`AgentConfig`: all that an agent, the supervising process of a node, is told at its start."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from spotelastic_checkpoints.files.looking import is_shared
 
 from spotelastic.agent.workers.output import Output
 from spotelastic.cloud.port import NoticeSource
@@ -122,6 +125,15 @@ class AgentConfig:
     """Receives the lines of a teed standard error, instead of `line`."""
     metrics: tuple[str, int] | None = None
     """The address and the port at which metrics are served; None: they are not."""
+
+    @property
+    def may_lose_files(self) -> bool:
+        """Whether files that this node alone has may be lost with it.
+
+        A job that is alone on a machine of the user's leaves them there.
+        """
+        is_ours = self.put is not None or "KUBERNETES_SERVICE_HOST" in os.environ
+        return is_ours or (self.settings.max_nodes > 1 and not is_shared(self.workdir))
 
     def round_logs(self, number: int) -> Path:
         """Returns the folder of the logs of a round's workers."""

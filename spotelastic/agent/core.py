@@ -16,6 +16,7 @@ from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
     AgentStarted,
     CommitSeen,
+    FilesReported,
     LocalEvent,
     NodesRead,
     StepRehearsed,
@@ -94,6 +95,8 @@ class AgentCore:
             self._executor.tell_commit(event.commit, event.at)
         elif isinstance(event, StepRehearsed):
             self._executor.tell_rehearsal(event)
+        elif isinstance(event, FilesReported):
+            self._executor.tell_files(event.message)
 
     def _read(self, event: StoreChanged, now: float) -> None:
         keys, before = self._executor.keys, self._seen

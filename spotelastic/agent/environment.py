@@ -82,6 +82,7 @@ def worker(
         NCCL_ERRORS: "" if asked.keys() & set(NCCL_HANDLING) else shared.get(NCCL_ERRORS, ""),
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
+        **_output(config),
         "SPOTELASTIC_PROTOCOL": PROTOCOL,
         "SPOTELASTIC_IN_PLACE": round_.in_place,
         "SPOTELASTIC_SAVE_AT_REST": "1" if _is_tight(round_, settings) else "",
@@ -95,6 +96,12 @@ def worker(
         {**shared, **config.env}, settings
     )
     return {**network, **shared, **asked, **{name: str(value) for name, value in ours.items()}}
+
+
+def _output(config: AgentConfig) -> dict[str, object]:
+    """Returns the variable of the folder that a script may write into, so that it is kept."""
+    outputs = config.settings.outputs
+    return {"SPOTELASTIC_OUTPUT": config.workdir.absolute() / outputs[0]} if outputs else {}
 
 
 def _is_tight(round_: Round, settings: Settings) -> bool:

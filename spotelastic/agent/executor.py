@@ -491,6 +491,12 @@ class AgentExecutor:
         with contextlib.suppress(Unavailable):
             self._record(Event(self._clock(), REHEARSED, its.line, self.config.node, asdict(its)))
 
+    def tell_files(self, line: str) -> None:
+        """Records what the daemon says about the script's files."""
+        logger.warning(line)
+        with contextlib.suppress(Unavailable, LeaseLost):
+            self._record(Event(self._clock(), "files", line, self.config.node))
+
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
 

@@ -404,7 +404,7 @@ class NodeProcesses:
         self._checkpoints.begin(round_, member)
         self._kills = memory.kills()
         folder = self.config.round_logs(round_.number)
-        alive = self._fork(round_.incarnation, round_, member, settings, folder)
+        alive = self._fork(round_.incarnation, round_, member, settings, folder, member.slot)
         logger.info(describe_round(round_, member))
         first, step = round_.first_rank(member.slot), round_.resume.step
         return [
@@ -421,14 +421,29 @@ class NodeProcesses:
         alone = Member(node.id, node.incarnation, 0, node.address, node.zone, settings.workers)
         beside = replace(round_, incarnation="", number=0, members=(alone,), in_place="prepare")
         group, logs = f"beside-{round_.incarnation}", self.config.round_logs(0)
-        alive = self._fork(group, beside, alone, settings, logs)
+        # The rank that it will have, if no other node comes.
+        rank = min(set(range(len(round_.members) + 1)) - {m.slot for m in round_.members})
+        alive = self._fork(group, beside, alone, settings, logs, rank)
         logger.info(f"this node's workers prepare beside round {round_.number}")
         return [events.WorkersStarted("", 0, 0, 0, alive, 0), events.Said(prepared(round_))]
 
     def _fork(
-        self, group: str, round_: Round, member: Member, settings: Settings, folder: Path
+        self,
+        group: str,
+        round_: Round,
+        member: Member,
+        settings: Settings,
+        folder: Path,
+        rank: int,
     ) -> frozenset[str]:
-        """Starts the workers of this node. Returns their names, which begin with the group's."""
+        """Starts the workers of this node. Returns their names, which begin with the group's.
+
+        Files that the node of that group `rank` has kept are put back before their script begins.
+        """
+        outputs = self.config.settings.outputs
+        for output in outputs:
+            with contextlib.suppress(OSError):  # something else is there: the script may know why
+                (self.config.workdir / output).mkdir(parents=True, exist_ok=True)
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):
             name = f"{group}/{local_rank}"
@@ -445,6 +460,7 @@ class NodeProcesses:
                 numa=self.config.numa,
                 finalize=self._finalize,
                 stacks=str(stacks(folder, first + local_rank)),
+                files_of=rank if outputs else -1,
             )
             try:
                 self.zygote.start(order, *streams)

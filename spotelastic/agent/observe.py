@@ -398,6 +398,11 @@ def _(event: events.CommitSeen, local: NodeState, now: float) -> NodeState:
 
 
 @after.register
+def _(event: events.FilesReported, local: NodeState, now: float) -> NodeState:
+    return local  # it is recorded for people, and decides nothing
+
+
+@after.register
 def _(event: events.StepRehearsed, local: NodeState, now: float) -> NodeState:
     return local  # it is recorded for people, and decides nothing
 

@@ -15,6 +15,7 @@ from spotelastic.cli.commands import (
     ckpt,
     doctor,
     dump,
+    files,
     interrupt,
     lifecycle,
     notify,
@@ -82,6 +83,8 @@ app.command("status", epilog=status.STATUS_EXAMPLES)(placed(status.status))
 app.command("logs", epilog=status.LOGS_EXAMPLES)(placed(status.logs))
 app.command("events", epilog=status.EVENTS_EXAMPLES)(placed(status.events))
 app.command("report", epilog=status.REPORT_EXAMPLES)(placed(status.report))
+app.command("files", epilog=files.FILES_EXAMPLES)(placed(files.files))
+app.command("fetch", epilog=files.FETCH_EXAMPLES)(placed(files.fetch))
 app.command("cost", epilog=status.COST_EXAMPLES)(placed(status.cost))
 app.command("dashboard", epilog=status.DASHBOARD_EXAMPLES)(placed(status.dashboard))
 app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(placed(lifecycle.stop))

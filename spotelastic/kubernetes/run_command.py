@@ -52,6 +52,7 @@ def _settings(settings: Settings) -> list[str]:
     flags = [
         f"--{name}={_text(value)}" for name, (value, default) in named.items() if value != default
     ]
+    flags += [f"--output={output.replace(',', ',,')}" for output in settings.outputs]
     # In memory there are no replicas unless asked for; `spotelastic run` has them by default.
     return [*flags, f"--replicate={settings.replicate}", *(["--gang"] if settings.gang else [])]
 

@@ -29,7 +29,7 @@ class Flag:
     """One flag.
 
     `read` converts its text; bool means that it takes no value. `default` is used if it is not
-    given, `metavar` names its value in the help.
+    given, `metavar` names its value in the help. One that `repeats` adds to a list.
     """
 
     names: str
@@ -38,6 +38,7 @@ class Flag:
     default: Any = ""
     read: Callable[[str], Any] = str
     choices: tuple[str, ...] = ()
+    repeats: bool = False
 
     @property
     def dest(self) -> str:
@@ -214,6 +215,14 @@ CHECKPOINTS = (
         int,
     ),
     Flag(
+        "--output",
+        "folder of the script whose files are kept beside the checkpoints; can be repeated",
+        "DIR,…",
+        [],
+        _words,
+        repeats=True,
+    ),
+    Flag(
         "--fresh",
         "begin at step 0; earlier checkpoints stay stored but are no longer used",
         read=bool,
@@ -349,6 +358,20 @@ def given(options: argparse.Namespace, flags: Sequence[Flag]) -> list[str]:
     return names
 
 
+class _Repeated(argparse.Action):
+    """Adds to a list. What is given takes the place of the default as a whole."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is self.default else [*before, *values])
+
+
 def _add(group: Any, flag: Flag, variable: str | None) -> None:
     names = flag.names.split()
     settings: dict[str, Any] = {"dest": flag.dest, "help": flag.help}
@@ -360,6 +383,7 @@ def _add(group: Any, flag: Flag, variable: str | None) -> None:
             "type": flag.read,
             "choices": flag.choices or None,
             "metavar": flag.metavar,
+            "action": _Repeated if flag.repeats else "store",
         }
     group.add_argument(*names, **settings)
     underscored = "--" + flag.dest

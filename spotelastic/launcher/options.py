@@ -116,6 +116,7 @@ def settings(options: argparse.Namespace) -> Settings:
         checkpoint_every=validation.interval("--checkpoint-every", options.checkpoint_every),
         keep_last=options.keep_last,
         keep_every=options.keep_every,
+        outputs=validation.outputs(options.output, Path.cwd()),
         replicate=validation.replication(options.replicate),
         rehearse=options.rehearse,
     )

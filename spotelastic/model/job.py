@@ -55,6 +55,8 @@ class Settings:
     """How many of the newest checkpoints are kept."""
     keep_every: int = 0
     """Checkpoints at multiples of this step are kept, too; 0: none."""
+    outputs: tuple[str, ...] = ()
+    """Folders, relative to the script's, whose files are kept beside the checkpoints."""
     exit_barrier: float = 300.0
     """Seconds that a node whose workers have finished waits for the workers of other nodes."""
     code: str = ""
@@ -94,6 +96,7 @@ class Settings:
             "--checkpoint-every": self.checkpoint_every,
             "--keep-last": self.keep_last,
             "--keep-every": self.keep_every,
+            "--output": ", ".join(self.outputs) or "not given",
             "--replicate": self.replicate,
             "--rehearse": self.rehearse,
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "244a9040b2db7f9432acde0f5402c6c938868b4b3e097d8c218db2e521bbc061",
+    "v1.1": "9d342952b6062668d73e16bf764c9ecbb4b70d4bb1cc0956fbf06af0870ecc9d",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -79,3 +79,16 @@ def test_a_damaged_checkpoint_is_not_copied(buckets: Buckets) -> None:
     with pytest.raises(DamagedSource, match="does not have the 5 bytes of its manifest"):
         copying.copy(source, target, FILES, lambda _: None, PART)
     assert not copying.is_copied(target, COMMIT)
+
+
+def test_what_the_script_has_kept_is_copied_pieces_and_indexes(buckets: Buckets) -> None:
+    source, target = buckets
+    names = ("files/index/0/3.json", "files/0/3/aa", "files/0/3/bb", "files/index/1/3.json")
+    for name in names:
+        source.put(f"checkpoints/{name}", name.encode())
+    source.put("checkpoints/files/0/3/empty", b"")
+    target.put(f"checkpoints/{names[0]}", b"of an earlier move")
+    copying.copy_kept_files(source, target)
+    assert set(target.names("checkpoints/")) == set(source.names("checkpoints/files/"))
+    for name in names:
+        assert target.get(f"checkpoints/{name}") == name.encode()

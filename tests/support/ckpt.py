@@ -1,4 +1,7 @@
-"""Runs `spotelastic ckpt` inside the test's process: a new one would import torch for seconds."""
+"""Runs `spotelastic ckpt`, or another command, inside the test's process.
+
+A new one would import torch for seconds.
+"""
 
 import io
 import sys
@@ -18,9 +21,13 @@ class Done:
 
 
 def ckpt(*args: object) -> Done:
+    return spotelastic("ckpt", *args)
+
+
+def spotelastic(*args: object) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["spotelastic", "ckpt", *map(str, args)])
+        patch.setattr(sys, "argv", ["spotelastic", *map(str, args)])
         with pytest.raises(SystemExit) as ended:
             main()
     return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())

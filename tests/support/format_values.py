@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotelastic_checkpoints import messages
+from spotelastic_checkpoints.files.kept import FilePiece, Index, KeptFile
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.arena import SlotHeader
 from spotelastic_checkpoints.peers import messages as peer_messages
@@ -137,6 +138,24 @@ SLOW = SlowNode("i-0b", "bb00", 1700000300.0, 1.8, 0.55)
 MEASURED = Progress("i-0b", 7, 1280, 1700000300.0, measured=1280, own_time=0.2, waiting_time=0.05)
 SLOW_SETTINGS = Settings(2, 8, slow_after=60.0, replace_slow=True, protocol=PROTOCOL)
 REPLICATES = Settings(2, 8, replicate=Replication(50e6), protocol=PROTOCOL)
+KEPT = Index(
+    1,
+    12,
+    "i-0a",
+    7,
+    {
+        "out/best.pt": KeptFile(
+            (16 << 20) + 3,
+            1700000000123456789,
+            (FilePiece("0011223344556677", 16 << 20, 11), FilePiece("8899aabbccddeeff", 3, 12)),
+            epoch=12,
+            revision=7,
+        ),
+        "out/last.pt": KeptFile(0, 1700000000123456789, link="best.pt", epoch=11, revision=2),
+        "out/log~10": KeptFile(0, 1700000000123456789, epoch=10, revision=1, aside=True),
+    },
+    {10: 1, 11: 4},
+)
 REHEARSES = Settings(2, 8, rehearse="strict", protocol=PROTOCOL)
 REHEARSAL = Rehearsal(
     2,
@@ -322,9 +341,11 @@ REQUESTS: tuple[messages.Request, ...] = (
     messages.SetTarget("fedcba9876543210", "p0", 1260, SCHEDULE),
     messages.End(),
     messages.Flush(5.0),
+    messages.FlushFiles(30.0),
     messages.SetDeadline(1700000120.0),
     messages.Subscribe(),
     messages.Attach("fedcba9876543210", 2, 0),
+    messages.PutBack(1),
     messages.OpenRestoreSet(FROM_STORE),
     messages.Fetch(3, ((0, 64), (128, 256)), ((256, 512),), 64),
     messages.FindCommit(1200, COMMIT),
@@ -347,6 +368,7 @@ EVENTS: tuple[messages.DaemonEvent, ...] = (
     messages.WorkerLeft(2, 1300, True),
     messages.SaveFailed("the store does not answer"),
     messages.Rehearsed(2, 3, "equal", "rehearsed at step 2 on 3 ranks: bit-identical"),
+    messages.FilesTold("out/best.pt is on this node alone: --output out"),
     messages.Superseded(3),
     messages.Closed(),
 )

@@ -40,6 +40,7 @@ from spotelastic.model.job import (
     Finished,
     Job,
     Reference,
+    Settings,
 )
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import (
@@ -52,6 +53,7 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.requests.command import Answer, Command
 from spotelastic.model.requests.dump import DumpRequest
 from spotelastic.model.round import (
@@ -141,6 +143,7 @@ def _of_all_nodes() -> Iterator[Kind]:
     yield _stored("all-settings-slow", v.SLOW_SETTINGS)
     yield _stored("all-settings-replicates", v.REPLICATES)
     yield _stored("all-settings-rehearses", v.REHEARSES)
+    yield _stored("all-settings-keeps-files", Settings(2, 8, outputs=("out",), protocol=PROTOCOL))
     yield _stored("all-reference", Reference(v.NODE, v.SETTINGS, v.PROTOCOL))
     yield _stored("all-dump", DumpRequest("d0", "i-0a", v.PROTOCOL))
 
@@ -350,6 +353,7 @@ def _beside_checkpoints() -> Iterator[Kind]:
         provenance.Record("train.py", [], 43, 1700000000.0, "running", v.COMMIT, maker, FORMAT),
     )
     yield _beside("manifest.json", v.MANIFEST)
+    yield _beside("files-index.json", v.KEPT)
     yield _beside("verified.json", Verified(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)))
     record = metadata.write([v.MANIFEST])
     for name, written in ("", record), ("-pinned", metadata.pinned(record)):

@@ -32,6 +32,7 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import handover, peer_port
 from spotelastic_checkpoints.daemon.connections import Client
+from spotelastic_checkpoints.daemon.file_keeper import ScriptFolder
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.errors import CheckpointsError, ProtocolRefused
 from spotelastic_checkpoints.log_records import LogStyle
@@ -40,6 +41,7 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.protocol_version import refusal
+from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.threads import minded
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
     parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
     parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
+    parser.add_argument("--folder", type=Path, help="the script's working folder")
+    parser.add_argument("--output", action="append", default=[], help="its folders to keep")
+    parser.add_argument("--not-its", type=Path, action="append", default=[], help="folders of ours")
+    parser.add_argument("--look", action="store_true", help="tell of files that nobody keeps")
     parser.add_argument("--lifeline", type=int, help="descriptor whose end or first byte ends it")
     parser.add_argument("--outlasts", action="store_true", help="only the lifeline ends it")
     return parser.parse_args()
@@ -107,6 +113,7 @@ async def _serve(options: argparse.Namespace) -> int:
             _number("SPOTELASTIC_KEEP_LAST", options.keep_last, least=1, default=3),
             _number("SPOTELASTIC_KEEP_EVERY", options.keep_every, least=0, default=0),
         ),
+        folder=_script_folder(options),
     )
     over, deserted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -175,6 +182,14 @@ def _peer_server(
         peers = PeerServer(service.arena, credentials, host, port, warn, service.offers)
     peer_port.remember(options.arena, peers.address)
     return peers
+
+
+def _script_folder(options: argparse.Namespace) -> ScriptFolder | None:
+    if options.folder is None:
+        return None
+    storage = folder_of(options.storage)
+    ours = (*options.not_its, *(() if storage is None else (storage,)))
+    return ScriptFolder(options.folder, tuple(options.output), ours, options.look)
 
 
 def _tls(options: argparse.Namespace) -> PeerTls | None:
@@ -278,6 +293,7 @@ async def _upload_all(service: Service) -> None:
     service.saves.want(every_save=True)
     if not await _sent(service.pipeline):
         return
+    await service.files.flush(LAST_UPLOAD)
     deadline = time.monotonic() + LAST_RECORD
     while service.pipeline.busy() and time.monotonic() < deadline:
         await asyncio.sleep(LOOK_EVERY)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,12 +25,15 @@ from spotelastic_checkpoints.daemon import daemon_state
 from spotelastic_checkpoints.daemon.connections import Client, Connections
 from spotelastic_checkpoints.daemon.daemon_storage import DaemonStorage
 from spotelastic_checkpoints.daemon.due_saves import DueSaves
+from spotelastic_checkpoints.daemon.file_keeper import FileKeeper, ScriptFolder
 from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import (
     CheckpointsError,
     DaemonUnavailable,
 )
+from spotelastic_checkpoints.files.file_store import FileStore
+from spotelastic_checkpoints.files.keeping import KeptFolders
 from spotelastic_checkpoints.memory import fence, slots
 from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
@@ -75,6 +79,7 @@ class Service:
         credentials: PeerCredentials,
         most_slots: int,
         keep: Keep,
+        folder: ScriptFolder | None = None,
     ) -> None:
         self.arena = arena
         self._furnishing = SlotPrefaulter(arena, most_slots, self._grant_waiting, self.tell_problem)
@@ -108,9 +113,30 @@ class Service:
             arena, self._furnishing, self.pipeline, self.offers, self._replicas.give_up_memory
         )
         self._collector = Collector(self._storage.commits, self.tell_problem, self._executor, keep)
+        self.files = self._file_keeper(folder or ScriptFolder(arena.folder))
         self._handlers = self._table()
         sources.forget_copies(arena)
         self._adopt_round()
+
+    def _file_keeper(self, folder: ScriptFolder) -> FileKeeper:
+        def tell(message: str) -> None:
+            logger.warning(message)
+            self.clients.emit(messages.FilesTold(message))
+
+        def tell_from_thread(message: str) -> None:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(tell, message)
+
+        kept = KeptFolders(
+            folder.path,
+            folder.kept,
+            self._node,
+            lambda: FileStore(self._storage.commits().storage),
+            tell_from_thread,
+            ours=folder.ours,
+        )
+        thread = _stepping_back(1, "files")
+        return FileKeeper(folder, kept, lambda: bool(self.pipeline.pinned), thread, tell)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -120,10 +146,12 @@ class Service:
         self.saves.want()
         if self.round is not None:
             self._replicas.begin(self.round)
+            self.files.begin(self.round)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upload())
             group.create_task(self._collector.run())
             group.create_task(self._pass_on_points())
+            group.create_task(self.files.run())
 
     async def _upload(self) -> None:
         """Abort unfinished uploads of an earlier daemon here, then run the upload pipeline.
@@ -213,6 +241,8 @@ class Service:
             messages.End: lambda client, ident, r: self.end(),
             messages.Flush: lambda client, ident, r: self.saves.flush(r.timeout),
             messages.SetDeadline: lambda client, ident, r: self._hurry(r.deadline),
+            messages.FlushFiles: lambda client, ident, r: self._flush_files(r.timeout),
+            messages.PutBack: lambda client, ident, r: self.files.put_back(r.rank),
             messages.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
             messages.Attach: lambda client, ident, r: self._attach(client, r),
             messages.OpenRestoreSet: lambda client, ident, r: self._open(client, r.resume),
@@ -252,6 +282,7 @@ class Service:
             if not page.is_of(round_.incarnation):
                 page.reset(round_.incarnation, rank, round_.schedule, self._hurried)
         self._adopt_round()
+        self.files.begin(round_)
         self.saves.want()
         self._grant_waiting()
         self._keep()
@@ -290,6 +321,7 @@ class Service:
         self._emit_points(all_written=True)
         self._restores.forget()
         self.saves.want()
+        self.files.ended()
 
     def _set_target(self, request: messages.SetTarget) -> list[WorkerStep]:
         self._check_current(request.round)
@@ -349,7 +381,12 @@ class Service:
             page.set_deadline(deadline)
         self.offers.pause()
         self._replicas.end()
+        self.files.hurry(deadline)
         self.saves.want(every_save=True)
+
+    async def _flush_files(self, timeout: float) -> bool:
+        left = self._hurried - time.time() if self._hurried else timeout
+        return await self.files.flush(max(min(timeout, left), 1.0))
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -407,6 +444,7 @@ class Service:
             waiting = all(c.waiting for c in workers)
             self.clients.emit(messages.Sealed(request.step, tuple(sorted(ranks)), waiting))
             self.offers.sealed()
+            self.files.saved()
             if self.saves.passes(request, round_, in_haste=self._hurried > 0):
                 self.saves.want()
         return _LATER

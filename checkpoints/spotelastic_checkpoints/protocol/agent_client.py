@@ -16,6 +16,7 @@ from spotelastic_checkpoints.messages import (
     DaemonEvent,
     End,
     Flush,
+    FlushFiles,
     GetStatus,
     SetDeadline,
     SetTarget,
@@ -99,6 +100,13 @@ class DaemonClient:
         Returns False if `timeout` (s) was not enough.
         """
         return self._call_alone(Flush(timeout), bool, timeout)
+
+    def flush_files(self, timeout: float) -> bool:
+        """Wait until the last files of the script are kept.
+
+        Returns False if `timeout` (s) was not enough, or if they could not be.
+        """
+        return self._call_alone(FlushFiles(timeout), bool, timeout)
 
     def hurry(self, deadline: float) -> None:
         """Tell the daemon when this node will be gone (epoch seconds).

@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from spotelastic_checkpoints import isolated, log_records
@@ -26,6 +27,10 @@ def start_daemon(
     peer_name: str = "",
     keep_last: int | None = None,
     keep_every: int | None = None,
+    folder: Path | None = None,
+    outputs: Sequence[str] = (),
+    not_its: Sequence[Path] = (),
+    looks: bool = False,
     lifeline: int | None = None,
     outlasts: bool = False,
     log: Path | None = None,
@@ -42,6 +47,9 @@ def start_daemon(
     `keep_every` do not keep are collected; they default to SPOTELASTIC_KEEP_LAST and
     SPOTELASTIC_KEEP_EVERY.
 
+    Files in the `outputs` of the script's `folder` are kept. With `looks`, it tells of others that
+    the script writes, but for those in `not_its`.
+
     Raises `DaemonUnavailable` with what the daemon printed last.
     """
     command = isolated.command("spotelastic_checkpoints.daemon.process")
@@ -55,6 +63,9 @@ def start_daemon(
         command += ["--keep-last", str(keep_last)]
     if keep_every is not None:
         command += ["--keep-every", str(keep_every)]
+    if folder is not None:
+        command += ["--folder", str(folder), *(f"--output={each}" for each in outputs)]
+        command += [*(f"--not-its={each}" for each in not_its), *(["--look"] if looks else [])]
     if lifeline is not None:
         command += ["--lifeline", str(lifeline)]
     if outlasts:

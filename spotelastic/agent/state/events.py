@@ -147,6 +147,12 @@ class StepRehearsed(AgentEvent, frozen=True):
     message: str
 
 
+class FilesReported(AgentEvent, frozen=True):
+    """The daemon says something about the script's files."""
+
+    message: str
+
+
 # -- what else happens to the node ----------------------------------------------------------------
 
 
@@ -457,6 +463,7 @@ LocalEvent = (
     | Stepped
     | CommitSeen
     | StepRehearsed
+    | FilesReported
     | AgentStarted
     | Noticed
     | NoticeTold

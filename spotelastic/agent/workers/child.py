@@ -16,6 +16,7 @@ import os
 import random
 import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 from spotelastic_checkpoints import addresses
@@ -27,6 +28,8 @@ from spotelastic.errors import SpotelasticError
 from spotelastic.linux import FAILING, STACKS, die_with_parent, name_process
 
 _BACKLOG = 1024
+_DAEMON_WITHIN = 60.0
+"""Seconds in which a daemon that has ended is there again. It answers when the files are there."""
 _FREE_WITHIN = 3.0
 """Seconds in which the store of the previous round has to free a port that both use."""
 
@@ -136,6 +139,8 @@ def _work(order: dict[str, Any]) -> None:
         _offer_stacks(order["stacks"])
     order["pid"] = os.getpid()
     try:
+        if order["files_of"] >= 0:
+            _await_files(order["files_of"])
         if order["numa"]:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
         if "torch" in sys.modules or os.environ.get("SPOTELASTIC_IN_PLACE"):
@@ -145,6 +150,26 @@ def _work(order: dict[str, Any]) -> None:
         entries.run(order["entry"], list(order["argv"]), search_path())
     except BaseException as error:
         _fail(order, error)
+
+
+def _await_files(rank: int) -> None:
+    """Waits until the daemon has put back the files that the script has kept on other nodes.
+
+    Without them the script begins all the same, and the daemon says so. What they hold stays kept.
+    """
+    from spotelastic_checkpoints.errors import CheckpointsError
+    from spotelastic_checkpoints.messages import PutBack
+    from spotelastic_checkpoints.protocol.connection import Connection
+
+    until = time.monotonic() + _DAEMON_WITHIN
+    while time.monotonic() < until:
+        try:
+            connection = Connection.unix(os.environ["SPOTELASTIC_DAEMON"], _DAEMON_WITHIN)
+            connection.receive(connection.send(PutBack(rank)), type(None), None)
+            connection.close()
+            return
+        except CheckpointsError:
+            time.sleep(0.1)
 
 
 def _as_if_started_afresh(order: dict[str, Any]) -> None:

@@ -59,6 +59,8 @@ class StartOrder:
     """Seconds that a worker which has failed may take to end."""
     stacks: str = ""
     """File for the stacks of all threads, which the signal `process.STACKS` requests."""
+    files_of: int = -1
+    """The group rank whose kept files are put back first; -1: none."""
 
 
 class Zygote:

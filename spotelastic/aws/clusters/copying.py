@@ -14,6 +14,7 @@ from typing import Any
 
 from spotelastic_checkpoints import provenance
 from spotelastic_checkpoints.commit.commit_protocol import folder
+from spotelastic_checkpoints.files.kept import FOLDER, INDEXES
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.types import Commit
@@ -102,6 +103,19 @@ def copy(
     copies.small(small[-1])
 
 
+def copy_kept_files(source: BucketObjects, target: BucketObjects) -> None:
+    """Copy the files that the script has kept: pieces first, and then the indexes that name them.
+
+    What is there already is not copied again. Raises what `copy` raises.
+    """
+    copies = _CommitCopy(source, target, lambda _: None, PART)
+    names = source.names(f"{CHECKPOINTS}{FOLDER}")
+    indexes = [name for name in names if name.startswith(f"{CHECKPOINTS}{INDEXES}")]
+    copies.all_of(dict.fromkeys(set(names) - set(indexes)))
+    for name in indexes:
+        copies.small(name)
+
+
 def give_up(target: BucketObjects, commit: Commit) -> None:
     """Remove unfinished uploads of the commit, whose parts cost money."""
     target.abort_uploads(f"{CHECKPOINTS}{folder(commit)}/")
@@ -125,8 +139,8 @@ class _CommitCopy:
         self._s3 = target.aws.s3
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="copy")
 
-    def all_of(self, sizes: Mapping[str, int]) -> None:
-        """Copy these objects, of these sizes. On an error nothing further is begun."""
+    def all_of(self, sizes: Mapping[str, int | None]) -> None:
+        """Copy these objects, of these sizes (None: any). On an error nothing further is begun."""
         objects = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="copies")
         try:
             jobs = [objects.submit(self._object, name, size) for name, size in sizes.items()]
@@ -146,9 +160,11 @@ class _CommitCopy:
         if self._target.get(name) != data:
             raise EnvironmentFailure(f"{self._target.url(name)} is not what was written there")
 
-    def _object(self, name: str, size: int) -> None:
+    def _object(self, name: str, size: int | None) -> None:
         found = self._head(self._source, name)
-        if found is None or found["ContentLength"] != size:
+        if size is None and found is not None:
+            size = int(found["ContentLength"])
+        if found is None or size is None or found["ContentLength"] != size:
             raise DamagedSource(
                 f"{self._source.url(name)} does not have the {size} bytes of its manifest: the "
                 "checkpoint is damaged"

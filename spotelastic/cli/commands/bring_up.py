@@ -21,7 +21,7 @@ from spotelastic.cli.render import plan as render_plan
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress import ProgressView, show, view
-from spotelastic.client import failure_log, loss_curve
+from spotelastic.client import failure_log, kept_files, loss_curve, storage
 from spotelastic.client.bringing_up import bring_up, list_prices, preflight, regions
 from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
@@ -36,6 +36,7 @@ from spotelastic.client.watch import JobOutcome, outcome
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.local.drill import Drill, DrillPlan, FaultInjector
+from spotelastic.model.counting import counted, size
 from spotelastic.model.progress import Cost, Status
 from spotelastic.signals import Signals
 
@@ -103,6 +104,7 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
             undo.callback(last_step)
         result = outcome(cluster.record, status)
         log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
+    fetch_files(config, cluster, last)
     written = partial(page, cluster)
     return conclude(config, result, written, log, drill, replace(stays, say=wrapping.say))
 
@@ -240,6 +242,31 @@ def conclude(
         print(f"spotelastic: {failure_log.describe(result, log)}", file=sys.stderr)
         return 1
     return 0 if written and not missed else 1
+
+
+def fetch_files(config: JobConfig, cluster: Cluster, say: Say) -> None:
+    """Fetch the files that the script has kept, if that was asked for or if they are small.
+
+    A failure is told: they stay where they are.
+    """
+    name = cluster.name
+    if not cluster.record.spec.settings.outputs or config.fetch == "off":
+        return
+    try:
+        with storage.opened(cluster.record.spec.storage, say) as there:
+            found = kept_files.listed(there)
+            total = sum(file.nbytes for file in found)
+            if not found:
+                say(f"no file was kept: the script wrote none into {', '.join(config.output)}")
+            elif config.fetch == "auto" and total > kept_files.SMALL:
+                many = f"{counted(len(found), 'file')} of the script, {size(total)}, are kept"
+                say(f"{many}: spotelastic fetch {name}")
+            else:
+                auto = config.fetch == "auto"
+                to = Path(f"{name}-files" if auto else config.fetch)
+                say(kept_files.fetch(there, to).line)
+    except SpotelasticError as error:
+        say(f"the files of the script stay in {cluster.record.spec.storage}: {error}")
 
 
 def page(cluster: Cluster) -> str | None:

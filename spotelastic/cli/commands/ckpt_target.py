@@ -1,13 +1,11 @@
 """Finds the storage and checkpoint that an argument of `ckpt` names, by folder, URL or cluster
 name."""
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from spotelastic_checkpoints.storage.port import Storage
     from spotelastic_checkpoints.types import Commit
 
-S3 = "s3://"
 PATIENCE = OutagePatience(within=30.0, worth_a_word=1.0)
 """How long the storage may be unreachable while a command runs."""
 
@@ -85,67 +82,17 @@ def opened(text: str) -> Iterator[Named]:
 
 @contextmanager
 def storage(url: str) -> Iterator["Storage"]:
-    """Open the storage at `url`, and retry object stores that do not answer.
+    """Open the storage at `url`, and retry object stores that do not answer."""
+    from spotelastic.client import storage as opening
 
-    A folder is not retried: a full disk, for example, does not recover. An S3 URL means the local
-    cloud if AWS is not configured; while no local cloud runs, the folder of its buckets is read
-    directly.
-    """
-    from spotelastic_checkpoints.storage.open import folder_of, open_storage
-
-    from spotelastic.client.storage import explained, retried
-
-    url, is_local = _address_of(url)
-    if is_local:
-        _use_local_cloud()
-    if folder_of(url) is None:
-        tell = partial(typer.echo, err=True)
-        with retried(lambda: open_storage(url), tell, PATIENCE) as there:
-            yield there
-        return
-    with explained(), closing(open_storage(url)) as there:
+    with opening.opened(url, partial(typer.echo, err=True), PATIENCE) as there:
         yield there
-
-
-def _use_local_cloud() -> None:
-    """Let this process, and those that list and abort uploads, use the local cloud if one runs."""
-    from spotelastic.local import cloud
-
-    running = cloud.find()
-    if running is not None:
-        os.environ.update(cloud.environment(running))
-
-
-def _address_of(url: str) -> tuple[str, bool]:
-    """Return the URL or folder to read from, and whether it is in the local cloud.
-
-    While the local cloud runs, only it may change the folder of its buckets. While it does not run,
-    its URLs become folders. Buckets of other names are AWS's, if an account is configured.
-    """
-    from spotelastic_checkpoints.storage.open import folder_of
-
-    from spotelastic.client.targets.find import aws_is_configured
-    from spotelastic.local import cloud
-    from spotelastic.local.base import kept_objects
-
-    shared = f"spotelastic-{cloud.ACCOUNT}-"  # no real AWS account has that number
-    running = cloud.find() is not None
-    if url.lower().startswith(S3):
-        bucket, _, key = url[len(S3) :].partition("/")
-        if not bucket.startswith(shared) and aws_is_configured():
-            return url, False
-        folder = cloud.buckets() / bucket / kept_objects.path_of(key.rstrip("/"))
-        return (url, True) if running or not folder.is_dir() else (str(folder), False)
-    folder_named = folder_of(url)
-    if folder_named is None or not folder_named.is_relative_to(cloud.buckets()) or not running:
-        return url, False
-    bucket, *inside = folder_named.relative_to(cloud.buckets()).parts
-    return f"{S3}{bucket}/{kept_objects.key_of(Path(*inside))}", True
 
 
 def _storage_of(cluster: str) -> str:
     """Return the URL or folder that the cluster writes to, or wrote to before it was taken down."""
     from spotelastic.aws.base.names import Names
+    from spotelastic.client.storage import use_local_cloud
     from spotelastic.client.targets import local_data
     from spotelastic.client.targets.find import find
 
@@ -156,7 +103,7 @@ def _storage_of(cluster: str) -> str:
         target = find(None, None, note)
         why = ", and {}"
         url = target.cluster_or_gone(cluster, lambda _: None).spec.storage
-        _use_local_cloud()  # where `find` has found it, if one runs, whatever its bucket is
+        use_local_cloud()  # where `find` has found it, if one runs, whatever its bucket is
         return url
     except UsageError as error:
         found = local_data.find(cluster)

@@ -100,6 +100,13 @@ class JobConfig(  # whose signature begins with the last of these
     detach: bool = option(
         False, "Return as soon as the job trains.", COMMAND, JOB, off="no-detach", short="d"
     )
+    fetch: str = option(
+        "auto",
+        "Where kept files go when the job has ended; auto: NAME-files, up to 100 MB of them.",
+        COMMAND,
+        AFTER,
+        metavar="DIR|auto|off",
+    )
     keep: bool = option(
         False, "Leave the cluster up after its job, for --linger.", COMMAND, AFTER, off="no-keep"
     )

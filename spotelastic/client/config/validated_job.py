@@ -189,6 +189,7 @@ def _settings(config: JobConfig, bought: Capacity) -> Settings:
         checkpoint_every=validation.interval("--checkpoint-every", str(config.checkpoint_every)),
         keep_last=config.keep_last,
         keep_every=config.keep_every,
+        outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
         rehearse=config.rehearse,
         replace_slow=config.replace_slow,

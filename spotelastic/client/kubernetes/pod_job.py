@@ -95,6 +95,7 @@ def _settings(config: PodConfig) -> Settings:
         checkpoint_every=validation.interval("--checkpoint-every", str(config.checkpoint_every)),
         keep_last=config.keep_last,
         keep_every=config.keep_every,
+        outputs=validation.outputs(config.output, Path.cwd()),
         replicate=validation.replication(config.replicate),
         rehearse=_rehearse(config),
     )

@@ -122,6 +122,8 @@ class Mover:
         files = copying.files_of(commit, manifests)
         self._hand_over(seen, files.nbytes / 1e9 * TRANSFER if its.source.costs_money else 0.0)
         progress = _Progress(files.nbytes, f"to {its.target.aws.region}", self._say)
+        # Before the commit, which says that everything is there.
+        copying.copy_kept_files(its.run_here, its.run_there)
         copying.copy(its.run_here, its.run_there, files, progress.add, self._policy.part)
 
     def _ensure_bucket(self, seen: MoveSeen) -> None:

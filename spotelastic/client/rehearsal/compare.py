@@ -210,15 +210,13 @@ def carried(record: StepRecord, again: StepRecord) -> dict[str, str]:
 def counters(record: StepRecord) -> set[str]:
     """Return the variables that count the steps, as a loop does from what `restore()` returns."""
     lines = [line for line in record.steps if line.rank == 0]
-    return {
-        name
-        for name in (lines[0].outside if lines else ())
-        if all(
-            line.outside.get(name, ("", "", ""))[2]
-            in {str(line.step + each) for each in (-1, 0, 1)}
-            for line in lines
-        )
-    }
+
+    def counts(name: str, line: RecordedLine) -> bool:
+        near = {str(line.step + each) for each in (-1, 0, 1)}
+        return name in line.outside and line.outside[name][2] in near
+
+    names = lines[0].outside if lines else ()
+    return {name for name in names if all(counts(name, line) for line in lines)}
 
 
 def lost(

@@ -4,17 +4,17 @@ Each act has a copy: the user's own files stay as they are, and a node that is s
 of what another one has written, as in a cluster.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from spotelastic_checkpoints.files.looking import LEFT_OUT, is_environment, walk
 
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import size
 
 MOST = 1 << 30
 """Bytes up to which a folder is copied."""
-LEFT_OUT = frozenset({".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 
 
 def check(folder: Path) -> None:
@@ -35,7 +35,7 @@ def copy(folder: Path, to: Path) -> Stamps:
     """Copy a folder. Environments of Python are linked, and histories and caches left out."""
 
     def ignored(where: str, names: list[str]) -> set[str]:
-        return {name for name in names if name in LEFT_OUT or _is_linked(Path(where) / name)}
+        return {name for name in names if name in LEFT_OUT or is_environment(Path(where) / name)}
 
     shutil.copytree(folder, to, symlinks=True, ignore=ignored, ignore_dangling_symlinks=True)
     for link in to.rglob("*"):
@@ -45,7 +45,7 @@ def copy(folder: Path, to: Path) -> Stamps:
                 link.unlink()
                 link.symlink_to(original.resolve())
     for entry in folder.iterdir():
-        if _is_linked(entry):
+        if is_environment(entry):
             (to / entry.name).symlink_to(entry.resolve())
     return _stamps(to)
 
@@ -64,18 +64,4 @@ def _stamps(folder: Path) -> Stamps:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for where, folders, files in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if name not in LEFT_OUT
-            and not _is_linked(Path(where) / name)
-            and not (Path(where) / name).is_symlink()
-        ]
-        yield from (Path(where) / name for name in files if (Path(where) / name).is_file())
-
-
-def _is_linked(path: Path) -> bool:
-    """Return whether a folder is an environment of Python, which is large and which nobody writes
-    to."""
-    return (path / "pyvenv.cfg").is_file()
+    return (path for path in (Path(entry.path) for entry in walk(folder)) if path.is_file())

@@ -143,6 +143,7 @@ OTHER: dict[str, Any] = {
     "checkpoint_every": "10m",
     "keep_last": 5,
     "keep_every": 100,
+    "output": ["out"],
     "replicate": "1.5GB",
     "rehearse": "off",
     "allow_uncommitted": True,

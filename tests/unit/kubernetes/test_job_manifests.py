@@ -191,6 +191,7 @@ all_settings = st.builds(
     checkpoint_every=steps,
     keep_last=st.integers(1, 9),
     keep_every=st.integers(0, 99),
+    outputs=st.sampled_from([(), ("out",), ("out", "a,b/c d")]),
     replicate=st.sampled_from([Replication(), Replication(None), Replication(5e7)]),
     rehearse=st.sampled_from(REHEARSE_MODES),
 )

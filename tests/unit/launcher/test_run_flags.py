@@ -61,6 +61,7 @@ def test_a_variable_counts_where_the_flag_is_not_given() -> None:
 def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
     environ = {"SPOTELASTIC_KEEP_LAST": "5", "SPOTELASTIC_CHECKPOINT_EVERY": "10m"}
     environ |= {"PET_KEEP_EVERY": "1000", "SPOTELASTIC_KEEP_EVERY": "7"}
+    environ |= {"SPOTELASTIC_OUTPUT": str(Path("out").absolute())}
     environ |= {"SPOTELASTIC_REPLICATE": "50MB", "SPOTELASTIC_REHEARSE": "strict"}
     assert launcher_options.settings(
         options("--snapshot-every", "20", **environ)
@@ -70,10 +71,13 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
         checkpoint_every=Interval(seconds=600.0),
         keep_last=5,
         keep_every=1000,
+        outputs=("out",),
         replicate=Replication(50e6),
         rehearse="strict",
     )
     assert launcher_options.settings(options("--keep_last=2", **environ)).keep_last == 2
+    several = options("--output", "a/", "--output=b,./a/c", "--output", "a", **environ)
+    assert launcher_options.settings(several).outputs == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,9 @@ def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
         (["--replicate", "fast"], "--replicate fast: give auto, off, or bytes per second (100MB)"),
         (["--replicate", "0MB"], "--replicate 0MB: a rate is more than nothing; off means no"),
         (["--keep-last", "0"], "--keep-last 0: must be at least 1"),
+        (["--output", "."], "--output .: name a folder within the working folder, such as out"),
+        (["--output", "a/../../b"], "--output a/../../b: name a folder within the working"),
+        (["--output", "/tmp"], "--output /tmp: name a folder within the working folder"),
         (["--keep-every=-1"], "--keep-every -1: must not be negative"),
         (["--stall-timeout=-1"], "--stall-timeout -1: must not be negative"),
     ],

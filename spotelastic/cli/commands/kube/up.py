@@ -72,6 +72,7 @@ def _carry_through(job: KubeJob, target: KubeTarget, undo: ExitStack, signals: S
             undo.callback(finish)
         result = outcome(cluster.record, status)
         log = failure_log.keep(cluster.record, result) if failure_log.failed(result) else None
+    on_a_terminal.fetch_files(config, cluster, wrapping.say)
     page = partial(on_a_terminal.page, cluster)
     last = LeftRunning(job.name, target, job.spec.linger, undo, signals, wrapping.say)
     return on_a_terminal.conclude(config, result, page, log, None, last)

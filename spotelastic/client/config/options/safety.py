@@ -1,5 +1,6 @@
 """Declares the options of `up` about checkpoints and failures."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spotelastic.client.config.option import CLUSTER, UP, option
@@ -47,6 +48,14 @@ class SafetyOptions:
         UP,
         SAFETY,
         stored=lambda job: job.settings.keep_every,
+    )
+    output: Sequence[str] = option(
+        (),
+        "Folder of the script whose files are kept beside the checkpoints. Can be repeated.",
+        UP,
+        SAFETY,
+        metavar="DIR",
+        stored=lambda job: job.settings.outputs,
     )
     replicate: str = option(
         "auto",
