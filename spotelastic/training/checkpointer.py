@@ -111,7 +111,9 @@ class Checkpointer(Saving):
         self._own = OwnValues()
         self._agree_on_seed = self._own.agree
         self._loops = Loops(self._own, lambda: self._last_step, self._load_again, self._tell)
-        self._recording = recording.of_environment(self._state, lambda: self._last_step)
+        self._recording = recording.of_environment(
+            self._state, lambda: self._last_step, lambda: groups.rests
+        )
         loop = LoopParts(
             state=self._state,
             groups=groups,

@@ -25,7 +25,6 @@ from torch.optim.optimizer import (
 )
 
 from spotelastic.training.data.sampler import ElasticSampler
-from spotelastic.training.in_place.groups import groups
 from spotelastic.training.rehearsal import fingerprint, outside
 from spotelastic.training.state import randomness
 from spotelastic.training.state.state import State
@@ -94,6 +93,8 @@ class Recording(NoRecording):
     orders: Orders
     state: State
     last_step: Callable[[], int]
+    rests: Callable[[], bool]
+    """Whether this process goes on when nodes come and go."""
     _watched: "WeakSet[torch.nn.Module]" = field(default_factory=WeakSet)
     _begun: bool = False
 
@@ -129,7 +130,7 @@ class Recording(NoRecording):
             kept = self._random(self.orders.folder, step)
             kept.write_bytes(pickle.dumps(randomness.capture()))
         self._reach("end", step)
-        if not groups.rests:
+        if not self.rests():
             time.sleep(self.orders.pace)
         if step in self.orders.gates:
             self._await(f"open-{step}", lambda: page.target >= step)
@@ -220,11 +221,16 @@ class Recording(NoRecording):
 
 
 def of_environment(
-    state: State, last_step: Callable[[], int], environ: Mapping[str, str] = os.environ
+    state: State,
+    last_step: Callable[[], int],
+    rests: Callable[[], bool],
+    environ: Mapping[str, str] = os.environ,
 ) -> NoRecording:
     """Return the recording of a rehearsal. Outside of one it does nothing."""
     text = environ.get(VARIABLE)
-    return Recording(Orders(**json.loads(text)), state, last_step) if text else NoRecording()
+    if not text:
+        return NoRecording()
+    return Recording(Orders(**json.loads(text)), state, last_step, rests)
 
 
 def _some(numbers: torch.Tensor) -> list[float]:
