@@ -82,7 +82,7 @@ def is_tombstone(data: bytes) -> bool:
 
     No commit record has more than a few bytes in common with it.
     """
-    return sum(map(eq, data, TOMBSTONE)) > len(TOMBSTONE) // 2
+    return bool(sum(map(eq, data, TOMBSTONE)) > len(TOMBSTONE) // 2)
 
 
 def write(manifests: Sequence[Manifest]) -> bytes:

@@ -36,7 +36,7 @@ def get_optimizer_state_dict(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
     """Return the optimizer's state by DCP's names of the module's parameters."""
-    found = dict(of_torch.get_optimizer_state_dict(module, optimizer))
+    found: dict[str, Any] = dict(of_torch.get_optimizer_state_dict(module, optimizer))
     found["state"] = {without_compiler(key): own for key, own in found["state"].items()}
     for group in found["param_groups"]:
         group["params"] = [without_compiler(key) for key in group["params"]]

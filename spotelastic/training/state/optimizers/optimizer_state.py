@@ -202,7 +202,7 @@ def containers_of(
     """
     found: dict[Path, Any] = {}
     groups = enumerate(optimizer.param_groups)
-    held = (
+    held: tuple[tuple[Path, Mapping[Any, Any]], ...] = (
         *((("param_groups", number), group) for number, group in groups),
         *((("state", fqn), own) for fqn, own in state.items()),
     )

@@ -216,12 +216,15 @@ def test_no_more_is_copied_at_a_time_than_there_is_room_for(
     at_once, most, lock = 0, 0, threading.Lock()
     crowded = threading.Barrier(3)  # as many as there is room for
 
-    def pipe(_: object, path: str, data: bytes) -> None:
+    write = Slow.pipe_file
+
+    def pipe(self: Slow, path: str, data: bytes) -> None:
         nonlocal at_once, most
         with lock:
             at_once += len(data)
             most = max(most, at_once)
         crowded.wait(PATIENT)
+        write(self, path, data)
         with lock:
             at_once -= len(data)
 

@@ -26,7 +26,7 @@ def test_a_step_and_what_was_restored_have_the_same_names_and_digests(tmp_path: 
     optimizer = torch.optim.Adam(model.parameters())
     orders = json.dumps({"folder": str(tmp_path), "steps": 9})
     state = State({"model": model, "optimizer": optimizer, "best": 1.5})
-    found = recording.of_environment(state, lambda: 0, {recording.VARIABLE: orders})
+    found = recording.of_environment(state, lambda: 0, lambda: True, {recording.VARIABLE: orders})
     found.begins()
     model(torch.rand(1, 2)).sum().backward()
     optimizer.step()
@@ -42,12 +42,14 @@ def test_a_step_and_what_was_restored_have_the_same_names_and_digests(tmp_path: 
 
 def test_a_gate_lets_go_on_where_a_node_is_about_to_come(tmp_path: Path) -> None:
     orders = json.dumps({"folder": str(tmp_path), "steps": 9, "gates": [1]})
-    found = recording.of_environment(State({"n": 1}), lambda: 0, {recording.VARIABLE: orders})
+    found = recording.of_environment(
+        State({"n": 1}), lambda: 0, lambda: True, {recording.VARIABLE: orders}
+    )
     found.stepped(1, None, Page(target=2))
     assert [each["step"] for each in lines(tmp_path)] == [1]
 
 
 def test_outside_of_a_rehearsal_nothing_is_recorded(tmp_path: Path) -> None:
-    found = recording.of_environment(State({}), lambda: 0, {})
+    found = recording.of_environment(State({}), lambda: 0, lambda: True, {})
     found.stepped(1, None, Page())
     assert type(found) is recording.NoRecording
