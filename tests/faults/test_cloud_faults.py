@@ -457,7 +457,7 @@ def complete(trial: Trial, told: str) -> None:
 def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(trial: Trial) -> None:
     cluster = trial.up()
     cluster.objects.put("checkpoints/1/step-1/.metadata", b"0" * 5_000_000)
-    cluster.objects.put("environments/e.tar.gz", b"0" * 20_000_000)
+    cluster.objects.put("environments/e.tar.gz", b"0" * 18_000_000)
     place = AwsTarget(trial.laptop.aws)
     told: list[str] = []
     place.down(NAME, told.append)

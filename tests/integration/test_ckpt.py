@@ -339,7 +339,7 @@ def unsteady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Unsteady]:
         opened.append(Unsteady(tmp_path / url.removeprefix("unsteady://")))
         return opened[-1]
 
-    monkeypatch.setattr("spotelastic_checkpoints.storage.open.open_storage", open_unsteady)
+    monkeypatch.setattr("spotelastic.client.storage.open_storage", open_unsteady)
     soon = OutagePatience(within=PATIENT, first=0.001, most=0.002)
     monkeypatch.setattr(ckpt_target, "PATIENCE", soon)
     return opened

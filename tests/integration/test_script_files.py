@@ -49,6 +49,7 @@ def kept(run: Run) -> set[str]:
     return {file.path for file in kept_files.listed(open_storage(run.storage))}
 
 
+@pytest.mark.soak
 def test_files_are_on_the_next_node_whether_a_node_vanishes_or_leaves(
     run: Run, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from spotelastic.training.state.chunks import Chunk, Key
 from spotelastic.training.state.derived import refuse_names_of_two_paths
 from spotelastic.training.state.state import StateView
 from spotelastic.training.state.tensors import same_bits
-from spotelastic.training.state.value_entries import ValueEntry
+from spotelastic.training.state.value_entries import OWN, ValueEntry
 
 
 class LayoutChanged(Exception):
@@ -175,10 +175,10 @@ class Saver:
         new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view, self._encoders)}
         old = {d.key: (d.dtype, d.shape, d.sizes) for d in self._declared}
         if new != old:
-            changed = sorted(key[0] for key in new.keys() ^ old.keys()) or sorted(
-                key[0] for key in new if new[key] != old[key]
-            )
-            raise LayoutChanged(f"{changed[0]} is new, gone, or of another shape")
+            changed = {key[0] for key in new.keys() | old.keys() if new.get(key) != old.get(key)}
+            # Names of ours follow from the others.
+            first = min(changed, key=lambda name: (name.startswith(f"{OWN}."), name))
+            raise LayoutChanged(f"{first} is new, gone, or of another shape")
         self._source = self._sources(view)
         self._compared = self._compared_often(view)
 
