@@ -64,8 +64,7 @@ def start_daemon(
     if keep_every is not None:
         command += ["--keep-every", str(keep_every)]
     if folder is not None:
-        command += ["--folder", str(folder), *(f"--output={each}" for each in outputs)]
-        command += [*(f"--not-its={each}" for each in not_its), *(["--look"] if looks else [])]
+        command += _about_files(folder, outputs, not_its, looks=looks)
     if lifeline is not None:
         command += ["--lifeline", str(lifeline)]
     if outlasts:
@@ -86,6 +85,15 @@ def start_daemon(
         )
     _await_answer(process, socket, log)
     return process
+
+
+def _about_files(
+    folder: Path, outputs: Sequence[str], not_its: Sequence[Path], *, looks: bool
+) -> list[str]:
+    """Return the arguments that say which files of the script the daemon keeps, and looks for."""
+    kept = [f"--output={each}" for each in outputs]
+    left_out = [f"--not-its={each}" for each in not_its]
+    return ["--folder", str(folder), *kept, *left_out, *(["--look"] if looks else [])]
 
 
 def _await_answer(process: subprocess.Popen[bytes], socket: Path, log: Path) -> None:

@@ -246,16 +246,11 @@ def rehearse(
     from spotelastic.cli.render import tables
     from spotelastic.cli.render.rehearsed import rehearsed
     from spotelastic.client.rehearsal import conduct
-    from spotelastic.client.rehearsal.plan import ACTS
     from spotelastic.client.rehearsal.runs import RehearsedScript
 
     if not script.is_file():
         raise UsageError(f"no such script: {script}")
     validation.parses(script, str(script))
-    wanted = tuple(filter(None, only.split(",")))
-    for each in wanted:
-        if each not in ACTS:
-            raise UsageError(f"--only {each}: choose from {', '.join(ACTS)}")
     job = RehearsedScript(
         Path.cwd(),
         str(script),
@@ -266,7 +261,7 @@ def rehearse(
         more,
         here,
         conduct.gpus(),
-        wanted,
+        _acts(only),
     )
     with Signals() as signals:
         try:
@@ -275,3 +270,14 @@ def rehearse(
             raise typer.Exit(signals.exit_code) from None
     tables.show(found, rehearsed, as_json=json)
     raise typer.Exit(0 if found.is_equal else 1)
+
+
+def _acts(only: str) -> tuple[str, ...]:
+    """Return the acts that --only names; none: all are wanted."""
+    from spotelastic.client.rehearsal.plan import ACTS
+
+    wanted = tuple(filter(None, only.split(",")))
+    for each in wanted:
+        if each not in ACTS:
+            raise UsageError(f"--only {each}: choose from {', '.join(ACTS)}")
+    return wanted
