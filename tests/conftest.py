@@ -55,6 +55,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+# A process that reads the first commit back takes as long as a whole test does. Those that are
+# about it take this away.
+os.environ["SPOTELASTIC_PROVE"] = "off"
+
+
 @pytest.fixture
 def said() -> Iterator[list[str]]:
     """What our own modules log, as people read it, in this process."""

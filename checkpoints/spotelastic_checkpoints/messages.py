@@ -82,13 +82,15 @@ class SaveFailed(Value, frozen=True, tag="failed"):
 
 
 class Rehearsed(Value, frozen=True, tag="rehearsed"):
-    """A step was made again, and compared with what it was at first."""
+    """A step was made again, or read back, and compared with what it was at first."""
 
     step: int
     world_size: int
     outcome: str
     """equal, noise or different."""
     message: str
+    kind: str = "rehearsed"
+    """What was done: `rehearsed`, or `proven` of the first commit, which was read back."""
 
 
 class FilesTold(Value, frozen=True, tag="files"):

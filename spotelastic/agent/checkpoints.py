@@ -235,8 +235,8 @@ class Checkpoints:
                 self._post(LeftCheckpointer())
             case messages.SaveFailed(message=message):
                 logger.warning(f"checkpoints: {message}")
-            case messages.Rehearsed(step, world_size, outcome, message):
-                self._post(StepRehearsed(step, world_size, outcome, message))
+            case messages.Rehearsed(step, world_size, outcome, message, kind):
+                self._post(StepRehearsed(step, world_size, outcome, message, kind))
             case messages.FilesTold(message=message):
                 self._post(FilesReported(message))
             case messages.Superseded(epoch=epoch):

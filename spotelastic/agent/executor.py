@@ -35,7 +35,7 @@ from spotelastic.clock import Clock, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
-from spotelastic.model.in_place import REHEARSED, Rehearsal
+from spotelastic.model.in_place import PROVEN, REHEARSED, Rehearsal
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -484,12 +484,19 @@ class AgentExecutor:
             membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
 
     def tell_rehearsal(self, found: events.StepRehearsed) -> None:
-        """Records what this node's workers have found by making a step again."""
+        """Records what was found by making a step again, or by reading one back."""
         told = tuple(found.message.splitlines())
         its = Rehearsal(found.step, found.world_size, found.outcome, told)
         logger.log(logging.WARNING if its.differs else logging.INFO, its.text)
         with contextlib.suppress(Unavailable):
-            self._record(Event(self._clock(), REHEARSED, its.line, self.config.node, asdict(its)))
+            event = Event(
+                self._clock(),
+                PROVEN if found.kind == PROVEN else REHEARSED,
+                its.line,
+                self.config.node,
+                asdict(its),
+            )
+            self._record(event)
 
     def tell_files(self, line: str) -> None:
         """Records what the daemon says about the script's files."""

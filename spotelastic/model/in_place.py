@@ -100,11 +100,13 @@ REHEARSE = "SPOTELASTIC_REHEARSE"
 OUTCOMES = ("equal", "noise", "different")
 REHEARSED = "rehearsed"
 """Kind of the events that tell of a step that was made again. Their data is a `Rehearsal`."""
+PROVEN = "proven"
+"""Kind of those that tell of the first commit, which was read back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A step that was made several times, and compared."""
+    """A step that was made several times, or read back, and compared."""
 
     step: int
     ranks: int

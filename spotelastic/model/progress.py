@@ -194,11 +194,13 @@ class Status:
     none."""
     rehearsal: Rehearsal | None = None
     """What a step that was made again has shown; None: none was."""
+    proof: Rehearsal | None = None
+    """What the first commit has shown when it was read back; None: it was not yet."""
 
     @property
     def differs(self) -> bool:
-        """Whether a step was not the same when it was made again."""
-        return self.rehearsal is not None and self.rehearsal.differs
+        """Whether a step was not the same when it was made again, or when it was read back."""
+        return any(each is not None and each.differs for each in (self.rehearsal, self.proof))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,8 @@ class Report:
     """What all that runs now costs an hour."""
     rehearsal: Rehearsal | None = None
     """What a step that was made again has shown; None: none was."""
+    proof: Rehearsal | None = None
+    """What the first commit has shown when it was read back; None: it was not yet."""
 
     @property
     def is_priced(self) -> bool:

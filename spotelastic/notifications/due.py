@@ -61,6 +61,7 @@ class NotificationFacts:
     per_hour: float = 0.0
     capacity: Capacity = Capacity()
     rehearsal: Rehearsal | None = None
+    proof: Rehearsal | None = None
     validity: Validity = Validity()
 
 
@@ -110,7 +111,9 @@ def true_now(
     if facts.trained and facts.round is not None:
         yield _begun(facts, facts.round, life)
     if facts.rehearsal is not None and facts.rehearsal.differs:
-        yield _differs(facts, facts.rehearsal, life)
+        yield _differs(facts, facts.rehearsal, "a step differs when it is made again", life)
+    if facts.proof is not None and facts.proof.differs:
+        yield _differs(facts, facts.proof, "a checkpoint cannot be restored as it was saved", life)
     if facts.short_since is not None and now - facts.short_since >= policy.short_for:
         yield _short(facts, facts.short_since, now)
     limit = facts.capacity.max_cost
@@ -141,13 +144,14 @@ def _begun(facts: NotificationFacts, round_: Round, life: str) -> Notification:
     return Notification(f"begun {life}", "begun", f"{facts.cluster} has begun to train", text)
 
 
-def _differs(facts: NotificationFacts, found: Rehearsal, life: str) -> Notification:
+def _differs(facts: NotificationFacts, found: Rehearsal, what: str, life: str) -> Notification:
     cluster = facts.cluster
-    title = f"{cluster}: a step differs when it is made again"
+    title = f"{cluster}: {what}"
     text = without_known_formats(
-        f"{found.text}\n\nTraining goes on. What else was made again: spotelastic events {cluster}"
+        f"{found.text}\n\nTraining goes on. What else was found: spotelastic events {cluster}"
     )
-    return Notification(f"differs {life}", "differs", title, shortened(text), True)
+    id = f"differs {life}" if found is facts.rehearsal else f"not proven {life}"
+    return Notification(id, "differs", title, shortened(text), True)
 
 
 def _ended(facts: NotificationFacts, job: Job) -> Notification:

@@ -35,8 +35,8 @@ class OneSlot:
         self.plan()
 
     def plan(self) -> None:
-        self._view = self._whole_view()
-        self.saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round", self._sizes)
+        self.view = self._whole_view()
+        self.saver = Saver(Ranks(0, 1, 0, "n"), self.view, "round", self._sizes)
         self._path.write_bytes(bytes(max(self.saver.nbytes, slot_bytes(0, b"", 0))))
 
     def _whole_view(self) -> StateView:
@@ -46,10 +46,10 @@ class OneSlot:
 
     def save(self, step: int, *, overlaps: bool = False) -> None:
         """As a `Checkpointer` does. Raises `LayoutChanged`."""
-        if not self._view.current():
+        if not self.view.current():
             view = self._whole_view()
             self.saver.follow(view)
-            self._view = view
+            self.view = view
         slot = OpenSlot(Slot(self._path), "test", known=False)
         copying = self.saver.begin(slot, step, due=True, overlaps=overlaps)
         if copying is not None:

@@ -179,12 +179,24 @@ class Catalog:
             )
         return Checkpoint(wanted[-1], self._commits.checkpoint(wanted[-1]))
 
+    def has(self, commit: Commit) -> bool:
+        """Return whether the step is committed, and was not collected since."""
+        return self._commits.is_alive(commit)
+
     def verify(self, checkpoint: Checkpoint, progress: Progress) -> list[str]:
         """Read every byte and return what is wrong, one message for each file or item.
 
         An empty list means that everything is as it was saved. The result is not recorded: see
         `note`.
         """
+        found = self.check_records(checkpoint)
+        with _several(self.at_once) as pool:
+            jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
+            found += [complaint for job in jobs if (complaint := job.result())]
+        return found
+
+    def check_records(self, checkpoint: Checkpoint) -> list[str]:
+        """Return what is wrong with the files of a checkpoint that are not shards."""
         found = []
         record, wanted = self._record(checkpoint.commit), metadata.write(checkpoint.manifests)
         if record is None or not metadata.agrees(record.data, wanted):
@@ -193,11 +205,7 @@ class Catalog:
             found.append(f"{metadata.NAME} does not match its checksum")
         notes = (LATEST, KEY, RUN_RECORD, verification.key(checkpoint.commit))
         damaged = (name for name in notes if not self._is_readable(name))
-        found += [f"{self.storage.url}/{name} is damaged" for name in damaged]
-        with _several(self.at_once) as pool:
-            jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
-            found += [complaint for job in jobs if (complaint := job.result())]
-        return found
+        return found + [f"{self.storage.url}/{name} is damaged" for name in damaged]
 
     def note(self, checkpoint: Checkpoint, found: Sequence[str], now: datetime) -> None:
         """Record the result of `verify`, so that `entries` shows it.

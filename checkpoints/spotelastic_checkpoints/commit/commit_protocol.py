@@ -249,7 +249,9 @@ class Commits:
         """Return what LATEST would contain, reconstructed from a listing."""
         folders = step_folders(self.storage.keys())
         commits = [
-            commit for commit, found in folders.items() if found.has_record and self._alive(commit)
+            commit
+            for commit, found in folders.items()
+            if found.has_record and self.is_alive(commit)
         ]
         highest = max((commit.epoch for commit in folders), default=0)
         return Latest(self.owner, highest, max(commits, default=None), "")
@@ -367,7 +369,7 @@ class Commits:
         """
         key = f"{folder(commit)}/{metadata.NAME}"
         if found.has_record:
-            if not self._alive(commit):
+            if not self.is_alive(commit):
                 raise Fenced(f"step {commit.step} of epoch {commit.epoch} was retired")
             return True
         ranks = found.ranks
@@ -440,7 +442,7 @@ class Commits:
             if commit.epoch < begins:
                 return None
             asked = step in (None, commit.step) and (before is None or commit < before)
-            if asked and found.has_record and self._alive(commit):
+            if asked and found.has_record and self.is_alive(commit):
                 return commit
         return None
 
@@ -479,7 +481,7 @@ class Commits:
     def checkpoint(self, commit: Commit) -> Sequence[Manifest]:
         """Return all manifests of a committed step. Raises `RestoreFailed` for any other step."""
         place = f"{self.storage.url}/{folder(commit)}"
-        if not self._alive(commit):
+        if not self.is_alive(commit):
             raise RestoreFailed(f"{place} is not a committed checkpoint")
         # A second look tells a listing that was wrong once from a manifest that is missing.
         for _ in range(2):
@@ -489,7 +491,7 @@ class Commits:
                 return manifests
         raise RestoreFailed(f"{place} is damaged: {complaint}")
 
-    def _alive(self, commit: Commit) -> bool:
+    def is_alive(self, commit: Commit) -> bool:
         """Return whether the step has a commit record that is no tombstone."""
         # Only the beginning is read: the record of a large state takes many MiB.
         begun = bytearray(len(metadata.TOMBSTONE))

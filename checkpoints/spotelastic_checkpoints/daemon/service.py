@@ -26,6 +26,7 @@ from spotelastic_checkpoints.daemon.connections import Client, Connections
 from spotelastic_checkpoints.daemon.daemon_storage import DaemonStorage
 from spotelastic_checkpoints.daemon.due_saves import DueSaves
 from spotelastic_checkpoints.daemon.file_keeper import FileKeeper, ScriptFolder
+from spotelastic_checkpoints.daemon.proving import FirstCommit
 from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
 from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import (
@@ -114,6 +115,7 @@ class Service:
         )
         self._collector = Collector(self._storage.commits, self.tell_problem, self._executor, keep)
         self.files = self._file_keeper(folder or ScriptFolder(arena.folder))
+        self._first = FirstCommit(arena.folder, storage, self._found)
         self._handlers = self._table()
         sources.forget_copies(arena)
         self._adopt_round()
@@ -172,6 +174,7 @@ class Service:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._restores.forget()
         self._replicas.end()
+        self._first.end()
 
     def disconnected(self, client: Client) -> None:
         """Forget a client.
@@ -198,7 +201,9 @@ class Service:
 
     def _committed(self, commit: Commit) -> None:
         logger.info(f"step {commit.step} is committed")
-        self._collector.committed(commit, self.pipeline.epoch)
+        self._first.committed(commit)
+        if not self._first.is_read:  # otherwise what is being read might be collected
+            self._collector.committed(commit, self.pipeline.epoch)
 
     def _take_newest(self) -> None:
         self.saves.take_newest()
@@ -466,10 +471,12 @@ class Service:
         return _LATER
 
     def _rehearsed(self, told: messages.Rehearse) -> object:
-        logger.info(told.message)
-        event = messages.Rehearsed(told.step, told.world_size, told.outcome, told.message)
-        self.clients.emit(event)
+        self._found(messages.Rehearsed(told.step, told.world_size, told.outcome, told.message))
         return _LATER
+
+    def _found(self, report: messages.Rehearsed) -> None:
+        logger.info(report.message)
+        self.clients.emit(report)
 
     def _leave(self, client: Client, request: messages.Leave) -> None:
         self._emit_points(all_written=True)

@@ -139,12 +139,14 @@ class CommitSeen(AgentEvent, frozen=True):
 
 
 class StepRehearsed(AgentEvent, frozen=True):
-    """The workers have made a step again, and compared it with what it was at first."""
+    """A step was made again, or read back, and compared with what it was at first."""
 
     step: int
     world_size: int
     outcome: str
     message: str
+    kind: str = "rehearsed"
+    """`rehearsed`, or `proven` of a first commit that was read back."""
 
 
 class FilesReported(AgentEvent, frozen=True):

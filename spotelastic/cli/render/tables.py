@@ -182,14 +182,14 @@ def notes(status: Status) -> list[Text]:
     if status.replica:
         lines.append(Text(_replicated(status)))
     lines += [Text(slow.line, "yellow") for slow in status.slow]
-    lines += _rehearsed(status.rehearsal)
+    lines += [*_rehearsed(status.rehearsal), *_rehearsed(status.proof)]
     if odd := _not_understood(status):
         lines.append(Text(odd))
     return lines
 
 
 def _rehearsed(rehearsal: Rehearsal | None) -> list[Text]:
-    """Return what a step that was made again has shown: in red where it was not the same."""
+    """Return what a step has shown that was made again, or read back: in red if it differs."""
     if rehearsal is None:
         return []
     return [Text(rehearsal.text, "red" if rehearsal.differs else "")]
@@ -360,7 +360,7 @@ def report_table(report: Report) -> RenderableType:
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if report.control_usd:
         bill.append(f"\n{_with_control(report)}")
-    head = [lines, bill, *_rehearsed(report.rehearsal)]
+    head = [lines, bill, *_rehearsed(report.rehearsal), *_rehearsed(report.proof)]
     if not report.interruptions:
         return Group(*head, Text("no interruptions"))
     return Group(*head, Text(), _interruptions_table(report.interruptions), Text())

@@ -105,6 +105,7 @@ def report(
         total_usd=spent.total.spent,
         total_usd_per_hour=spent.total.per_hour,
         rehearsal=rehearsals.telling(events),
+        proof=rehearsals.proof(events),
     )
 
 

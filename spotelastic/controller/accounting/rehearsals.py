@@ -1,10 +1,10 @@
-"""Finds out of a job's events what its rehearsals have found (pure)."""
+"""Finds out of a job's events what rehearsals, and the proof of its first commit, found (pure)."""
 
 from collections.abc import Iterable
 
 import msgspec
 
-from spotelastic.model.in_place import REHEARSED, Rehearsal
+from spotelastic.model.in_place import PROVEN, REHEARSED, Rehearsal
 from spotelastic.model.progress import Event
 
 
@@ -15,7 +15,7 @@ def telling(events: Iterable[Event]) -> Rehearsal | None:
     """
     newest: dict[int, Rehearsal] = {}
     for event in events:
-        found = _read(event)
+        found = _read(event, REHEARSED)
         if found is not None:
             newest.pop(found.ranks, None)
             newest[found.ranks] = found
@@ -23,9 +23,19 @@ def telling(events: Iterable[Event]) -> Rehearsal | None:
     return told[-1] if told else None
 
 
-def _read(event: Event) -> Rehearsal | None:
-    """Return what an event tells of. One of another version is left out."""
-    if event.kind != REHEARSED:
+def proof(events: Iterable[Event]) -> Rehearsal | None:
+    """Return what was found when the first commit was read back; None before that.
+
+    Each node reads its own part. One that differs comes before all others.
+    """
+    found = [each for event in events if (each := _read(event, PROVEN)) is not None]
+    newest = [each for each in found if each.step == found[-1].step]
+    return max(newest, key=lambda each: each.differs, default=None)
+
+
+def _read(event: Event, kind: str) -> Rehearsal | None:
+    """Return what an event of this kind tells of. One of another version is left out."""
+    if event.kind != kind:
         return None
     try:
         return msgspec.convert(event.data, Rehearsal)

@@ -81,6 +81,7 @@ def status(
         network=_network(records),
         replica=_replica(records),
         rehearsal=rehearsals.telling(records.events),
+        proof=rehearsals.proof(records.events),
     )
 
 

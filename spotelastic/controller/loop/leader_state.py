@@ -267,6 +267,7 @@ class LeaderState:
             per_hour=money.per_hour,
             capacity=job.policy.capacity,
             rehearsal=rehearsals.telling(records.events),
+            proof=rehearsals.proof(records.events),
             validity=job.spec.validity if job.spec is not None else Validity(),
         )
 

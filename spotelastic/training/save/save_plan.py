@@ -64,6 +64,12 @@ class SavePlan:
         return self._saver
 
     @property
+    def view(self) -> StateView:
+        """The state that is saved."""
+        assert self._view is not None
+        return self._view
+
+    @property
     def has_optimized(self) -> bool:
         """Whether the state has tensors that only an optimizer changes."""
         return self._view is not None and bool(self._view.optimized)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
@@ -11,6 +12,7 @@ from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClien
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime import last_step, step_numbers
 from spotelastic.training.runtime.session import Ranks, WorkerSession
+from spotelastic.training.save import first_save_note
 from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
@@ -102,6 +104,9 @@ class Saving:
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
                 plan.compare_values(step)
+            if due and session.resume.kind == "fresh" and not self._last_committing:
+                note = first_save_note.of(plan.view, session.ranks.rank, step)
+                note.leave(Path(slot.path).parent)
             copying = plan.saver.begin(
                 slot,
                 step,

@@ -15,6 +15,7 @@ import torch
 import xxhash
 
 from spotelastic.errors import UsageError
+from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.state import StateView
 from spotelastic.training.state.value_entries import OWN, ValueEntry
 
@@ -35,26 +36,25 @@ LARGE = 64 << 10
 
 def digests(view: StateView) -> dict[Name, Digest]:
     """Return the hashes of everything that this rank may have in common with others, by name."""
-    chunks = [chunk for chunk in view.chunks if chunk.fqn not in view.sharded]
-    # Hashing lets other threads run. Many small tensors are not worth handing to a thread.
-    with ThreadPoolExecutor(_THREADS) as pool:
-        digest_of = {
-            chunk.key: pool.submit(_digest_of_any, chunk.tensor).result
-            for chunk in chunks
-            if chunk.tensor.nbytes > LARGE
-        }
-        told = {
-            chunk.key: _digest_of_any(chunk.tensor)
-            for chunk in chunks
-            if chunk.tensor.nbytes <= LARGE
-        }
-        told |= {key: digest() for key, digest in digest_of.items()}
+    told = digests_of(chunk for chunk in view.chunks if chunk.fqn not in view.sharded)
     found = {key: digest for key, digest in told.items() if digest is not None}
     for entry in compared(view.entries):
         digest = digest_of_value(entry.get())
         if digest is not None:
             found[entry.key] = digest
     return found
+
+
+def digests_of(chunks: Iterable[Chunk]) -> dict[Name, Digest | None]:
+    """Return the hashes of tensors, by name; None for those that have no bytes of their own."""
+    large, small = [], []
+    for chunk in chunks:
+        (large if chunk.tensor.nbytes > LARGE else small).append(chunk)
+    # Hashing lets other threads run. Many small tensors are not worth handing to a thread.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        digest_of = {chunk.key: pool.submit(_digest_of_any, chunk.tensor).result for chunk in large}
+        told = {chunk.key: _digest_of_any(chunk.tensor) for chunk in small}
+        return told | {key: digest() for key, digest in digest_of.items()}
 
 
 def compared(entries: Iterable[ValueEntry]) -> list[ValueEntry]:
@@ -106,14 +106,17 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 @torch.no_grad()
-def digest_of_tensor(tensor: torch.Tensor) -> Digest:
-    """Return a hash of a tensor's bytes, dtype and shape. On a device it is computed there."""
+def digest_of_tensor(tensor: torch.Tensor, *, like: Digest = b"") -> Digest:
+    """Return a hash of a tensor's bytes, dtype and shape. On a device it is computed there.
+
+    To be compared with another one, `like`, it is computed as that one was.
+    """
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     head = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    if tensor.device.type == "cpu":
+    if tensor.device.type == "cpu" and like[:1] != b"s":
         return b"x" + xxhash.xxh3_128(flat.numpy().data).digest() + head
     return b"s" + _sums(flat) + head
 

@@ -220,7 +220,8 @@ def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
     if status.quiet:
         yield status.quiet
     yield from (slow.line for slow in status.slow)
-    if status.rehearsal is not None and status.rehearsal.differs:
-        yield status.rehearsal.text
+    for found in (status.rehearsal, status.proof):
+        if found is not None and found.differs:
+            yield found.text
     yield from status.warnings
     yield from it.warnings

@@ -7,7 +7,7 @@ from itertools import groupby
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
 from spotelastic.model.counting import UNPRICED, dollars, size
-from spotelastic.model.in_place import REHEARSED
+from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus
 from spotelastic.web.view import words
@@ -220,7 +220,7 @@ def event(row: Event, now: float) -> EventRow:
     unnamed = row.kind == "failure" and row.node not in row.message
     kind = InterruptionKind(str(row.data.get("kind", "")))
     asked = row.kind == "notice" and kind.is_known and kind.traits.is_asked_for
-    differs = row.kind == REHEARSED and row.data.get("outcome") == "different"
+    differs = row.kind in (REHEARSED, PROVEN) and row.data.get("outcome") == "different"
     weight = "milestone" if row.kind in MILESTONES else "detail"
     return EventRow(
         at=words.moment(row.at, now),

@@ -54,6 +54,7 @@ HARMLESS = {
     "keeper": "its loop takes every error, and starts the keeper again",
     "operator-watch": "its loop takes every error, and watches again",
     "lease": "whatever ends it, but its pod's end, ends the pod at once",
+    "proof": "its only work is to end its process, whose reading of a file has an end anyway",
     "log": "it writes one line after the other, and goes on when none can be written",
     "log-shipper": "its loop takes every error; what could not be sent is told",
     "notifier": "its loop takes every error; a controller goes on without telling people",

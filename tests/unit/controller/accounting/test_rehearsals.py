@@ -1,8 +1,8 @@
 """Which rehearsal people are told of, out of a job's events."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from spotelastic.controller.accounting.rehearsals import telling
+from spotelastic.controller.accounting.rehearsals import proof, telling
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.progress import Event
 
@@ -35,3 +35,13 @@ def test_what_another_version_tells_is_left_out() -> None:
     newer = Event(2.0, "rehearsed", "", data={**told(2, 3, "equal").data, "more": [1]})
     assert step(odd) is None
     assert step(odd, newer) == 2
+
+
+def test_each_node_proves_its_part_of_the_first_commit() -> None:
+    whole = replace(told(10, 3, "equal"), kind="proven")
+    damaged = replace(told(10, 3, "different"), kind="proven")
+    assert proof([told(10, 3, "different")]) is None
+    assert proof([whole, damaged, whole]) == Rehearsal(10, 3, "different", ("step 10",))
+    assert step(damaged) is None
+    of_a_later_run = replace(told(20, 3, "equal"), kind="proven")
+    assert proof([damaged, of_a_later_run]) == Rehearsal(20, 3, "equal", ("step 20",))
