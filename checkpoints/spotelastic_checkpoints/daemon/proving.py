@@ -42,6 +42,8 @@ class Proof(msgspec.Struct, frozen=True):
     values: int = 0
     wrong: tuple[str, ...] = ()
     """What is not as it was saved, or cannot be read: a line for each."""
+    leads: bool = True
+    """Whether it tells of a state that is as it was saved, for all nodes."""
     unavailable: str = ""
     """Why the store could not be read; empty where it could."""
 
@@ -107,7 +109,8 @@ class FirstCommit:
             if not found.unavailable:
                 for note in notes:
                     note.unlink(missing_ok=True)
-                self._tell(found.report(commit.step))
+                if found.wrong or found.leads:
+                    self._tell(found.report(commit.step))
                 return
             problem = found.unavailable
             await asyncio.sleep(self._patience.again)

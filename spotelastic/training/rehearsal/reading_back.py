@@ -95,28 +95,32 @@ def prove(catalog: Catalog, checkpoint: Checkpoint, notes: Mapping[int, FirstSav
         ]
     whole = _copy_of(checkpoint) if 0 in notes else None
     tensors = counted = 0
-    for manifest in checkpoint.manifests:
-        if whole is None and manifest.rank not in notes:
+    for rank, placed in _items(checkpoint):
+        if whole is None and rank not in notes:
             continue
-        note = notes.get(manifest.rank)
-        for shard in manifest.shards:
-            for item in shard.items:
-                placed = StoredItem(f"{folder(checkpoint.commit)}/{shard.name}", item)
-                try:
-                    data = catalog.read(placed)
-                except RestoreFailed as error:
-                    wrong.append(str(error))
-                    continue
-                if problem := problem_of(item, data, note):
-                    wrong.append(problem)
-                tensors += item.is_tensor
-                counted += not item.is_tensor
-                if whole is not None:
-                    whole.add(item, data)
+        try:
+            data = catalog.read(placed)
+        except RestoreFailed as error:
+            wrong.append(str(error))
+            continue
+        if problem := problem_of(placed.item, data, notes.get(rank)):
+            wrong.append(problem)
+        tensors += placed.item.is_tensor
+        counted += not placed.item.is_tensor
+        if whole is not None:
+            whole.add(placed.item, data)
     if whole is not None and not wrong:
         wrong += whole.problems()
         catalog.note(checkpoint, wrong, datetime.now(UTC))
-    return Proof(len(checkpoint.manifests), tensors, counted, tuple(wrong))
+    return Proof(len(checkpoint.manifests), tensors, counted, tuple(wrong), leads=0 in notes)
+
+
+def _items(checkpoint: Checkpoint) -> Iterator[tuple[int, StoredItem]]:
+    """Yield all items, each with the rank that saved it."""
+    for manifest in checkpoint.manifests:
+        for shard in manifest.shards:
+            for item in shard.items:
+                yield manifest.rank, StoredItem(f"{folder(checkpoint.commit)}/{shard.name}", item)
 
 
 def _proof(catalog: Catalog, commit: Commit, notes: Mapping[int, FirstSave]) -> Proof:

@@ -1,11 +1,11 @@
 """Reads the tensors and values of an opened checkpoint by name, from the files that hold them."""
 
 import mmap
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
-from spotelastic_checkpoints.restore.contents import Contents, Piece
+from spotelastic_checkpoints.restore.contents import Piece
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
 
@@ -24,10 +24,19 @@ _MAP_NORESERVE = 0x4000
 """Linux's flag for mapping a file larger than memory, of which only a part is there."""
 
 
+class Readable(Protocol):
+    """What an opened checkpoint has to tell."""
+
+    step: int
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield all items, each with the file that holds it."""
+
+
 class SavedItems:
     """What was saved, by name. It holds maps of shared memory until it is dropped."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Readable) -> None:
         """Read the index of everything that was saved."""
         self.step = contents.step
         self._maps: dict[str, memoryview] = {}

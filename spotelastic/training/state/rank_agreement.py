@@ -47,7 +47,7 @@ def digests(view: StateView) -> dict[Name, Digest]:
 
 def digests_of(chunks: Iterable[Chunk]) -> dict[Name, Digest | None]:
     """Return the hashes of tensors, by name; None for those that have no bytes of their own."""
-    large, small = [], []
+    large, small = list[Chunk](), list[Chunk]()
     for chunk in chunks:
         (large if chunk.tensor.nbytes > LARGE else small).append(chunk)
     # Hashing lets other threads run. Many small tensors are not worth handing to a thread.

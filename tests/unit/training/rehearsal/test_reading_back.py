@@ -1,5 +1,6 @@
 """The first commit of a run is read back, and compared with what the ranks had in memory."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -13,12 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from msgspec.structs import replace
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.first_save import FirstSave
 from spotelastic_checkpoints.daemon import proving
-from spotelastic_checkpoints.daemon.proving import Proof
+from spotelastic_checkpoints.daemon.proving import FirstCommit, Proof, ProofPatience
 from spotelastic_checkpoints.memory.arena import Slot
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.types import Commit
 from support.drawn_lives import Life, lives
 from support.one_slot import OneSlot
 
@@ -177,3 +180,46 @@ def test_a_running_script_is_told(tmp_path: Path) -> None:
         script.terminate()
         script.stderr.read()
     assert re.search(r"step 1, the first commit, was read back: 8 tensors and [\d]+ values", told)
+
+
+def _proven(folder: Path, storage: Path, commit: Commit) -> list[messages.Rehearsed]:
+    """What the daemon tells that finds these notes at a commit."""
+    told: list[messages.Rehearsed] = []
+
+    async def prove() -> None:
+        patience = ProofPatience(again=0.0, attempts=2)
+        first = FirstCommit(folder, str(storage), told.append, patience)
+        first.committed(commit)
+        while first.is_read:
+            await asyncio.sleep(0.05)
+
+    asyncio.run(prove())
+    return told
+
+
+@pytest.mark.soak
+def test_what_differs_is_told_and_what_could_not_be_read_is_not_called_proven(
+    saved: tuple[Catalog, FirstSave],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    catalog, note = saved
+    monkeypatch.undo()
+    monkeypatch.delenv(proving.PROVE, raising=False)
+    commit, folder = catalog.find(1).commit, tmp_path / "arena"
+    folder.mkdir()
+    replace(note, digests={**note.digests, "model.0.bias": b"x"}).leave(folder)
+    [told] = _proven(folder, tmp_path, commit)
+    assert (told.outcome, told.kind) == ("different", "proven")
+    assert "model.0.bias is not what rank 0 had" in told.message
+    assert not [*folder.iterdir()], "it is done once"
+
+    replace(note, rank=1).leave(folder)
+    assert _proven(folder, tmp_path, commit) == [], "the first rank's node tells that all is well"
+
+    note.leave(folder)
+    [left] = folder.iterdir()
+    left.write_bytes(b"{")
+    assert _proven(folder, tmp_path, commit) == []
+    assert "could not be read back" in caplog.text
