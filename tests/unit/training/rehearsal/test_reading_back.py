@@ -31,6 +31,7 @@ from spotelastic.model import in_place
 from spotelastic.training.rehearsal import reading_back
 from spotelastic.training.save import first_save_note
 from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.state.rank_agreement import digest_of_tensor
 
 SCRIPT = """
 import sys, torch, spotelastic as se
@@ -109,13 +110,13 @@ def test_a_damaged_shard_is_named(saved: tuple[Catalog, FirstSave], tmp_path: Pa
 def test_hashes_made_on_a_device_are_compared() -> None:
     """There they are sums. Here they are of the same tensors, in memory."""
     weight = torch.nn.Parameter(torch.zeros(3))
-    one = reading_back.digest_of_tensor(weight)
-    sums = reading_back.digest_of_tensor(weight, like=b"s")
+    one = digest_of_tensor(weight)
+    sums = digest_of_tensor(weight, like=b"s")
     assert one != sums
-    assert reading_back.digest_of_tensor(weight, like=sums) == sums
+    assert digest_of_tensor(weight, like=sums) == sums
     with torch.no_grad():
         weight[1] = 1e-30
-    assert reading_back.digest_of_tensor(weight, like=sums) != sums
+    assert digest_of_tensor(weight, like=sums) != sums
 
 
 def test_one_word_is_used_by_all() -> None:
