@@ -3,6 +3,7 @@
 They cross process borders inside messages (`messages.py`). Some are stored in etcd.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -99,6 +100,17 @@ class Resume(Value, frozen=True):
         """Return whether the other holders could not restore it without this node's slots."""
         others = [holder for holder in self.holders if holder.node != node]
         return len(others) < len(self.holders) and not any(holder.whole for holder in others)
+
+    def outlives_any_of(self, nodes: Collection[str]) -> bool:
+        """Return whether these nodes still hold all of it when any one of them is lost."""
+        every = {rank for holder in self.holders for rank in holder.ranks}
+
+        def outlives(lost: str) -> bool:
+            left = [each for each in self.holders if each.node in nodes and each.node != lost]
+            ranks = {rank for holder in left for rank in holder.ranks}
+            return any(holder.whole for holder in left) or (bool(every) and ranks >= every)
+
+        return all(outlives(node) for node in nodes)
 
 
 class Ward(Value, frozen=True):

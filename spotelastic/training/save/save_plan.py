@@ -48,6 +48,8 @@ class SavePlan:
         """Number of plans that were made."""
         self.made_at = 0
         """The step of the last plan."""
+        self.is_early = False
+        """Whether it was made before the first step of its round."""
         self._has_room = True
         self._compared: deque[str] = deque()
         """Store keys of the last hashes of values, in the order of the saves."""

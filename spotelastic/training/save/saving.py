@@ -7,6 +7,7 @@ from collections.abc import Callable
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
+from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime import last_step, step_numbers
@@ -15,6 +16,8 @@ from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.state.lasting import Lasting
+from spotelastic.training.state.state import State
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
@@ -23,6 +26,7 @@ COMMIT_WITHIN = 120.0
 class Saving:
     """The part of a Checkpointer that saves. What it needs to do so is set by the whole."""
 
+    _state: State
     _session: WorkerSession | None
     _client: WorkerClient | None
     _plan: SavePlan | None
@@ -41,6 +45,8 @@ class Saving:
     """The slot in which it was saved; None where it was restored."""
     _changes_told = 0
     """The last step of which it was told that the state has changed since its save."""
+    _from_memory: Resume | None = None
+    """Where in memory all ranks have restored what they have, until it is saved again."""
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
 
@@ -164,6 +170,34 @@ class Saving:
         if holds:
             session, client, _ = self._entered()
             self._save_if_due(self._last_step, session, client, agreed=False)
+
+    def _save_restored(self) -> None:
+        """Save a step that all ranks have restored from memory, if a lost node would end that.
+
+        It must never happen that a second loss takes what the first has left. The shards of a lost
+        node are with its partner alone, and those of its partners with these alone; who has come
+        has nothing. With this save each node holds its own part of the state that there is now,
+        and its partner copies that, whenever the next snapshot is due. A state that keeps itself
+        may be ahead of what was restored.
+        """
+        session, _, plan = self._entered()
+        source = self._from_memory
+        if source is not None and self._saved_step != self._last_step:
+            nodes = {*session.ranks.gather(session.ranks.node)}
+            lasts = any(isinstance(each, Lasting) for each in self._state.values.values())
+            if len(nodes) > 1 and not lasts and not source.outlives_any_of(nodes):
+                self._make_plan(plan)
+                plan.is_early = True
+                self._save(self._last_step, AGREED_PATIENCE, due=False)
+        self._from_memory = None
+
+    def _see_to_plan(self, plan: SavePlan) -> None:
+        """Plan with all ranks where there is no plan, or one from before the first step that does
+        not fit what scripts have made of their state since.
+        """
+        early, plan.is_early = plan.is_early, False
+        if (early and any(self._entered()[0].ranks.gather(not plan.fits()))) or not plan.is_made:
+            self._make_plan(plan)
 
     def _save_alone(self) -> None:
         _, client, plan = self._entered()
