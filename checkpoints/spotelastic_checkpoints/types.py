@@ -50,6 +50,20 @@ class Branch(Value, frozen=True):
     """The newest commit that existed when the ancestor started."""
 
 
+class Ancestry(Value, frozen=True):
+    """The round that a node was in last, and those that it descends from."""
+
+    incarnation: str
+    lineage: tuple[Branch, ...] = ()
+    """Its ancestors, oldest first."""
+    known: Commit | None = None
+    """The newest commit that existed when it started."""
+    epoch: int = 0
+    """The storage epoch that it had claimed; 0 if none."""
+    run_id: str = ""
+    """The run's id for experiment trackers: a run that began afresh has another."""
+
+
 class Schedule(Value, frozen=True):
     """When to save, in steps; 0 turns a kind of save off.
 
@@ -142,6 +156,10 @@ class RoundInfo(Value, frozen=True):
     """Why the round was formed; the daemon's log records carry it."""
     ward: Ward | None = None
     """The node whose replica the daemon keeps; None: it keeps none."""
+    known: Commit | None = None
+    """The newest commit that existed when the round started."""
+    run_id: str = ""
+    """The run's id for experiment trackers."""
 
     @property
     def own(self) -> MemberRanks:
@@ -152,6 +170,11 @@ class RoundInfo(Value, frozen=True):
     def ranks(self) -> tuple[int, ...]:
         """Global ranks of the daemon's own node, by local rank."""
         return self.own.ranks
+
+    @property
+    def ancestry(self) -> Ancestry:
+        """What tells of this round where the rendezvous store has forgotten it."""
+        return Ancestry(self.incarnation, self.lineage, self.known, self.epoch, self.run_id)
 
 
 class EpochClaim(Value, frozen=True):
@@ -250,6 +273,8 @@ class DaemonStatus(Value, frozen=True):
     """Seconds that the node's ranks took to restore in this round; 0 before they have."""
     restored_from: str = ""
     """Where that came from: memory, replica or store."""
+    ancestry: Ancestry | None = None
+    """Of the round that it was told of last."""
 
 
 class Item(Value, frozen=True, array_like=True):

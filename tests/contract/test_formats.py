@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "9d342952b6062668d73e16bf764c9ecbb4b70d4bb1cc0956fbf06af0870ecc9d",
+    "v1.1": "1f175babcd30146b8f4363955fee8fd77be6dbf4602e7d8671727d4c2627c575",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

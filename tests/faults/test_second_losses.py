@@ -6,6 +6,8 @@ it outlives the second loss.
 """
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from support.etcd import wait_until
 from support.launcher import Run, arena_of, replicated, running, vanish
 
 from spotelastic.model.round import Round
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd_server.process import standalone
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -28,63 +31,57 @@ def test_a_second_loss_before_the_next_snapshot_costs_no_further_step(
     tmp_path: Path, kind: str, count: int
 ) -> None:
     names = ("a", "b", "c", "d")[:count]
-    sums = []
     with standalone(tmp_path / "etcd") as etcd:
-        for losses in (0, count - 1):
-            folder = tmp_path / str(losses)
-            folder.mkdir()
-            script = (str(SUPPORT / "train_replicated.py"), str(folder), str(STEPS))
-            flags = (
-                "--replicate",
-                "1GB",
-                "--snapshot-every",
-                str(EVERY),
-                "--checkpoint-every",
-                "0",
-            )
-            with running(
-                etcd.endpoint,
-                uuid.uuid4().hex,
-                folder,
-                nnodes=f"{count}:{count}",
-                script=(*script, str(STEP_TIME), kind),
-                flags=flags,
-            ) as run:
-                for node in names:
-                    run.add(node, env={"PYTHONPATH": str(SUPPORT.parent)})
-                if losses:
-                    loses(run, names, losses, kind)
-                assert {node: run.nodes[node].wait() for node in names} == dict.fromkeys(names, 0)
-            sums.append(sums_of(folder, names))
-    assert sums[0] == sums[1]
-    assert all(len(each) == 1 for each in sums[0].values())
+        with job(etcd.endpoint, tmp_path / "whole", kind, names) as run:
+            ends_well(run, names)
+        with job(etcd.endpoint, tmp_path / "interrupted", kind, names) as run:
+            round_ = run.trains(*names, beyond=EVERY)
+            (run.folder / "stands").touch()
+            reached = run.stands_still()
+            for lost in names[1:]:
+                round_ = one_is_lost(run, round_, lost, kind)
+                assert round_.resume.kind == "memory"
+                assert reached - EVERY < round_.resume.step <= reached
+            (run.folder / "stands").unlink()
+            ends_well(run, names)
+    whole, interrupted = (sums_of(tmp_path / each, names) for each in ("whole", "interrupted"))
+    assert whole == interrupted
+    assert all(len(each) == 1 for each in whole.values())
 
 
-def loses(run: Run, names: tuple[str, ...], losses: int, kind: str) -> None:
-    """One node after the other, each when the round has what it needs to outlive that."""
-    round_ = run.trains(*names, beyond=EVERY)
-    (run.folder / "stands").touch()
+@contextmanager
+def job(endpoint: str, folder: Path, kind: str, names: tuple[str, ...]) -> Iterator[Run]:
+    folder.mkdir()
+    script = str(SUPPORT / "train_replicated.py"), str(folder), str(STEPS), str(STEP_TIME), kind
+    flags = ("--replicate", "1GB", "--snapshot-every", str(EVERY), "--checkpoint-every", "1000")
+    name, nnodes = uuid.uuid4().hex, f"{len(names)}:{len(names)}"
+    with running(endpoint, name, folder, nnodes=nnodes, script=script, flags=flags) as run:
+        for node in names:
+            add(run, node)
+        yield run
+
+
+def add(run: Run, node: str) -> None:
+    run.add(node, env={"PYTHONPATH": str(SUPPORT.parent)})
+
+
+def ends_well(run: Run, names: tuple[str, ...]) -> None:
+    assert {node: run.nodes[node].wait() for node in names} == dict.fromkeys(names, 0)
+
+
+def one_is_lost(run: Run, round_: Round, lost: str, kind: str) -> Round:
+    """Lose a node when the round has what it needs to outlive that, and return the next round."""
     wait_until(lambda: is_safe(run, round_, kind), "each node's shards are with another one")
-    reached = run.stands_still()
-    for lost in names[1 : losses + 1]:
-        vanish(run.nodes.pop(lost))
-        run.add(lost, env={"PYTHONPATH": str(SUPPORT.parent)})
-        number = round_.number
-        found = run.wait(
-            lambda seen, number=number: (
-                seen.round is not None
-                and seen.round.number > number
-                and seen.round.phase == "started"
-                and {member.node for member in seen.round.members} == {*names}
-            ),
-            f"a round after the loss of {lost}",
-        ).round
-        assert found is not None
-        round_ = found
-        assert round_.resume.kind == "memory", round_.resume
-        assert reached - EVERY < round_.resume.step <= reached
-        wait_until(lambda: is_safe(run, round_, kind), "each node's shards are with another one")
-    (run.folder / "stands").unlink()
+    vanish(run.nodes.pop(lost))
+    add(run, lost)
+
+    def so(seen: RunState) -> bool:
+        found = seen.round
+        return found is not None and found.number > round_.number and found.phase == "started"
+
+    after = run.wait(so, f"a round after the loss of {lost}").round
+    assert after is not None
+    return after
 
 
 def is_safe(run: Run, round_: Round, kind: str) -> bool:
