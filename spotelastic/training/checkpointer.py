@@ -36,7 +36,7 @@ from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
 from spotelastic.training.save.beside import Beside
-from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan
+from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
 from spotelastic.training.state import growth, randomness
 from spotelastic.training.state.state import State
@@ -169,7 +169,7 @@ class Checkpointer(Saving):
             lambda: self._own.entries(ranks, lambda: self._last_step, self._is_loop_over),
         )
         self._saved_step = self._last_committing = 0
-        self._committing = self._from_memory = None
+        self._slot, self._take, self._from_memory = None, 0, None
         self._client.page.enter(self._last_step)
 
     def _leave_round(self) -> None:
@@ -280,7 +280,7 @@ class Checkpointer(Saving):
         self._last_step = restored.step
         self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
-        self._committing = None
+        self._slot = None
         alone = bool(ranks.some) or restored.source.kind != "memory"
         self._from_memory = None if alone else restored.source
         self._recording.restored(restored.step)
@@ -338,6 +338,7 @@ class Checkpointer(Saving):
         step = step_numbers.checked(step, self._last_step)
         is_new, self._told_step = step != self._told_step, step
         if is_new:
+            self._take = 0
             if self._measuring is not None:
                 self._measuring.step_ends(step)
             self._losses.publish(step, loss, time.time())
@@ -373,10 +374,7 @@ class Checkpointer(Saving):
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
         self._settle(client)
         self._see_to_plan(plan)
-        if self._tells_changes():
-            return False
-        known = self._committing is not None and self._last_committing == self._last_step
-        if not known and not self._save(self._last_step, AGREED_PATIENCE, due=True):
+        if not self._commit_step():
             return False
         client.urge()
         return True
@@ -428,12 +426,11 @@ class Checkpointer(Saving):
         client.rehearsed(step, session.ranks.world_size, outcome, line)
 
     def _epoch_ended(self, goes_on: bool) -> None:
-        """See to the save of an epoch's last step. One that was made lacks the epoch's end. What
-        the script does after its last epoch may have to be saved with it.
+        """See to the save of an epoch's last step. One that was made lacks the epoch's end, which a
+        process that restores it makes again. What the script does after its last epoch may have to
+        be saved with it.
         """
         wanted, self._wanted = self._wanted, False
-        if not self._holds:
-            self._saved_step = self._last_committing = 0
         if goes_on:
             self._steps.save_held()
         if wanted:

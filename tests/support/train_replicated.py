@@ -2,8 +2,8 @@
 
     python train_replicated.py FOLDER STEPS STEP_TIME KIND
 
-KIND is one of `shardings.KINDS`. While there is a file FOLDER/stands, all ranks stay in the block of
-the step that they are in. Each process appends "<step> <sum of the parameters before it>" to
+KIND is one of `shardings.KINDS`. While there is a file FOLDER/stands, all ranks stay in the block
+of the step that they are in. Each process appends "<step> <sum of the parameters before it>" to
 FOLDER/<node>.steps, with all bits of the sum. Steps depend on the ranks and on the step alone, so
 that a run that was interrupted has the same sums as one that was not.
 """
@@ -67,11 +67,11 @@ def main() -> None:
     with se.Checkpointer(state, build=lambda: build(kind)) as checkpoint:
         for step in checkpoint.steps(int(steps)):
             with step:
+                while stands(folder):
+                    time.sleep(0.05)
                 before = total_of(state["model"])
                 step.loss = train(state, step.number, kind)
                 time.sleep(step_time)
-                while stands(folder):
-                    time.sleep(0.05)
             if step.finished:
                 with file.open("a") as out:
                     out.write(f"{step.number} {before.hex()}\n")

@@ -41,8 +41,10 @@ class Saving:
     """The last step that was saved in this round."""
     _last_committing: int
     """The last step that was saved to be committed, or restored from a commit."""
-    _committing: OpenSlot | None = None
-    """The slot in which it was saved; None where it was restored."""
+    _slot: OpenSlot | None = None
+    """The slot of the last save; None where the last step was restored."""
+    _take = 0
+    """How often the state of the last step was changed after a save of it, and saved again."""
     _changes_told = 0
     """The last step of which it was told that the state has changed since its save."""
     _from_memory: Resume | None = None
@@ -54,6 +56,9 @@ class Saving:
         self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool
     ) -> None:
         """Save a step where the schedule, or an agreement of all ranks, says so."""
+        if agreed and self._slot is not None and self._last_committing == step:
+            client.wait(step)  # what a script that counts a step twice has changed is no part of it
+            return
         schedule = client.page.schedule
         unsaved = step != self._saved_step
         commit = agreed or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
@@ -107,12 +112,13 @@ class Saving:
             plan.follow()
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
-                plan.compare_values(step)
+                plan.compare_values(step, self._take)
             copying = plan.saver.begin(
                 slot,
                 step,
                 due=due,
                 overlaps=overlaps and self._beside.wanted,
+                take=self._take,
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
@@ -131,38 +137,51 @@ class Saving:
                 self._make_plan(plan)
             return False
         self._beside.begun(client, copying, time.perf_counter() - begun)
-        self._saved_step = step
+        self._saved_step, self._slot = step, slot
         if due:
-            self._last_committing, self._committing = step, slot
+            self._last_committing = step
         if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
 
-    def _tells_changes(self) -> bool:
-        """Return whether the state has changed since its step was saved to be committed, and tell
-        it.
+    def _commit_step(self, *, urgent: bool = False) -> bool:
+        """Save the last step to be committed, unless it was. All ranks call this. Returns False if
+        that was not possible, or if the state was changed since: that is told.
 
-        A commit is never changed: others may be restoring it. So what a script does to its state
-        after a step's save is saved with the next step.
+        What ranks have saved of a step is put together, whenever they saved it. So it must never
+        happen that one rank's part is of before a change, and another's of after it. All ranks ask
+        whether anybody's state is not what that rank has saved. If it is on none, it does not
+        matter when each has saved. Otherwise all save it once more, under another layout. A step
+        that is to be committed is not: a commit never changes, because others may be restoring it.
         """
         session, client, plan = self._entered()
-        step, slot = self._last_step, self._committing
-        if slot is None or self._last_committing != step or not plan.is_made:
+        step = self._last_step
+        changed = self._changed(plan, step)
+        known = self._slot is not None and self._last_committing == step
+        alone = has_left_group(session)
+        told = [(known, changed)] if alone else session.ranks.gather((known, changed))
+        if any(known for known, _ in told) and any(changed for _, changed in told):
+            if changed and self._changes_told != step:
+                self._changes_told = step
+                client.complain(
+                    f"rank {session.ranks.rank}: {changed} was changed after step {step} had been "
+                    f"saved, and is not in its checkpoint: count the change as a step of its own, "
+                    f"as with checkpoint.step({step + 1}), and it is saved"
+                )
             return False
+        self._take += any(changed for _, changed in told)
+        return known or self._save(step, AGREED_PATIENCE, due=True, urgent=urgent)
+
+    def _changed(self, plan: SavePlan, step: int) -> str:
+        """Return the name of something that is not as this rank has saved it; empty if all is."""
+        if self._slot is None or self._saved_step != step:
+            return ""
         plan.saver.wait()
         try:
             plan.follow()
-            changed = plan.saver.differs(slot, step)
+            return plan.saver.differs(self._slot, step)
         except (LayoutChanged, UsageError) as error:
-            changed = str(error).partition(" ")[0]
-        if changed and self._changes_told != step:
-            self._changes_told = step
-            client.complain(
-                f"rank {session.ranks.rank}: {changed} was changed after step {step} had been "
-                f"saved, and is not in its checkpoint: count the change as a step of its own, as "
-                f"with checkpoint.step({step + 1}), and it is saved"
-            )
-        return bool(changed)
+            return str(error).partition(" ")[0]
 
     def _save_held(self) -> None:
         """Make the save that waited for what the script has done after a loop, if it is due."""
@@ -227,13 +246,10 @@ class Saving:
             if has_left_group(session) or self._last_committing == self._last_step:
                 return
             self._make_plan(plan)
-        self._tells_changes()
-        saved = self._last_committing == self._last_step or self._save(
-            self._last_step, AGREED_PATIENCE, due=True, urgent=True
-        )
+        saved = self._commit_step(urgent=True) or self._last_committing == self._last_step
         if not has_left_group(session) and not all(session.ranks.gather(saved)):
             self._make_plan(plan)
-            saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
+            saved = self._commit_step(urgent=True)
         last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
 
     def _tell(self, line: str) -> None:
