@@ -15,6 +15,7 @@ from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena
 from support.etcd import wait_until
 from support.launcher import Run, arena_of, replicated, running, vanish
+from support.ports import free_pair
 
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import RunState
@@ -24,6 +25,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SUPPORT = Path(__file__).parent.parent / "support"
 EVERY, STEPS, STEP_TIME = 8, 20, 0.05
+HOST = ("--rdzv-backend", "c10d")
+GUEST = (*HOST, "--rdzv-conf", "is_host=false")
 
 
 @pytest.mark.parametrize(("kind", "count"), [("fsdp", 3), ("hybrid", 4)])
@@ -49,20 +52,55 @@ def test_a_second_loss_before_the_next_snapshot_costs_no_further_step(
     assert all(len(each) == 1 for each in whole.values())
 
 
+def test_the_loss_of_the_only_host_of_etcd_costs_no_more_than_that_of_any_node(
+    tmp_path: Path,
+) -> None:
+    names = ("a", "b", "c")
+    port = free_pair(["127.0.0.1"])
+    options = {"served": False, "forgets": True}
+    with job(f"127.0.0.1:{port}", tmp_path / "run", "fsdp", names, **options) as run:
+        begun = run.trains(*names, beyond=EVERY)
+        (run.folder / "stands").touch()
+        wait_until(lambda: is_safe(run, begun, "fsdp"), "each node's shards are with another one")
+        reached = run.stands_still()
+        vanish(run.nodes.pop("a"))
+        add(run, "a", *HOST)
+
+        def so(seen: RunState) -> bool:
+            round_ = seen.round
+            is_new = round_ is not None and round_.incarnation != begun.incarnation
+            return is_new and round_ is not None and round_.phase == "started"
+
+        after = run.wait(so, "a round on the new etcd").round
+        assert after is not None
+        assert (after.number, after.resume.kind) == (1, "memory")
+        assert reached - EVERY < after.resume.step <= reached
+        (run.folder / "stands").unlink()
+        ends_well(run, names)
+        line = f"from step {after.resume.step} in memory"
+        assert all(line in node.output for node in run.nodes.values())
+    assert all(len(each) == 1 for each in sums_of(tmp_path / "run", names).values())
+
+
 @contextmanager
-def job(endpoint: str, folder: Path, kind: str, names: tuple[str, ...]) -> Iterator[Run]:
+def job(
+    endpoint: str, folder: Path, kind: str, names: tuple[str, ...], **options: bool
+) -> Iterator[Run]:
+    """With the option `served`=False the first node is the only host of the job's etcd."""
     folder.mkdir()
     script = str(SUPPORT / "train_replicated.py"), str(folder), str(STEPS), str(STEP_TIME), kind
     flags = ("--replicate", "1GB", "--snapshot-every", str(EVERY), "--checkpoint-every", "1000")
     name, nnodes = uuid.uuid4().hex, f"{len(names)}:{len(names)}"
-    with running(endpoint, name, folder, nnodes=nnodes, script=script, flags=flags) as run:
-        for node in names:
-            add(run, node)
+    with running(
+        endpoint, name, folder, nnodes=nnodes, script=script, flags=flags, **options
+    ) as run:
+        for number, node in enumerate(names):
+            add(run, node, *(() if options.get("served", True) else GUEST if number else HOST))
         yield run
 
 
-def add(run: Run, node: str) -> None:
-    run.add(node, env={"PYTHONPATH": str(SUPPORT.parent)})
+def add(run: Run, node: str, *args: str) -> None:
+    run.add(node, args=args, env={"PYTHONPATH": str(SUPPORT.parent)})
 
 
 def ends_well(run: Run, names: tuple[str, ...]) -> None:
