@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena
-from support.inside import arena_of, client_of, wait_for_slots
+from support.inside import client_of, wait_for_slots
 
 import spotelastic as se
 from spotelastic.training.save.saver import tensor_at
@@ -23,13 +23,12 @@ from spotelastic.training.save.saver import tensor_at
 STEPS, WORLD = 24, 2
 
 
-def looked_at(checkpoint: se.Checkpointer) -> int:
+def looked_at(folder: Path | None) -> int:
     """The number of complete saves in memory. Each is of one time."""
     dist.barrier()
     count = 0
-    if dist.get_rank() == 0 and (folder := arena_of(checkpoint)):
-        arena = Arena(folder, WORLD)
-        sealed = arena.sealed()
+    if dist.get_rank() == 0 and folder is not None:
+        sealed = Arena(folder, WORLD).sealed()
         for found in slots.snapshots(header for _, header in sealed):
             members = slots.members(sealed, found.incarnation, found.step, found.layout)
             tensors = {
@@ -39,7 +38,7 @@ def looked_at(checkpoint: se.Checkpointer) -> int:
                 if item.is_tensor
             }
             assert len(members) == WORLD and len(tensors) == 4
-            values = {value for tensor in tensors.values() for value in tensor.unique().tolist()}
+            values = {value for tensor in tensors.values() for value in tensor.tolist()}
             assert len(values) == 1, (found.step, found.layout, values)
             count += 1
     dist.barrier()
@@ -52,6 +51,7 @@ def ranks(rank: int, world: int, folder: Path, seed: int) -> None:
     tensors = [torch.zeros(1000) for _ in range(4)]
     state: dict[str, Any] = {f"t{number}": each for number, each in enumerate(tensors)}
     seen = 0
+    arena: Path | None = None
     with se.Checkpointer(
         state, storage=str(folder / "store"), snapshot_every=2, checkpoint_every=5
     ) as checkpoint:
@@ -59,21 +59,25 @@ def ranks(rank: int, world: int, folder: Path, seed: int) -> None:
         opened = client.open_slot
 
         def opens(patience: float, *, urgent: bool = False) -> Any:
-            lacks = own.random() < 0.3 and step > 1
-            return None if lacks else opened(60.0, urgent=urgent)
+            nonlocal arena
+            if own.random() < 0.3:
+                return None
+            slot = opened(60.0, urgent=urgent)
+            arena = Path(slot.path).parent
+            return slot
 
         client.open_slot = opens  # type: ignore[method-assign]
         for step in range(1, STEPS + 1):
             for tensor in tensors:
                 tensor.fill_(step)
             checkpoint.step(step)
-            seen += looked_at(checkpoint)
+            seen += looked_at(arena)
             for _ in range(alike.randrange(3)):
                 if alike.random() < 0.6:
                     for tensor in tensors:
                         tensor.add_(0.25)
                 checkpoint.save()
-                seen += looked_at(checkpoint)
+                seen += looked_at(arena)
         client.open_slot = opened  # type: ignore[method-assign]
     if rank == 0:
         (folder / "seen").write_text(str(seen))

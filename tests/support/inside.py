@@ -5,7 +5,6 @@ Only this file uses its private parts.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
@@ -20,11 +19,6 @@ def client_of(checkpoint: Checkpointer) -> WorkerClient:
     """Of the node's daemon."""
     assert checkpoint._client is not None
     return checkpoint._client
-
-
-def arena_of(checkpoint: Checkpointer) -> Path | None:
-    """The folder of the node's slots, if this process has mapped one."""
-    return next((slot.path.parent for slot in client_of(checkpoint)._slots.values()), None)
 
 
 def copying_of(checkpoint: Checkpointer) -> Copying | None:
