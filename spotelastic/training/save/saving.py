@@ -151,8 +151,8 @@ class Saving:
         What ranks have saved of a step is put together, whenever they saved it. So it must never
         happen that one rank's part is of before a change, and another's of after it. All ranks ask
         whether anybody's state is not what that rank has saved. If it is on none, it does not
-        matter when each has saved. Otherwise all save it once more, under another layout. A step
-        that is to be committed is not: a commit never changes, because others may be restoring it.
+        matter when each has saved. Otherwise all save it once more, under another layout; but not
+        what all have saved to be committed: a commit never changes, as others may be restoring it.
         """
         session, client, plan = self._entered()
         step = self._last_step
@@ -160,7 +160,8 @@ class Saving:
         known = self._slot is not None and self._last_committing == step
         alone = has_left_group(session)
         told = [(known, changed)] if alone else session.ranks.gather((known, changed))
-        if any(known for known, _ in told) and any(changed for _, changed in told):
+        differs = any(changed for _, changed in told)
+        if differs and all(known for known, _ in told):
             if changed and self._changes_told != step:
                 self._changes_told = step
                 client.complain(
@@ -169,7 +170,8 @@ class Saving:
                     f"as with checkpoint.step({step + 1}), and it is saved"
                 )
             return False
-        self._take += any(changed for _, changed in told)
+        if differs:
+            self._take, self._last_committing, known = self._take + 1, 0, False
         return known or self._save(step, AGREED_PATIENCE, due=True, urgent=urgent)
 
     def _changed(self, plan: SavePlan, step: int) -> str:
