@@ -63,6 +63,7 @@ def ranks(rank: int, world: int, folder: Path, seed: int) -> None:
             if own.random() < 0.3:
                 return None
             slot = opened(60.0, urgent=urgent)
+            assert slot is not None
             arena = Path(slot.path).parent
             return slot
 
