@@ -3,6 +3,7 @@
 They cross process borders inside messages (`messages.py`). Some are stored in etcd.
 """
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -47,6 +48,20 @@ class Branch(Value, frozen=True):
     step: int
     known: Commit | None = None
     """The newest commit that existed when the ancestor started."""
+
+
+class Ancestry(Value, frozen=True):
+    """The round that a node was in last, and those that it descends from."""
+
+    incarnation: str
+    lineage: tuple[Branch, ...] = ()
+    """Its ancestors, oldest first."""
+    known: Commit | None = None
+    """The newest commit that existed when it started."""
+    epoch: int = 0
+    """The storage epoch that it had claimed; 0 if none."""
+    run_id: str = ""
+    """The run's id for experiment trackers: a run that began afresh has another."""
 
 
 class Schedule(Value, frozen=True):
@@ -100,6 +115,17 @@ class Resume(Value, frozen=True):
         others = [holder for holder in self.holders if holder.node != node]
         return len(others) < len(self.holders) and not any(holder.whole for holder in others)
 
+    def outlives_any_of(self, nodes: Collection[str]) -> bool:
+        """Return whether these nodes still hold all of it when any one of them is lost."""
+        every = {rank for holder in self.holders for rank in holder.ranks}
+
+        def outlives(lost: str) -> bool:
+            left = [each for each in self.holders if each.node in nodes and each.node != lost]
+            ranks = {rank for holder in left for rank in holder.ranks}
+            return any(holder.whole for holder in left) or (bool(every) and ranks >= every)
+
+        return all(outlives(node) for node in nodes)
+
 
 class Ward(Value, frozen=True):
     """The node whose replica a daemon keeps: what no other node of the round holds."""
@@ -130,6 +156,10 @@ class RoundInfo(Value, frozen=True):
     """Why the round was formed; the daemon's log records carry it."""
     ward: Ward | None = None
     """The node whose replica the daemon keeps; None: it keeps none."""
+    known: Commit | None = None
+    """The newest commit that existed when the round started."""
+    run_id: str = ""
+    """The run's id for experiment trackers."""
 
     @property
     def own(self) -> MemberRanks:
@@ -140,6 +170,11 @@ class RoundInfo(Value, frozen=True):
     def ranks(self) -> tuple[int, ...]:
         """Global ranks of the daemon's own node, by local rank."""
         return self.own.ranks
+
+    @property
+    def ancestry(self) -> Ancestry:
+        """What tells of this round where the rendezvous store has forgotten it."""
+        return Ancestry(self.incarnation, self.lineage, self.known, self.epoch, self.run_id)
 
 
 class EpochClaim(Value, frozen=True):
@@ -238,6 +273,8 @@ class DaemonStatus(Value, frozen=True):
     """Seconds that the node's ranks took to restore in this round; 0 before they have."""
     restored_from: str = ""
     """Where that came from: memory, replica or store."""
+    ancestry: Ancestry | None = None
+    """Of the round that it was told of last."""
 
 
 class Item(Value, frozen=True, array_like=True):

@@ -263,6 +263,8 @@ def round_info(
         resume=round_.resume,
         cause=round_.cause,
         ward=_ward(round_, member, replicate),
+        known=round_.known,
+        run_id=round_.run_id,
     )
 
 

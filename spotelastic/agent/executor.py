@@ -272,6 +272,7 @@ class AgentExecutor:
                 end=local.agreement.end,
                 rested=round_.parent if rests else "",
                 standings=resting.standings if resting is not None and rests else (),
+                ancestry=status.ancestry,
             )
         self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
         return [events.Acknowledged(ack.round, ack.phase, ack.epoch, bool(ack.rested))]

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule, Snapshot
+from spotelastic_checkpoints.types import Ancestry, Branch, Commit, Resume, Schedule, Snapshot
 
 from spotelastic.model.in_place import Standing
 from spotelastic.model.protocol import Word
@@ -231,6 +231,8 @@ class Acknowledgement:
     """Where these workers rest, by local rank."""
     run_id: str = ""
     """The run's id as the storage says, from the node in slot 0 that has claimed it."""
+    ancestry: Ancestry | None = None
+    """Of the round that the node was in last, unless that is the parent of this one."""
 
 
 @dataclass(frozen=True, slots=True)

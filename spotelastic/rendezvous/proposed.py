@@ -46,6 +46,7 @@ from spotelastic.rendezvous.sources.resume import (
     extend,
     is_newest,
     newest_known,
+    with_ancestors,
 )
 from spotelastic.rendezvous.view import LiveNode
 
@@ -169,7 +170,8 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
     held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
     held += [Held(name, offer.daemon, offer.snapshots) for name, offer in offers.items()]
-    resume = choose(round_.parent, round_.lineage, held, _commits(acks), round_.known)
+    line = _with_ancestors(round_, acks)
+    resume = choose(line.parent, line.lineage, held, _commits(acks), line.known)
     kept = in_place.keepers(round_, acks)
     going_on = _keep(at, round_, acks, kept, resume)
     if going_on is not None:
@@ -177,7 +179,7 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
     offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
     offers_until = at.seen.round_at + OFFER_WITHIN
     more = at.now < offers_until and not offered >= set(others)
-    if more and could_be_newer(resume, round_.parent, round_.lineage, held):
+    if more and could_be_newer(resume, line.parent, line.lineage, held):
         return RoundDecision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
     # What nobody has saved cannot be put back: a fresh start takes fresh processes.
     how: InPlace = "restore" if kept and resume.kind != "fresh" else ""
@@ -251,7 +253,9 @@ def _advanced(round_: Round, resume: Resume) -> bool:
 def _start(
     at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement], how: InPlace
 ) -> RoundDecision:
-    lead = _lead(round_, acks)
+    lead, line = _lead(round_, acks), _with_ancestors(round_, acks)
+    if line is not round_ and resume.kind == "memory":
+        round_ = replace(round_, reason=f"{round_.reason}; the store has lost those before")
     started = replace(
         round_,
         phase="started",
@@ -261,7 +265,7 @@ def _start(
         run_id=lead.run_id or round_.run_id,
         resume=resume,
         known=newest_known(_commits(acks)),
-        lineage=extend(round_, resume),
+        lineage=extend(line, resume),
         # Only now it is certain: until then a worker's failure may turn out to be a loss.
         past=intervals.ended(round_.past, round_.cause, len(round_.nodes)),
         streak=Streak() if _advanced(round_, resume) else round_.streak,
@@ -281,6 +285,11 @@ def _start(
             ),
         )
     return RoundDecision(actions, f"round {round_.number} starts at step {resume.step}")
+
+
+def _with_ancestors(round_: Round, acks: list[Acknowledgement]) -> Round:
+    told = [ack.ancestry for ack in acks if ack.ancestry is not None]
+    return with_ancestors(round_, told, _commits(acks), _lead(round_, acks).run_id)
 
 
 def _partners(at: Moment, round_: Round, acks: Iterable[Acknowledgement]) -> tuple[Partner, ...]:

@@ -36,7 +36,7 @@ from spotelastic.training.runtime.own_time import Measuring, measuring
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
 from spotelastic.training.runtime.session import Ranks, WorkerSession, open_session
 from spotelastic.training.save.beside import Beside
-from spotelastic.training.save.save_plan import AGREED_PATIENCE, SavePlan
+from spotelastic.training.save.save_plan import SavePlan
 from spotelastic.training.save.saving import COMMIT_WITHIN, Saving
 from spotelastic.training.state import growth, randomness
 from spotelastic.training.state.state import State
@@ -166,12 +166,10 @@ class Checkpointer(Saving):
             self._state,
             self._session,
             self._client,
-            lambda: self._own.entries(
-                ranks, lambda: self._last_step, lambda: self._loops.is_between
-            ),
+            lambda: self._own.entries(ranks, lambda: self._last_step, self._is_loop_over),
         )
         self._saved_step = self._last_committing = 0
-        self._committing = None
+        self._slot, self._take, self._from_memory = None, 0, None
         self._client.page.enter(self._last_step)
 
     def _leave_round(self) -> None:
@@ -192,6 +190,12 @@ class Checkpointer(Saving):
     def _resumed(self, step: int) -> None:
         self._entered()[1].page.enter(step)
         self._last_step = step
+        self._save_restored()
+
+    def _is_loop_over(self) -> bool:
+        """Return whether a loop was over when the state became what it is."""
+        restored = self._from_memory is not None
+        return self._own.loop_was_over if restored else self._loops.is_between
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
@@ -246,7 +250,7 @@ class Checkpointer(Saving):
         if self._steps.enter_prepared():
             return self._last_step
         session, client, plan = self._entered()
-        if self._last_step and plan.is_made:
+        if self._last_step and plan.is_made and not plan.is_early:
             raise UsageError(
                 "restore() comes before the first step(): to go back, start the run again with "
                 "restore(step=...)"
@@ -256,6 +260,7 @@ class Checkpointer(Saving):
         self._asked = step
         if self._load(session.ranks, step):
             client.page.enter(self._last_step)
+            self._save_restored()
         return self._last_step
 
     def _load(self, ranks: Ranks, step: int | None = None) -> int:
@@ -275,7 +280,9 @@ class Checkpointer(Saving):
         self._last_step = restored.step
         self._told_step = min(self._told_step, restored.step)
         self._last_committing = restored.step if restored.source.kind == "store" else 0
-        self._committing = None
+        self._slot = None
+        alone = bool(ranks.some) or restored.source.kind != "memory"
+        self._from_memory = None if alone else restored.source
         self._recording.restored(restored.step)
         return restored.step
 
@@ -331,6 +338,7 @@ class Checkpointer(Saving):
         step = step_numbers.checked(step, self._last_step)
         is_new, self._told_step = step != self._told_step, step
         if is_new:
+            self._take = 0
             if self._measuring is not None:
                 self._measuring.step_ends(step)
             self._losses.publish(step, loss, time.time())
@@ -339,8 +347,7 @@ class Checkpointer(Saving):
         self._last_step = step
         if (copying := self._beside.copying) is not None and copying.is_over:
             self._settle(client)
-        if not plan.is_made:
-            self._make_plan(plan)
+        self._see_to_plan(plan)
         self._holds = not at_target and self._loops.waits(step)
         if not self._holds:
             self._save_if_due(step, session, client, agreed=at_target)
@@ -366,12 +373,8 @@ class Checkpointer(Saving):
         if not self._last_step:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
         self._settle(client)
-        if not plan.is_made:
-            self._make_plan(plan)
-        if self._tells_changes():
-            return False
-        known = self._committing is not None and self._last_committing == self._last_step
-        if not known and not self._save(self._last_step, AGREED_PATIENCE, due=True):
+        self._see_to_plan(plan)
+        if not self._commit_step():
             return False
         client.urge()
         return True
@@ -423,12 +426,11 @@ class Checkpointer(Saving):
         client.rehearsed(step, session.ranks.world_size, outcome, line)
 
     def _epoch_ended(self, goes_on: bool) -> None:
-        """See to the save of an epoch's last step. One that was made lacks the epoch's end. What
-        the script does after its last epoch may have to be saved with it.
+        """See to the save of an epoch's last step. One that was made lacks the epoch's end, which a
+        process that restores it makes again. What the script does after its last epoch may have to
+        be saved with it.
         """
         wanted, self._wanted = self._wanted, False
-        if not self._holds:
-            self._saved_step = self._last_committing = 0
         if goes_on:
             self._steps.save_held()
         if wanted:
@@ -438,5 +440,6 @@ class Checkpointer(Saving):
         """Restore what the script has changed before its first step."""
         drawn = randomness.capture()
         self._load(self._entered()[0].ranks, self._asked)
+        self._from_memory = None
         if not with_randomness:
             randomness.apply(drawn)

@@ -16,7 +16,7 @@ from support.resting_kinds import CASES
 TESTS = Path(__file__).parent.parent
 OFTEN = {
     *("Plain", "FusedWithScaler", "LargeBufferThroughData", "EvaluatesForGood", "SwallowedError"),
-    *("Samples", "Plain-lost-in-2", "ReducedBefore-lost-in-3"),
+    *("Samples", "Plain-unlike-0", "Plain-lost-in-2", "ReducedBefore-lost-in-3"),
 }
 """Kinds that every run of the tests tries, with all that are named; the others take `make soak`."""
 
@@ -90,6 +90,18 @@ def test_a_loss_in_an_attempt_of_a_rehearsal_changes_no_parameter(
         assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
     [line] = [each for each in cases[case]["heard"] if "rehearsed at step" in each]
     assert "on 2 ranks" in line and "bit-identical" in line
+
+
+@pytest.mark.parametrize("case", often(case for case in CASES if "-unlike-" in case))
+def test_ranks_of_a_version_that_knows_of_no_rehearsals_meet_nobody_in_one(
+    cases: dict[str, Told], case: str
+) -> None:
+    alone = dict(cases["alone-kinds"]["told"]["0"])["Plain"]
+    for rank in "0", "1":
+        assert cases[case]["told"][rank][-1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    assert not any(rehearses for _, _, rehearses in cases[case]["told"]["0"][:-1])
+    assert not cases[case]["heard"]
+    assert [len(each) for each in cases[case]["rested"]] == [2]  # a loss finds them at one step
 
 
 @pytest.mark.parametrize("kind", often([*RIGHT, *EQUAL]))

@@ -160,3 +160,18 @@ def test_a_worker_of_another_round_is_no_rank_of_this_one(warm_torch: WarmPython
         f"1: rank 0 belongs to another round than rank 1: {why}",
         f"2: rank 1 belongs to another round than rank 2: {why}",
     ]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3, 4))])
+def test_what_is_put_together_of_a_step_is_all_of_before_a_change_or_all_of_after_it(
+    tmp_path: Path, run: Run, seed: int
+) -> None:
+    run(tmp_path, str(seed), script="changed_between_saves")
+    assert int((tmp_path / "seen").read_text()) > 20
+    entries = Catalog(FolderStorage(tmp_path / "store")).entries()
+    assert len(entries) > 3
+    for entry in entries:
+        tensors = {f"t{number}": torch.zeros(1000) for number in range(4)}
+        reader = se.CheckpointReader(tmp_path / "store" / "1" / f"step-{entry.step:08d}")
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
+        assert len({value for each in tensors.values() for value in each.unique().tolist()}) == 1

@@ -181,6 +181,10 @@ def _of_a_node() -> Iterator[Kind]:
         run_id="8899aabbccddeeff",
     )
     yield _stored("nodes-ack-rests", rests)
+    remembers = Acknowledgement(
+        "i-0a", "aa00", "00112233445566aa", "ready", ancestry=v.ROUND_INFO.ancestry
+    )
+    yield _stored("nodes-ack-remembers", remembers)
     yield _stored("nodes-vote", Vote("i-0a", "p0", 1255, 0.25, 1260, 1260, 1260, True, True))
     yield _stored(
         "nodes-progress",

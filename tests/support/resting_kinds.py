@@ -48,15 +48,19 @@ def parameters(kind: Plain) -> list[float]:
     return [x for each in modules for p in each.parameters() for x in p.detach().view(-1).tolist()]
 
 
-def script(make: type[Plain], steps: int, lost_at: int, attempt: int = 1) -> Script:
-    """`lost_at` is the step in whose `attempt` a rank is lost; 0: none is."""
+def script(
+    make: type[Plain], steps: int, lost_at: int, attempt: int = 1, unlike: int = -1
+) -> Script:
+    """`lost_at` is the step in whose `attempt` a rank is lost; 0: none is. Worker `unlike` is as
+    one of a version that knows of no rehearsals.
+    """
 
     def train(number: int, tell: Callable[[Any], None]) -> None:
         wait_for_slots()
         watching.watch()
         dist.init_process_group("gloo")
         kind = make()
-        with se.Checkpointer(kind.state, rehearse=True) as checkpoint:
+        with se.Checkpointer(kind.state, rehearse=number != unlike) as checkpoint:
             kind.checkpoint, attempts = checkpoint, 0
             for step in checkpoint.steps(steps):
                 attempts += step.number == lost_at
@@ -109,7 +113,13 @@ class Committed(Daemon):
 
 
 def trained(
-    folder: Path, make: type[Plain], count: int, steps: int, lost_at: int, attempt: int = 1
+    folder: Path,
+    make: type[Plain],
+    count: int,
+    steps: int,
+    lost_at: int,
+    attempt: int = 1,
+    unlike: int = -1,
 ) -> Agent:
     name, heard = f"{make.__name__}-{attempt}", []
 
@@ -126,9 +136,8 @@ def trained(
             restores_from=daemon.source,
             node=node.name,
         )
-        agent = run(
-            count, script(make, steps, lost_at, attempt), folder / name, plan, str(node.socket)
-        )
+        trains = script(make, steps, lost_at, attempt, unlike)
+        agent = run(count, trains, folder / name, plan, str(node.socket))
         agent.heard = heard
         return agent
 
@@ -151,6 +160,12 @@ CASES: dict[str, Case] = {
         )
         for make, attempts in LOST_WITHIN.items()
         for attempt in attempts
+    },
+    **{
+        f"Plain-unlike-{unlike}": functools.partial(
+            trained, make=Plain, count=3, steps=STEPS, lost_at=LOST_AT, unlike=unlike
+        )
+        for unlike in (0, VICTIM)
     },
     **{
         make.__name__: functools.partial(trained, make=make, count=2, steps=REHEARSED, lost_at=0)

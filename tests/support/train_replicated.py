@@ -2,7 +2,8 @@
 
     python train_replicated.py FOLDER STEPS STEP_TIME KIND
 
-KIND is one of `shardings.KINDS`. Each process appends "<step> <sum of the parameters before it>" to
+KIND is one of `shardings.KINDS`. While there is a file FOLDER/stands, all ranks stay in the block
+of the step that they are in. Each process appends "<step> <sum of the parameters before it>" to
 FOLDER/<node>.steps, with all bits of the sum. Steps depend on the ranks and on the step alone, so
 that a run that was interrupted has the same sums as one that was not.
 """
@@ -51,6 +52,13 @@ def train(state: dict[str, Any], number: int, kind: str) -> torch.Tensor:
     return loss.detach()
 
 
+def stands(folder: Path) -> bool:
+    """The same on all ranks; a lost peer is found by this, too."""
+    told = torch.tensor(float((folder / "stands").exists()))
+    dist.all_reduce(told)
+    return bool(told)
+
+
 def main() -> None:
     folder, steps, step_time, kind = Path(sys.argv[1]), *map(float, sys.argv[2:4]), sys.argv[4]
     dist.init_process_group("gloo")
@@ -59,6 +67,8 @@ def main() -> None:
     with se.Checkpointer(state, build=lambda: build(kind)) as checkpoint:
         for step in checkpoint.steps(int(steps)):
             with step:
+                while stands(folder):
+                    time.sleep(0.05)
                 before = total_of(state["model"])
                 step.loss = train(state, step.number, kind)
                 time.sleep(step_time)

@@ -378,6 +378,7 @@ class Service:
             replica_time=self._replicas.pull_time,
             restore_time=self._restores.restore_time,
             restored_from=self._restores.restored_from,
+            ancestry=None if self.round is None else self.round.ancestry,
         )
 
     def _hurry(self, deadline: float) -> None:

@@ -35,8 +35,9 @@ def members(
 ) -> list[tuple[Slot, SlotHeader]]:
     """Return the slots of one save, one of each rank that has sealed it.
 
-    A step may be sealed twice: first as a snapshot, then again to be committed. Then the second one
-    is returned, so that all ranks upload, restore or serve the same.
+    A step may be sealed twice: first as a snapshot, then again to be committed. Ranks may have one
+    or the other, and it must never happen that these differ. So a state that was changed in between
+    is sealed as another layout (`Saving._commit_step`). The second one is returned, which stays.
     """
     found: dict[int, tuple[Slot, SlotHeader]] = {}
     for slot, header in sealed:
@@ -85,9 +86,14 @@ def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
 def newest_first(snapshots: Iterable[Snapshot], round_: RoundInfo) -> list[Snapshot]:
     """Sort snapshots by age, those that the round itself has sealed first.
 
-    A run that was sent back has older saves with higher steps.
+    A run that was sent back has older saves with higher steps. Of one step all nodes have the same
+    order.
     """
-    return sorted(snapshots, key=lambda s: _age(round_, s.incarnation, s.step), reverse=True)
+
+    def age(snapshot: Snapshot) -> tuple[tuple[bool, int], str]:
+        return _age(round_, snapshot.incarnation, snapshot.step), snapshot.layout
+
+    return sorted(snapshots, key=age, reverse=True)
 
 
 def choose(

@@ -11,7 +11,7 @@ Must never happen:
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from spotelastic_checkpoints.types import Commit, Snapshot, WorkerStep
+from spotelastic_checkpoints.types import Ancestry, Commit, Snapshot, WorkerStep
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.in_place import Standing
@@ -88,6 +88,7 @@ def ready(
     end: RoundEnd | None = None,
     rested: str = "",
     standings: tuple[Standing, ...] = (),
+    ancestry: Ancestry | None = None,
 ) -> Acknowledgement:
     """Returns that no worker of another round trains on the node, and what it can contribute."""
     return Acknowledgement(
@@ -104,6 +105,7 @@ def ready(
         rested=rested,
         standings=standings,
         run_id=run_id,
+        ancestry=ancestry if ancestry and ancestry.incarnation != round_.parent else None,
     )
 
 

@@ -7,9 +7,9 @@ into the round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spotelastic_checkpoints.types import Branch, Commit, Holder, Resume, Snapshot
+from spotelastic_checkpoints.types import Ancestry, Branch, Commit, Holder, Resume, Snapshot
 
 from spotelastic.model.round import Round
 
@@ -43,6 +43,36 @@ def choose(
     if newest is None or (memory and _is_later(memory, newest, began[memory.incarnation])):
         return memory or Resume()
     return Resume(kind="store", step=newest.step, epoch=newest.epoch)
+
+
+def with_ancestors(
+    round_: Round, told: Iterable[Ancestry], commits: Iterable[Commit], run_id: str
+) -> Round:
+    """Returns the proposed round with the ancestors that its members know of, where the rendezvous
+    store has lost these. `run_id` is what the storage says now; empty where it has not answered.
+
+    Must never happen: it goes on from a history that another one has replaced. So all members know
+    of one round that descends from all others that they know of; it is the round's own history
+    that goes on, and no one else has begun the run afresh or committed since. Otherwise what is
+    committed counts, as if nobody knew of anything.
+    """
+    # A job that was restarted has forgotten on purpose.
+    known = {each.incarnation: each for each in told if round_.parent or round_.number == 1}
+    roots = {round_.parent} - {""}
+    later = [each for each in known.values() if roots <= _names(each)]
+    newest = [each for each in later if {one.incarnation for one in later} <= _names(each)]
+    if len(newest) != 1:
+        return round_
+    [found] = newest
+    before = found.known or Commit(0, 0)
+    replaced = found.epoch and run_id not in ("", found.run_id)
+    if replaced or any(commit.epoch > max(found.epoch, before.epoch) for commit in commits):
+        return round_
+    return replace(round_, parent=found.incarnation, lineage=found.lineage, known=found.known)
+
+
+def _names(ancestry: Ancestry) -> set[str]:
+    return {ancestry.incarnation, *(branch.incarnation for branch in ancestry.lineage)}
 
 
 def could_be_newer(

@@ -48,6 +48,8 @@ class SavePlan:
         """Number of plans that were made."""
         self.made_at = 0
         """The step of the last plan."""
+        self.is_early = False
+        """Whether it was made before the first step of its round."""
         self._has_room = True
         self._compared: deque[str] = deque()
         """Store keys of the last hashes of values, in the order of the saves."""
@@ -117,7 +119,7 @@ class SavePlan:
             return False
         return True
 
-    def compare_values(self, step: int) -> None:
+    def compare_values(self, step: int, take: int = 0) -> None:
         """Check that values which changed since the plan are still the same on all ranks.
 
         The first rank that saves a step leaves its hash in the store, and the others compare
@@ -126,12 +128,12 @@ class SavePlan:
         """
         if self._session.ranks.group is None or has_left_group(self._session):
             return
-        store, prefix = _default_store(), f"{self._key}-values-"
+        store, key = _default_store(), f"{self._key}-values-{step}-{take}"
         own = self.saver.hash_of_values()
-        if store.compare_set(f"{prefix}{step}", "", own).decode() != own:
+        if store.compare_set(key, "", own).decode() != own:
             raise LayoutChanged("values are not the same on all ranks")
         if self._session.ranks.rank == 0:
-            self._compared.append(f"{prefix}{step}")
+            self._compared.append(key)
             if len(self._compared) > 2:  # ranks are never two saves apart
                 store.delete_key(self._compared.popleft())
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from msgspec.structs import replace
 from spotelastic_checkpoints.format import encoding, layout
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena
@@ -207,14 +208,18 @@ class Saver:
         overlaps: bool,
         sealed: Callable[[], None] = lambda: None,
         incarnation: str = "",
+        take: int = 0,
     ) -> Copying | None:
         """Fill and seal the slot, and return what goes on beside training, if it `overlaps`.
 
         `sealed` is called when the slot is sealed; in that case in another thread. `incarnation` is
-        the round's unless given. Raises `LayoutChanged`.
+        the round's unless given. Each `take` of a step is told from the others by its layout.
+        Raises `LayoutChanged`.
         """
         lengths = self._fill_values(slot)
         header = self._header(slot.owner, incarnation or self._round, step, due=due)
+        if take:
+            header = replace(header, layout=f"{header.layout}+{take}")
         source, known = self._source, self._tensors_in(slot.path, slot.memory)
         overlaps = overlaps and bool(source.overlap.at)
         now = source.others if overlaps else range(len(source.tensors))
@@ -259,7 +264,7 @@ class Saver:
         }
         entries = {entry.key: entry for entry in source.entries}
         saved = slot.saved_items(self._round, step)
-        if len(saved) != len(tensors) + len(entries):
+        if {item.key for item in saved} != tensors.keys() | entries.keys():
             return "the state"
         for item in saved:
             if item.is_tensor:

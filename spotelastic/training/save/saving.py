@@ -8,6 +8,7 @@ from pathlib import Path
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
+from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime import last_step, step_numbers
@@ -17,6 +18,8 @@ from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.state.lasting import Lasting
+from spotelastic.training.state.state import State
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
@@ -25,6 +28,7 @@ COMMIT_WITHIN = 120.0
 class Saving:
     """The part of a Checkpointer that saves. What it needs to do so is set by the whole."""
 
+    _state: State
     _session: WorkerSession | None
     _client: WorkerClient | None
     _plan: SavePlan | None
@@ -39,10 +43,14 @@ class Saving:
     """The last step that was saved in this round."""
     _last_committing: int
     """The last step that was saved to be committed, or restored from a commit."""
-    _committing: OpenSlot | None = None
-    """The slot in which it was saved; None where it was restored."""
+    _slot: OpenSlot | None = None
+    """The slot of the last save; None where the last step was restored."""
+    _take = 0
+    """How often the state of the last step was changed after a save of it, and saved again."""
     _changes_told = 0
     """The last step of which it was told that the state has changed since its save."""
+    _from_memory: Resume | None = None
+    """Where in memory all ranks have restored what they have, until it is saved again."""
     _holds = False
     """Whether the save of the last step waits for what the script does after its loop."""
 
@@ -50,6 +58,9 @@ class Saving:
         self, step: int, session: WorkerSession, client: WorkerClient, *, agreed: bool
     ) -> None:
         """Save a step where the schedule, or an agreement of all ranks, says so."""
+        if agreed and self._slot is not None and self._last_committing == step:
+            client.wait(step)  # what a script that counts a step twice has changed is no part of it
+            return
         schedule = client.page.schedule
         unsaved = step != self._saved_step
         commit = agreed or (unsaved and step_numbers.falls_on(step, schedule.checkpoint_every))
@@ -103,7 +114,7 @@ class Saving:
             plan.follow()
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
-                plan.compare_values(step)
+                plan.compare_values(step, self._take)
             if due and session.resume.kind == "fresh" and not self._last_committing:
                 note = first_save_note.of(plan.view, session.ranks.rank, step)
                 note.leave(Path(slot.path).parent)
@@ -112,6 +123,7 @@ class Saving:
                 step,
                 due=due,
                 overlaps=overlaps and self._beside.wanted,
+                take=self._take,
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:
@@ -130,38 +142,53 @@ class Saving:
                 self._make_plan(plan)
             return False
         self._beside.begun(client, copying, time.perf_counter() - begun)
-        self._saved_step = step
+        self._saved_step, self._slot = step, slot
         if due:
-            self._last_committing, self._committing = step, slot
+            self._last_committing = step
         if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
 
-    def _tells_changes(self) -> bool:
-        """Return whether the state has changed since its step was saved to be committed, and tell
-        it.
+    def _commit_step(self, *, urgent: bool = False) -> bool:
+        """Save the last step to be committed, unless it was. All ranks call this. Returns False if
+        that was not possible, or if the state was changed since: that is told.
 
-        A commit is never changed: others may be restoring it. So what a script does to its state
-        after a step's save is saved with the next step.
+        What ranks have saved of a step is put together, whenever they saved it. So it must never
+        happen that one rank's part is of before a change, and another's of after it. All ranks ask
+        whether anybody's state is not what that rank has saved. If it is on none, it does not
+        matter when each has saved. Otherwise all save it once more, under another layout; but not
+        what all have saved to be committed: a commit never changes, as others may be restoring it.
         """
         session, client, plan = self._entered()
-        step, slot = self._last_step, self._committing
-        if slot is None or self._last_committing != step or not plan.is_made:
+        step = self._last_step
+        changed = self._changed(plan, step)
+        known = self._slot is not None and self._last_committing == step
+        alone = has_left_group(session)
+        told = [(known, changed)] if alone else session.ranks.gather((known, changed))
+        differs = any(changed for _, changed in told)
+        if differs and all(known for known, _ in told):
+            if changed and self._changes_told != step:
+                self._changes_told = step
+                client.complain(
+                    f"rank {session.ranks.rank}: {changed} was changed after step {step} had been "
+                    f"saved, and is not in its checkpoint: count the change as a step of its own, "
+                    f"as with checkpoint.step({step + 1}), and it is saved"
+                )
             return False
+        if differs:
+            self._take, self._last_committing, known = self._take + 1, 0, False
+        return known or self._save(step, AGREED_PATIENCE, due=True, urgent=urgent)
+
+    def _changed(self, plan: SavePlan, step: int) -> str:
+        """Return the name of something that is not as this rank has saved it; empty if all is."""
+        if self._slot is None or self._saved_step != step:
+            return ""
         plan.saver.wait()
         try:
             plan.follow()
-            changed = plan.saver.differs(slot, step)
+            return plan.saver.differs(self._slot, step)
         except (LayoutChanged, UsageError) as error:
-            changed = str(error).partition(" ")[0]
-        if changed and self._changes_told != step:
-            self._changes_told = step
-            client.complain(
-                f"rank {session.ranks.rank}: {changed} was changed after step {step} had been "
-                f"saved, and is not in its checkpoint: count the change as a step of its own, as "
-                f"with checkpoint.step({step + 1}), and it is saved"
-            )
-        return bool(changed)
+            return str(error).partition(" ")[0]
 
     def _save_held(self) -> None:
         """Make the save that waited for what the script has done after a loop, if it is due."""
@@ -169,6 +196,34 @@ class Saving:
         if holds:
             session, client, _ = self._entered()
             self._save_if_due(self._last_step, session, client, agreed=False)
+
+    def _save_restored(self) -> None:
+        """Save a step that all ranks have restored from memory, if a lost node would end that.
+
+        It must never happen that a second loss takes what the first has left. The shards of a lost
+        node are with its partner alone, and those of its partners with these alone; who has come
+        has nothing. With this save each node holds its own part of the state that there is now,
+        and its partner copies that, whenever the next snapshot is due. A state that keeps itself
+        may be ahead of what was restored.
+        """
+        session, _, plan = self._entered()
+        source = self._from_memory
+        if source is not None and self._saved_step != self._last_step:
+            nodes = {*session.ranks.gather(session.ranks.node)}
+            lasts = any(isinstance(each, Lasting) for each in self._state.values.values())
+            if len(nodes) > 1 and not lasts and not source.outlives_any_of(nodes):
+                self._make_plan(plan)
+                plan.is_early = True
+                self._save(self._last_step, AGREED_PATIENCE, due=False)
+        self._from_memory = None
+
+    def _see_to_plan(self, plan: SavePlan) -> None:
+        """Plan with all ranks where there is no plan, or one from before the first step that does
+        not fit what scripts have made of their state since.
+        """
+        early, plan.is_early = plan.is_early, False
+        if (early and any(self._entered()[0].ranks.gather(not plan.fits()))) or not plan.is_made:
+            self._make_plan(plan)
 
     def _save_alone(self) -> None:
         _, client, plan = self._entered()
@@ -198,13 +253,10 @@ class Saving:
             if has_left_group(session) or self._last_committing == self._last_step:
                 return
             self._make_plan(plan)
-        self._tells_changes()
-        saved = self._last_committing == self._last_step or self._save(
-            self._last_step, AGREED_PATIENCE, due=True, urgent=True
-        )
+        saved = self._commit_step(urgent=True) or self._last_committing == self._last_step
         if not has_left_group(session) and not all(session.ranks.gather(saved)):
             self._make_plan(plan)
-            saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
+            saved = self._commit_step(urgent=True)
         last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
 
     def _tell(self, line: str) -> None:

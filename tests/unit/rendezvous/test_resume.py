@@ -4,11 +4,18 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from spotelastic_checkpoints.types import Branch, Commit, Resume, Snapshot
+from spotelastic_checkpoints.types import Ancestry, Branch, Commit, Holder, Resume, Snapshot
 
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.partners import partners
-from spotelastic.rendezvous.sources.resume import LINEAGE_KEPT, Held, choose, could_be_newer, extend
+from spotelastic.rendezvous.sources.resume import (
+    LINEAGE_KEPT,
+    Held,
+    choose,
+    could_be_newer,
+    extend,
+    with_ancestors,
+)
 
 
 def snapshot(
@@ -162,3 +169,81 @@ def test_any_losses_without_a_whole_pair_restore_from_memory(count: int, lost: s
     resume = choose("p", (), nodes, [Commit(1, 50)])
     without_keeper = any(keeper[name] in gone for name in gone)
     assert resume.kind == ("store" if without_keeper or not left else "memory")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Ancestry]:
+    """Rounds, each after one of those before it, with a later epoch; some stores have lost some."""
+    rounds: list[Ancestry] = []
+    for number in range(draw(st.integers(1, 6))):
+        before = draw(st.sampled_from(rounds)) if rounds else None
+        lineage: tuple[Branch, ...] = ()
+        if before is not None:
+            lineage = (*before.lineage, Branch(before.incarnation, 10 * number, before.known))
+        known = draw(st.none() | st.just(Commit(number, 5)))
+        rounds.append(Ancestry(f"r{number}", lineage, known, number + 1, "run"))
+    return rounds
+
+
+@given(histories(), st.data())
+def test_a_history_that_the_store_has_lost_counts_only_where_nothing_has_replaced_it(
+    rounds: list[Ancestry], data: st.DataObject
+) -> None:
+    told = data.draw(st.lists(st.sampled_from(rounds)))
+    parent = data.draw(st.sampled_from(["", *(each.incarnation for each in rounds)]))
+    commits = data.draw(st.lists(st.builds(Commit, st.integers(1, 8), st.integers(1, 99))))
+    run_id = data.draw(st.sampled_from(["", "run", "another"]))
+    number = data.draw(st.integers(1, 2))
+    round_ = Round(number, "new", "proposed", (), "start", "", parent=parent)
+    found = with_ancestors(round_, told, commits, run_id)
+
+    descends = {each.incarnation: {b.incarnation for b in each.lineage} for each in rounds}
+    candidates = {
+        each.incarnation: each
+        for each in told
+        if parent in ("", each.incarnation, *descends[each.incarnation])
+    }
+    last = [
+        each
+        for name, each in candidates.items()
+        if all(other == name or other in descends[name] for other in candidates)
+    ]
+    forgotten = bool(parent) or number == 1
+    is_used = bool(last) and forgotten and run_id != "another"
+    is_used = is_used and not any(commit.epoch > last[0].epoch for commit in commits)
+    if not is_used:
+        assert found is round_
+        return
+    assert (found.parent, found.lineage) == (last[0].incarnation, last[0].lineage)
+    assert found.known == last[0].known
+    slot = Snapshot(found.parent, 7, "L", (0,), 1, whole=True)
+    resume = choose(found.parent, found.lineage, [held("a", slot)], [])
+    branches = [branch.incarnation for branch in extend(found, resume)]
+    assert branches[-1] == found.parent  # so that the next rounds know of it, too
+
+
+@given(st.data())
+def test_a_source_outlives_a_loss_if_each_part_is_elsewhere_too(data: st.DataObject) -> None:
+    nodes = ["a", "b", "c"]
+    holders = data.draw(
+        st.lists(
+            st.builds(
+                Holder,
+                st.sampled_from([*nodes, "gone"]),
+                st.just("d:1"),
+                st.sets(st.integers(0, 2), min_size=1).map(tuple),
+                st.booleans(),
+            ),
+            min_size=1,
+        )
+    )
+    resume = Resume("memory", 1, "r", "L", tuple(holders))
+    every = {rank for each in holders for rank in each.ranks}
+
+    def is_left(lost: str) -> bool:
+        left = [each for each in holders if each.node not in (lost, "gone")]
+        return any(each.whole for each in left) or all(
+            any(rank in each.ranks for each in left) for rank in every
+        )
+
+    assert resume.outlives_any_of(nodes) == (is_left("a") and is_left("b") and is_left("c"))
