@@ -51,7 +51,7 @@ from jobs.node import Node, from_store, node
 from jobs.s3_servers import Server
 from jobs.saving import memory_over, receive, save_ours, send
 from jobs.states import Saves, Shape
-from jobs.training import train_beside_uploads
+from jobs.training import train_beside_files, train_beside_uploads
 
 from spotelastic.store.etcd_server.process import free_ports
 
@@ -61,7 +61,7 @@ Start = Callable[[], contextlib.AbstractContextManager[Server]]
 RANKS = 4
 """Ranks of the node that restores from S3."""
 PATIENCE = 900.0
-PARTS = ("daemon", "training", "memory", "save", "restore", "shards")
+PARTS = ("daemon", "training", "files", "memory", "save", "restore", "shards")
 SERVERS: dict[str, Start] = {
     "moto": s3_servers.moto,
     "rclone": s3_servers.rclone,
@@ -356,6 +356,25 @@ def training(shape: Shape) -> Iterator[Row]:
               "what the cores share")  # fmt: skip
 
 
+def files(shape: Shape, mib: int) -> Iterator[Row]:
+    """Measure training that saves, with and without a folder whose files are kept."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[1:])
+    try:
+        with s3_servers.sink() as server, environment(server):
+            os.sched_setaffinity(0, cores)
+            found = alone(train_beside_files, server.url("files"), shape, mib << 20, 7, 12.0)
+    finally:
+        os.sched_setaffinity(0, cores)
+    rates = [rate for rate, _ in found.without]
+    without, (share, of_core) = statistics.median(rates), found.shares()
+    yield Row(f"{mib} MiB of kept files", f"{share:.1%}", f"{without:.0f} steps/s without",
+              ">= 98 %", share >= 0.98)  # fmt: skip
+    yield Row("", f"{statistics.median(found.kept) >> 20} MiB kept meanwhile",
+              f"turns without: {min(rates):.0f} to {max(rates):.0f} steps/s")  # fmt: skip
+    yield Row("  per second of its core", f"{of_core:.1%}", "what a busy machine leaves alone")
+
+
 def growth(saves: int) -> Iterator[Row]:
     """Measure whether the daemon's memory grows from save to save."""
     shape = Shape(16 << 20, 60)
@@ -422,6 +441,7 @@ def main() -> None:
         help="of each peer, of which the first does not count (4)",
     )
     parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
+    parser.add_argument("--files", type=int, default=1024, help="MiB of kept files (1024)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     if "rclone" in options.servers and s3_servers.find_rclone() is None:
@@ -433,6 +453,8 @@ def main() -> None:
         verdicts += show("the daemon's memory", growth(options.growth))
     if "training" in options.only and len(os.sched_getaffinity(0)) > 1:
         verdicts += show("training", training(Shape(options.mib[0] << 20, options.tensors[0])))
+    if "files" in options.only and len(os.sched_getaffinity(0)) > 1:
+        verdicts += show("files", files(Shape(options.mib[0] << 20, 60), options.files))
     servers = SERVERS | {"rclone": functools.partial(s3_servers.rclone, options.objects)}
     shapes = [Shape(mib << 20, count) for mib in options.mib for count in options.tensors]
     for shape in shapes:

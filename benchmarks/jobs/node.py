@@ -29,7 +29,13 @@ class Node:
     """A node with its own arena."""
 
     def __init__(
-        self, storage: str, name: str = "n0", slot: int = 0, workers: int = 1, slots: int = 3
+        self,
+        storage: str,
+        name: str = "n0",
+        slot: int = 0,
+        workers: int = 1,
+        slots: int = 3,
+        **daemon: Any,
     ) -> None:
         os.environ["SPOTELASTIC_SLOTS"] = str(slots)
         self.name, self.slot, self.workers = name, slot, workers
@@ -43,6 +49,7 @@ class Node:
             node=name,
             workers=workers,
             token="bench",
+            **daemon,
         )
         self.client = DaemonClient(str(self.socket))
 

@@ -1,8 +1,21 @@
-"""Reports helper threads that end by an exception, so that the failure is not silent."""
+"""Helper threads: those that step back behind training, and those whose end is not to be silent."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
+
+NICENESS = 10
+"""Nice value of threads that step back."""
+
+
+def step_back() -> None:
+    """Give this thread a lower priority: where processors are short, training goes first.
+
+    A priority that is lower already stays. Few may raise it, and the thread would fail.
+    """
+    here = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, here, max(NICENESS, os.getpriority(os.PRIO_PROCESS, here)))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from spotelastic.client.confirmation import ConfirmationRequest as ConfirmationRequest
     from spotelastic.client.dumps.collect import Dump as Dump
     from spotelastic.client.interruptions.interrupt import CausedInterruption as CausedInterruption
+    from spotelastic.client.kept_files import FetchedFiles as FetchedFiles
+    from spotelastic.client.kept_files import ListedFile as ListedFile
     from spotelastic.client.kubernetes.pod_config import PodConfig as PodConfig
     from spotelastic.client.logs import OutputLine as OutputLine
     from spotelastic.client.moving.move import MoveResult as MoveResult
@@ -59,6 +61,7 @@ _LAZY = {
     "MoveResult": "spotelastic.client.moving.move",
     "ConfirmationRequest": "spotelastic.client.confirmation",
     "Dump": "spotelastic.client.dumps.collect",
+    **dict.fromkeys(("FetchedFiles", "ListedFile"), "spotelastic.client.kept_files"),
     "FirstStep": "spotelastic.client.progress",
     "JobConfig": "spotelastic.client.config.job_config",
     "OutputLine": "spotelastic.client.logs",

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spotelastic.client import commands, failure_log, logs, loss_curve, watch
+from spotelastic.client import commands, failure_log, kept_files, logs, loss_curve, watch
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.confirmation import (
     Confirm,
@@ -24,6 +24,7 @@ from spotelastic.client.interruptions.interrupt import (
     InterruptionRequest,
     interrupt,
 )
+from spotelastic.client.kept_files import FetchedFiles, ListedFile
 from spotelastic.client.last_status import last_report, last_status
 from spotelastic.client.logs import OutputLine, Wanted
 from spotelastic.client.moving import move as moving
@@ -46,6 +47,7 @@ from spotelastic.client.published import (
     regions_of,
     status_of,
 )
+from spotelastic.client.storage import retried
 from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.client.targets.find import moved_to
 from spotelastic.client.targets.shown_cluster import ShownCluster
@@ -260,6 +262,27 @@ class Cluster:
             it = DumpSource.of(self.target.account("a dump"), self.record)
             to = None if file is None else Path(file)
             return collect(it, node, to, saying(on_update), within=within)
+
+    def files(self, *, on_update: OnUpdate = ignored) -> tuple[ListedFile, ...]:
+        """Return the files that the script has kept (`output`), by path."""
+        url = self.record.spec.storage
+        with self._asking(), retried(lambda: self.target.storage(url), saying(on_update)) as there:
+            return tuple(kept_files.listed(there))
+
+    def fetch(
+        self,
+        path: str | None = None,
+        *,
+        to: str | Path | None = None,
+        on_update: OnUpdate = ignored,
+    ) -> FetchedFiles:
+        """Fetch a kept file, a folder of them, or all, into the folder `to`, by default NAME-files.
+
+        A newer file that is there is left. Raises `UsageError` if nothing of that path is kept.
+        """
+        url, into = self.record.spec.storage, Path(f"{self.name}-files" if to is None else to)
+        with self._asking(), retried(lambda: self.target.storage(url), saying(on_update)) as there:
+            return kept_files.fetch(there, into, path)
 
     # -- what can be done ------------------------------------------------------------------------
 

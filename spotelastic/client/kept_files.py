@@ -8,7 +8,7 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.files import placing
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.files.kept import KeptFile, shown, within
-from spotelastic_checkpoints.files.looking import Seen
+from spotelastic_checkpoints.files.looking import FOLDER
 from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -65,6 +65,7 @@ def listed(storage: Storage) -> list[ListedFile]:
     return [
         ListedFile(path, rank, file.nbytes, file.mtime / 1e9, file.link)
         for path, rank, file in shown(FileStore(storage).kept())
+        if file.kind != FOLDER
     ]
 
 
@@ -114,8 +115,8 @@ def _fetch(
     progress: Callable[[int], object],
 ) -> None:
     there = placing.seen_at(done.to, name)
-    if there is not None and _is(there, file):
-        done.same += 1
+    if there is not None and placing.is_there(done.to, name, there, file):
+        done.same += file.kind != FOLDER
     elif there is not None and not file.link and there.mtime > file.mtime:
         done.newer.append(name)
     else:
@@ -130,9 +131,5 @@ def _fetch(
                 file = now.files[name]
             else:
                 break
-        done.files, done.nbytes = done.files + 1, done.nbytes + file.nbytes
+        done.files, done.nbytes = done.files + (file.kind != FOLDER), done.nbytes + file.nbytes
     progress(file.nbytes)
-
-
-def _is(there: Seen, file: KeptFile) -> bool:
-    return not file.link and (there.nbytes, there.mtime) == (file.nbytes, file.mtime)

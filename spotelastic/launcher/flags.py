@@ -187,7 +187,7 @@ OUTPUT = (
     Flag("--metrics-port", "serve metrics for Prometheus there (IP: 127.0.0.1)", "[IP:]PORT"),
 )
 CHECKPOINTS = (
-    Flag("--storage", "where checkpoints go (./runs/ID)", "URL"),
+    Flag("--storage", "where checkpoints go (./runs/SCRIPT; with --rdzv-id ./runs/ID)", "URL"),
     Flag(
         "--snapshot-every",
         "interval of snapshots in memory: 20, 30s, auto (by cost)",

@@ -9,6 +9,7 @@ so that the next run can say whose state it continues.
 import argparse
 import fcntl
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -39,6 +40,8 @@ from spotelastic_checkpoints.storage.open import folder_of, open_storage
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 
+UNNAMED = "default"
+"""`--rdzv-id` of a run that was not given one."""
 LOCK = ".spotelastic.lock"
 ANSWER_WITHIN = 10.0
 """Seconds for the storage's first answer; without one the run begins, and claims it later."""
@@ -78,7 +81,11 @@ class StorageUse:
 
 
 def storage_url(options: argparse.Namespace) -> str:
-    """Return where the run's checkpoints go. Raises `UsageError` for a name that leaves ./runs."""
+    """Return where the run's checkpoints go. Raises `UsageError` for a name that leaves ./runs.
+
+    A run without a name has its script's, so that another script in the same folder does not meet
+    its checkpoints.
+    """
     name = options.rdzv_id
     if not name or "\0" in name:
         raise UsageError("--rdzv-id: is empty or contains a null character")
@@ -90,7 +97,41 @@ def storage_url(options: argparse.Namespace) -> str:
             f"--rdzv-id {name}: its checkpoints would not have a folder of their own in ./runs; "
             "give another name, or --storage"
         )
-    return str(Path("runs").absolute() / name)
+    runs = Path("runs").absolute()
+    return str(runs / (_named_by_script(runs, options.script) if name == UNNAMED else name))
+
+
+def _named_by_script(runs: Path, script: str) -> str:
+    """Return the name of the folder for a script whose run has no name: the script's.
+
+    Older versions called it `UNNAMED`: what this script has begun there goes on there. Where a
+    script of the same name has been, as in another folder, the whole path is the name.
+    """
+    if _has_made(runs / UNNAMED, script):
+        return UNNAMED
+    name = _as_name(PurePath(script).name.removesuffix(".py"))
+    if _has_made(runs / name, script) is not False:
+        return name
+    return _as_name(os.path.relpath(script))
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or UNNAMED
+
+
+def _has_made(folder: Path, script: str) -> bool | None:
+    """Whether the script may go on from what is in a folder; None if nothing is.
+
+    It may from what it has made, and from what nobody has, such as an imported checkpoint.
+    """
+    if not os.path.isdir(folder):  # noqa: PTH112
+        return None
+    kept = StoredRun(open_storage(str(folder)), UNNAMED)
+    record, commit = kept.record(), kept.commit()
+    made = record and record.of(commit)
+    if made is None:
+        return True if commit is not None else None
+    return Path(made.script).resolve() == Path(script).resolve()
 
 
 @contextmanager
@@ -142,6 +183,7 @@ class _Claiming:
         else:
             self._check_owner()
         kept, record = StoredRun(open_storage(self.storage), self.options.rdzv_id), self._record()
+        self._check_maker(kept, record)
         for line in lines(kept, record, "--fresh"):
             self.say(line)
         self.use.record = Recorded(kept, record)
@@ -228,9 +270,30 @@ class _Claiming:
         try:
             commits.check_owner(take_over=self.options.take_over)
         except StorageOwned as error:
-            raise UsageError(f"{error} (--take-over)") from None
+            raise UsageError(
+                f"{error} (--take-over); --fresh --take-over begins afresh in it, and --storage "
+                "names another one"
+            ) from None
         except CheckpointsError:
             pass  # the first claim tells what is wrong
+
+    def _check_maker(self, kept: StoredRun, mine: Record) -> None:
+        """Raise `UsageError` where a run without a name was given the storage of another script.
+
+        Its checkpoints would not fit, which each rank would tell; or they would fit, and be
+        continued by the wrong script.
+        """
+        commit, record = kept.commit(), kept.record()
+        made = record.of(commit) if record is not None and commit is not None else None
+        meant = not self.options.storage or self.options.rdzv_id != UNNAMED
+        if made is None or meant or self.options.take_over:
+            return
+        if PurePath(made.script).name != PurePath(mine.script).name:
+            raise UsageError(
+                f"--storage {self.storage} holds checkpoints of another run, {made.command}: "
+                "name another --storage, begin afresh in it with --fresh, or go on from them with "
+                "--take-over"
+            )
 
     def _displaced(self, by: Tenant) -> None:
         self.use.displaced = True

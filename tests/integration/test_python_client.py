@@ -1,7 +1,6 @@
 """`spotelastic.up` in plain Python programs: a cluster's whole life, and what is left of it."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,11 @@ import pytest
 from spotelastic.local import cloud
 
 SCRIPT = Path(__file__).parents[1] / "support/train_small.py"
+WRITES = """
+import os, pathlib
+
+pathlib.Path(os.environ["SPOTELASTIC_OUTPUT"], "best.txt").write_text("the best")
+"""
 CONFIG = """
 import os
 import sys
@@ -32,6 +36,7 @@ def config(name, least=1):
         local=True,
         min=least,
         max=2,
+        output=["out"],
         name=name,
         instance_types=["m5.large"],
     )
@@ -69,6 +74,14 @@ def run(name):
     (first,) = (each for each in told if isinstance(each, client.FirstStep))
     assert any("begins at" in line.text for line in cluster.logs(rank=0))
     assert cluster.cost().name == name
+    assert [each.path for each in cluster.files()] == ["out/best.txt"]
+    assert cluster.fetch("out", to=f"{name}-fetched").files == 1
+    with open(f"{name}-fetched/out/best.txt") as file:
+        assert file.read() == "the best"
+    try:
+        cluster.fetch("out/other.txt")
+    except client.UsageError as error:
+        assert "out/other.txt is not kept" in str(error)
     dump = cluster.dump(file=f"{name}.tar.gz")
     assert (dump.file, dump.index.cluster) == (os.path.abspath(f"{name}.tar.gz"), name)
     cluster.down()
@@ -109,7 +122,7 @@ cluster.wait()
 
 @contextmanager
 def program(folder: Path, text: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
-    shutil.copy(SCRIPT, folder / "train.py")
+    (folder / "train.py").write_text(WRITES + SCRIPT.read_text())
     (folder / "program.py").write_text(text)
     process = subprocess.Popen(
         [sys.executable, "program.py", *args],

@@ -120,7 +120,7 @@ def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_pat
     code, out, err = launch(*flags, str(SCRIPT), "20", cwd=tmp_path)
     assert code == 0, err
     assert resumed_steps(out) == [0, 0]
-    assert (tmp_path / "runs" / "default" / "LATEST").is_file()
+    assert (tmp_path / "runs" / SCRIPT.stem / "LATEST").is_file()
 
 
 @pytest.mark.soak

@@ -74,7 +74,7 @@ def test_a_folder_has_one_living_run_of_several_nodes(tmp_path: Path) -> None:
         where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}")
         return [*where, "--nnodes", "1:2", "--checkpoint-every", "10", *more, str(SCRIPT)]
 
-    url = str(tmp_path / "runs" / "default")
+    url = str(tmp_path / "runs" / SCRIPT.stem)
     with held_ports(2) as (port, other):
         nodes = [NodeProcess("one", command(port), tmp_path)]
         try:
@@ -91,7 +91,7 @@ def test_a_folder_has_one_living_run_of_several_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_a_run_that_was_displaced_ends(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "default"
+    folder = tmp_path / "runs" / SCRIPT.stem
     node = NodeProcess("one", ["--standalone", "--checkpoint-every", "5", str(SCRIPT)], tmp_path)
     try:
         committed(node, str(folder), 5)

@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.storage.open import open_storage
 from support.ckpt import spotelastic
 from support.etcd import wait_until
+from support.kube import emulated
+from support.kube_cluster import KubeStory
 from support.launcher import NodeProcess, Run, running, vanish
+from support.patience import eventually
 
 from spotelastic.client import kept_files
 from spotelastic.store.etcd_server.process import standalone
@@ -127,3 +131,36 @@ def test_files_of_a_cluster_come_home_through_an_interruption(tmp_path: Path) ->
     names = {"out/notes.txt", "out/best.pt", "out/deep/last_step.txt"}
     # What changes with each step may come after the node that goes on has begun.
     assert names <= paths and {each.partition("~")[0] for each in paths} == names
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_files_of_pods_come_home_when_their_node_is_lost(tmp_path: Path) -> None:
+    """The folder of a pod is gone with it, whether it was told before or not."""
+    with emulated() as kube:
+        story = KubeStory.emulated(kube, tmp_path)
+        (story.folder / "work/train.py").write_text(SCRIPT.read_text())
+        told = story.run(
+            *("up", "--kube", "--image", story.image, "--storage", story.storage),
+            *("--min", "1", "--max", "1", "--lease", "3", "--snapshot-every", "20", "--detach"),
+            *("--output", "out", "train.py", "3000", "0.02"),
+        )
+        assert "stays up" in told
+        storage = open_storage(story.storage)
+        notes = {"out/notes.txt", "out/best.pt"}
+        eventually(lambda: notes <= {file.path for file in kept_files.listed(storage)}, "kept")
+        before = story.training(1)
+        (pod,) = story.pods("worker")
+        kube.cluster.cause("lose-node", node=pod["spec"]["nodeName"])
+        story.training(1, before["step"])
+        found = {each["path"] for each in json.loads(story.run("files", "train", "--json"))}
+        assert notes <= found
+        # A terminal that comes back until the end gets what is small.
+        told = story.run("up", "--kube", "--image", story.image, "--storage", story.storage,
+                         "--min", "1", "--max", "1", "--lease", "3", "--snapshot-every", "20",
+                         "--output", "out", "train.py", "3000", "0.02")  # fmt: skip
+        assert "files of the script" in told
+        home = story.folder / "work/train-files/out"
+        assert len(set((home / "notes.txt").read_text().split())) == 2, "the second node went on"
+        assert (home / "deep/last_step.txt").read_text() == "3000"
+        torch.load(home / "best.pt", weights_only=True)

@@ -7,6 +7,7 @@ script as it is at the restart, which may build its groups of parameters in anot
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,10 +83,12 @@ OPTIONS = st.recursive(
 
 @dataclass(frozen=True)
 class Life:
-    begin: Callable[[], State]
+    """`begin` and `again` take what is done to the model before its optimizer is made."""
+
+    begin: Callable[..., State]
     changes: Sequence[Sequence[Change]]
     """Those before each save."""
-    again: Callable[[], State]
+    again: Callable[..., State]
 
 
 def train(state: State) -> None:
@@ -95,12 +98,32 @@ def train(state: State) -> None:
     state["scaler"].step(optimizer)
     state["scaler"].update()
     optimizer.zero_grad()
+    _schedule(scheduler)
+    if "average" in state:
+        state["average"].update_parameters(model.one)
+
+
+def _schedule(scheduler: Any) -> None:
     if isinstance(scheduler, schedules.ReduceLROnPlateau):
         scheduler.step(1.0)
     elif scheduler is not None:
         scheduler.step()
-    if "average" in state:
-        state["average"].update_parameters(model.one)
+
+
+def step(state: State) -> None:
+    """Train without a forward, in which ranks would have to talk to each other."""
+    optimizer = state["optimizer"]
+    for group in optimizer.param_groups:
+        for each in group["params"]:
+            each.grad = torch.full_like(each, 0.5)
+    optimizer.step()
+    optimizer.zero_grad()
+    _schedule(state.get("scheduler"))
+
+
+def on_any_rank(change: Change) -> Change:
+    """Return the change, or a step in place of one for which ranks would have to talk."""
+    return step if change in (train, _prune) else change
 
 
 def _grow(state: State) -> None:
@@ -208,16 +231,16 @@ CHANGES = st.one_of(
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> Life:
-    optimizer = OPTIMIZERS[draw(st.sampled_from(sorted(OPTIMIZERS)))]
+def lives(draw: st.DrawFn, *, averaged: bool = True, optimizers: Any = OPTIMIZERS) -> Life:
+    optimizer = optimizers[draw(st.sampled_from(sorted(optimizers)))]
     scheduler = draw(st.sampled_from([None, *sorted(SCHEDULERS)]))
-    averages, option = draw(st.booleans()), draw(OPTIONS)
+    averages, option = averaged and draw(st.booleans()), draw(OPTIONS)
     ema: Any = get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call]
     orders = [draw(st.permutations(range(4))) for _ in range(2)]
 
-    def made(order: Sequence[int]) -> State:
+    def made(order: Sequence[int], distribute: Callable[[Model], Any] = lambda it: it) -> State:
         torch.manual_seed(0)
-        model = Model()
+        model = distribute(Model())
         parameters = [*model.one.parameters(), *model.two.parameters()]
         groups = [
             {"params": [parameters[n]], "lr": 0.01 * (n + 1), "extra": copy.deepcopy(option)}
@@ -232,7 +255,7 @@ def lives(draw: st.DrawFn) -> Life:
         return state
 
     changes = draw(st.lists(st.lists(CHANGES, max_size=3), min_size=1, max_size=3))
-    return Life(lambda: made(orders[0]), changes, lambda: made(orders[1]))
+    return Life(partial(made, orders[0]), changes, partial(made, orders[1]))
 
 
 def by_parameter(state: State) -> dict[str, Any]:

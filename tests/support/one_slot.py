@@ -18,6 +18,8 @@ from spotelastic.training.state import growth
 from spotelastic.training.state.chunks import PIECE
 from spotelastic.training.state.state import State, StateView
 
+ALONE = Ranks(0, 1, 0, "n")
+
 
 class OneSlot:
     def __init__(
@@ -27,7 +29,9 @@ class OneSlot:
         *,
         piece: int = PIECE,
         sizes: OverlapSizes = SIZES,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
         self._path = path
         self._state = State(values, piece=piece)
         self._sizes = sizes
@@ -36,7 +40,7 @@ class OneSlot:
 
     def plan(self) -> None:
         self.view = self._whole_view()
-        self.saver = Saver(Ranks(0, 1, 0, "n"), self.view, "round", self._sizes)
+        self.saver = Saver(self._ranks, self.view, "round", self._sizes)
         self._path.write_bytes(bytes(max(self.saver.nbytes, slot_bytes(0, b"", 0))))
 
     def _whole_view(self) -> StateView:

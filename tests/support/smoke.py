@@ -169,7 +169,7 @@ def check_with_all(environment: Environment) -> None:
     run = ("spotelastic", "run", "--standalone", "--nproc-per-node", "2", "train.py")
     environment.expect("begins at step 0", *run, "5")
     environment.expect("begins at step 5", *run, "8")
-    environment.run("spotelastic", "ckpt", "verify", "runs/default")
+    environment.run("spotelastic", "ckpt", "verify", "runs/train")
     up = ("spotelastic", "up", "--local", "--min", "1", "--max", "1", "train.py", "5")
     environment.expect(r"succeeded\b.* 5 steps", *up)
 

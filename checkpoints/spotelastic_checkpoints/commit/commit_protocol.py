@@ -52,6 +52,10 @@ PROBE = "conditional-writes"
 """Key of an object that is created once, to test conditional writes. A store that lets it be
 created twice ignores them.
 """
+UNNAMED = ("default", "standalone")
+"""What runs are called that nobody has named, with an agent and without one. They have their
+storage by the name of the script, however it is started.
+"""
 RUN_RECORD = "spotelastic-run.json"
 """Key of the record of what made the checkpoints (provenance.py)."""
 UNKNOWN_CLAIMS = 1000
@@ -192,7 +196,8 @@ class Commits:
     def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
         if isinstance(latest, ForwardPointer):
             raise StorageMoved(f"{self.storage.url}: {latest.refusal}")
-        if latest is not None and latest.owner not in ("", self.owner) and not take_over:
+        own = (self.owner,) if self.owner not in UNNAMED else UNNAMED
+        if latest is not None and latest.owner not in ("", *own) and not take_over:
             raise StorageOwned(
                 f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
                 "use another storage, or take it over"

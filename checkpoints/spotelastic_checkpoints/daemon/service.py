@@ -7,8 +7,6 @@ runs beside it.
 
 import asyncio
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +43,7 @@ from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import SourceContext
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.room import check_room
+from spotelastic_checkpoints.threads import step_back
 from spotelastic_checkpoints.types import (
     Commit,
     DaemonStatus,
@@ -63,8 +62,6 @@ T = TypeVar("T")
 POINTS_EVERY = 0.25
 UPLOADS, MOST_UPLOADS = 4, 32
 """Files that are uploaded at a time: per worker, and at most on one node."""
-NICENESS = 10
-"""Nice value of threads that talk to the store: where processors are short, training goes first."""
 
 
 class Service:
@@ -503,10 +500,6 @@ class Service:
 
 def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
     """Return an executor whose threads, and the processes they start, have a lower priority."""
-
-    def step_back() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-
     return ThreadPoolExecutor(threads, thread_name_prefix=name, initializer=step_back)
 
 

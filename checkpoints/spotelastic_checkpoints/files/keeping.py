@@ -36,7 +36,7 @@ from spotelastic_checkpoints.files.kept import (
     whole,
     within,
 )
-from spotelastic_checkpoints.files.looking import Seen, kept_files
+from spotelastic_checkpoints.files.looking import EXECUTABLE, FOLDER, LINK, OTHER, Seen, kept_files
 
 RESTLESS = 30.0
 """Seconds for which a file has changed without a rest until it is kept as it is."""
@@ -46,6 +46,8 @@ WRITTEN_AFTER = 64 << 20
 """Bytes of uploaded pieces after which the index is written, though the look is not over."""
 LEAVER_WITHIN = 3.0
 """Seconds for which files wait for the last ones of a node that leaves."""
+TOLD = 100
+"""Most problems of single files that are told."""
 SWEPT_AFTER = 600.0
 """Seconds of a round after which what earlier ones have left is deleted. Nodes that have left it
 are gone by then.
@@ -103,6 +105,8 @@ class KeptFolders:
         """The versions that this node has stored or put back last."""
         self._left: dict[str, KeptFile] = {}
         """Stored versions in whose place the node has a newer file."""
+        self._bad: set[str] = set()
+        """Files that could not be read, which was told. Nobody waits for them."""
         self._restless: dict[str, float] = {}
         """Since when files have changed without a rest."""
         self._again: dict[str, float] = {}
@@ -156,7 +160,7 @@ class KeptFolders:
         root, rest = self._place(path)
         there = placing.seen_at(root, rest)
         if there is not None:
-            if self._is(there, path, file):
+            if placing.is_there(root, rest, there, file):
                 self._stored[path], self._had[path] = there, file
                 return
             had = self._had.get(path)
@@ -172,11 +176,6 @@ class KeptFolders:
         self._stored[path] = placing.place(root, rest, file, store.pieces(index.rank, file))
         self._had[path] = file
 
-    def _is(self, there: Seen, path: str, file: KeptFile) -> bool:
-        if there.is_link or file.link:
-            return there.is_link and placing.link_at(*self._place(path)) == file.link
-        return (there.nbytes, there.mtime) == (file.nbytes, file.mtime)
-
     # -- keeping ----------------------------------------------------------------------------------
 
     def keep(self, rest: float, go: Callable[[], bool] = lambda: True) -> bool:
@@ -186,10 +185,13 @@ class KeptFolders:
         whether all that is there is stored. Raises `StorageUnavailable`.
         """
         seen, problem = kept_files(self._workdir, self.folders, self._ours)
-        if problem:
-            self._tell_once(problem)
+        for line in problem.splitlines():
+            self._tell_once(line)
         changed = {p: now for p, now in seen.items() if not now.same(self._stored.get(p))}
-        gone = [path for path in self._stored if path not in seen] if not problem else []
+        away = [path for path in self._stored if path not in seen]
+        gone = [path for path in away if not problem or self._is_gone(path)]
+        for path in self._restless.keys() - changed.keys():
+            del self._restless[path]
         if not self.epoch:
             return not changed and not gone
         upload = _Upload(self._store(), go)
@@ -208,44 +210,60 @@ class KeptFolders:
             self._write(upload.store, versions, gone, changed)
         if self._index is not None and self._clocks.steady() > self._begun + SWEPT_AFTER:
             self._sweep(upload.store)
-        return all(now.same(self._stored.get(path)) for path, now in changed.items())
+        return all(p in self._bad or now.same(self._stored.get(p)) for p, now in changed.items())
+
+    def _is_gone(self, path: str) -> bool:
+        """Whether a file is away that was not found in a look that may not have found all."""
+        try:
+            return placing.seen_at(*self._place(path)) is None
+        except OSError:
+            return False
 
     def _version(self, upload: "_Upload", path: str, now: Seen, rest: float) -> KeptFile | None:
         """Upload a file and return its version; None if it is not kept, or not yet."""
         root, name = self._place(path)
         try:
-            if now.is_link:
-                link = placing.link_at(root, name)
+            self._bad.discard(path)
+            if now.kind in (LINK, OTHER):
+                link = placing.link_at(root, name) if now.kind == LINK else ""
                 if leads_inside(path, link, self.folders):
                     return KeptFile(0, now.mtime, link=link)
+                what = "a link that leads out of the folder" if link else "no file"
                 self._stored[path] = now
+                self._tell_once(f"{path} is not kept: it is {what}")
                 return None
-            rests = not rest or self._clocks.wall() - now.mtime / 1e9 >= rest
+            # A time that is still to come says nothing: the file is taken to rest.
+            rests = not rest or not -1 < self._clocks.wall() - now.mtime / 1e9 < rest
             if rest and not self._is_due(path, rests):
                 return None
+            if now.kind == FOLDER:
+                return KeptFile(0, now.mtime, kind=FOLDER)
             begun = self._clocks.steady()
             with placing.opened(root, name) as file:
                 version = self._read(upload, file, path, now, rests)
             self._again[path] = begun + AGAIN * (self._clocks.steady() - begun)
             if not rests:
                 self._restless[path] = begun
+            elif version is not None:
+                self._restless.pop(path, None)
             return version
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 self._tell_once(f"{path} is not kept: {error.strerror or error}")
+                self._bad.add(path)
             return None
 
     def _is_due(self, path: str, rests: bool) -> bool:
         now = self._clocks.steady()
         since = self._restless.setdefault(path, now)
-        if rests:
-            del self._restless[path]
         return now >= self._again.get(path, now) and (rests or now >= since + RESTLESS)
 
     def _read(
         self, upload: "_Upload", file: int, path: str, now: Seen, rests: bool
     ) -> KeptFile | None:
         begun = Seen.of(os.fstat(file))
+        if begun.kind not in ("", EXECUTABLE):
+            return None  # it has taken the place of a file meanwhile
         old = self._had.get(path) or self._left.get(path)
         pieces, grown = [], old is not None
         for number, start in enumerate(range(0, begun.nbytes, self._piece)):
@@ -254,6 +272,7 @@ class KeptFolders:
                 return None
             grown = grown and old is not None and _begins_with(data, old, number)
             if not rests and old is not None and not grown:
+                self._tell_rewritten(path)
                 return None
             name = digest(data)
             if name not in self._pieces:
@@ -264,12 +283,22 @@ class KeptFolders:
             pieces.append(self._pieces[name])
         ended = Seen.of(os.fstat(file))
         if rests and not (ended.same(begun) and begun.same(now)):
+            if self._clocks.steady() >= self._restless.get(path, math.inf) + RESTLESS:
+                self._tell_rewritten(path)
             return None
         if old is not None and grown and begun.nbytes >= old.nbytes:
             self._had[path] = old
         elif not rests and old is not None:
+            self._tell_rewritten(path)
             return None
-        return KeptFile(begun.nbytes, begun.mtime, tuple(pieces))
+        kind = EXECUTABLE if begun.kind else msgspec.UNSET
+        return KeptFile(begun.nbytes, begun.mtime, tuple(pieces), kind=kind)
+
+    def _tell_rewritten(self, path: str) -> None:
+        self._tell_once(
+            f"{path} is rewritten all the time: it is kept as it is when it rests for as long as "
+            "it takes to read it"
+        )
 
     def _write(
         self,
@@ -361,7 +390,7 @@ class KeptFolders:
         return (self._workdir / folder).resolve(), path.removeprefix(f"{folder}/")
 
     def _tell_once(self, problem: str) -> None:
-        if problem not in self._told:
+        if problem not in self._told and len(self._told) < TOLD:
             self._told.add(problem)
             self._tell(problem)
 

@@ -50,6 +50,8 @@ class KeptFile(Value, frozen=True):
     pieces: tuple[FilePiece, ...] = ()
     link: str = ""
     """What it refers to, if it is a symbolic link."""
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    """"executable", or "folder" for one that is empty; not written where it is neither."""
     epoch: int = 0
     """The epoch under which this version was kept."""
     revision: int = 0
@@ -66,7 +68,8 @@ class KeptFile(Value, frozen=True):
     @property
     def content(self) -> tuple[object, ...]:
         """What is equal for files that hold the same."""
-        return self.link, tuple((piece.digest, piece.nbytes) for piece in self.pieces)
+        pieces = tuple((piece.digest, piece.nbytes) for piece in self.pieces)
+        return self.link, self.kind or "", pieces
 
 
 class Index(Value, frozen=True):

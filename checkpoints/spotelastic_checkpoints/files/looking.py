@@ -15,6 +15,12 @@ LEFT_OUT = frozenset(
 """Names of folders that hold no results."""
 UNFINISHED = ".spotelastic-"
 """Beginning of the names of files that are being put back."""
+LINK, FOLDER, EXECUTABLE, OTHER = "link", "folder", "executable", "other"
+"""What is no plain file: a symbolic link, an empty folder, a file that may be run, and pipes,
+sockets and devices.
+"""
+LATEST_TIME = (1 << 62) - 1
+"""Nanoseconds since the epoch; what is later is taken for this."""
 MOST = 20_000
 """Entries of a folder that are looked at."""
 SHARED = ("nfs", "ceph", "lustre", "gpfs", "beegfs", "cifs", "smb3", "9p", "fuse")
@@ -29,20 +35,28 @@ class Seen:
     mtime: int
     """Nanoseconds since the epoch."""
     inode: int
-    is_link: bool = False
+    kind: str = ""
+    """What it is, where it is no plain file."""
     changed: float = 0.0
     """When anything of it changed last, by the file system (epoch s). Nothing can set this."""
 
     @classmethod
     def of(cls, found: os.stat_result) -> "Seen":
         """Return it for a file's `stat`."""
-        link = stat.S_ISLNK(found.st_mode)
-        return cls(found.st_size, found.st_mtime_ns, found.st_ino, link, found.st_ctime)
+        mtime = max(-LATEST_TIME, min(found.st_mtime_ns, LATEST_TIME))
+        return cls(found.st_size, mtime, found.st_ino, _kind(found.st_mode), found.st_ctime)
 
     def same(self, other: "Seen | None") -> bool:
         """Return whether nothing was written in between."""
-        mine = self.nbytes, self.mtime, self.inode
-        return other is not None and mine == (other.nbytes, other.mtime, other.inode)
+        mine = self.nbytes, self.mtime, self.inode, self.kind
+        theirs = other and (other.nbytes, other.mtime, other.inode, other.kind)
+        return mine == theirs
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISREG(mode):
+        return EXECUTABLE if mode & stat.S_IXUSR else ""
+    return LINK if stat.S_ISLNK(mode) else FOLDER if stat.S_ISDIR(mode) else OTHER
 
 
 def is_environment(path: Path) -> bool:
@@ -56,7 +70,7 @@ def walk(
     left_out: Callable[[Path], bool] = lambda _: False,
     failed: Callable[[OSError], object] = lambda _: None,
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield files and symbolic links below a folder. No link is followed.
+    """Yield what is below a folder, except for folders that hold something. No link is followed.
 
     A folder that is not there has none. `failed` is called where one cannot be read.
     """
@@ -71,14 +85,18 @@ def walk(
     for entry in found:
         try:
             is_folder = entry.is_dir(follow_symlinks=False)
-            is_file = entry.is_file(follow_symlinks=False) or entry.is_symlink()
         except OSError:
             continue
         path = Path(entry.path)
         if is_folder:
             if entry.name not in LEFT_OUT and not is_environment(path) and not left_out(path):
-                yield from walk(path, left_out, failed)
-        elif is_file and not entry.name.startswith(UNFINISHED):
+                holds = False
+                for each in walk(path, left_out, failed):
+                    holds = True
+                    yield each
+                if not holds:
+                    yield entry
+        elif not entry.name.startswith(UNFINISHED):
             yield entry
 
 
@@ -86,25 +104,26 @@ def kept_files(
     workdir: Path, folders: Iterable[str], ours: Collection[Path] = ()
 ) -> tuple[dict[str, Seen], str]:
     """Return the files of the folders by their paths relative to `workdir`, and why these are not
-    all; "" if they are. Nothing in `ours` is the script's.
+    all, in a line for each reason; "" if they are. Nothing in `ours` is the script's.
 
     A folder that is a symbolic link itself is what the user has put in its place.
     """
     found: dict[str, Seen] = {}
-    problem = ""
+    problems: list[str] = []
 
     def failed(error: OSError) -> None:
-        nonlocal problem
-        problem = f"{error.filename} cannot be read, and is not kept: {error.strerror}"
+        name = _shown(str(error.filename))
+        problems.append(f"{name} cannot be read, and is not kept: {error.strerror}")
 
     for folder in folders:
         root = (workdir / folder).resolve()
         for entry in walk(root, lambda path: path in ours, failed):
             if len(found) == MOST:
-                return found, f"{folder} holds more than {MOST} files: the others are not kept"
+                problems.append(f"{folder} holds more than {MOST} files: the others are not kept")
+                return found, "\n".join(problems)
             path = f"{folder}/{Path(entry.path).relative_to(root).as_posix()}"
             if not path.isprintable():
-                problem = f"{path!r} is not kept: its name cannot be printed"
+                problems.append(f"{_shown(path)} is not kept: its name cannot be printed")
                 continue
             try:
                 found[path] = Seen.of(entry.stat(follow_symlinks=False))
@@ -112,7 +131,11 @@ def kept_files(
                 continue
             except OSError as error:
                 failed(error)
-    return found, problem
+    return found, "\n".join(problems)
+
+
+def _shown(path: str) -> str:
+    return path if path.isprintable() else repr(path)
 
 
 def left_behind(
@@ -135,13 +158,13 @@ def left_behind(
         if count == MOST:
             return []
         name = entry.name
-        if entry.is_symlink() or name.startswith(".") or name.endswith((".py", ".pyc", ".lock")):
+        if name.startswith(".") or name.endswith((".py", ".pyc", ".lock")):
             continue
         try:
             seen = Seen.of(entry.stat(follow_symlinks=False))
         except OSError:
             continue
-        if seen.changed >= since and seen.nbytes:
+        if seen.changed >= since and seen.nbytes and seen.kind in ("", EXECUTABLE):
             found.append((Path(entry.path).relative_to(workdir).as_posix(), seen.nbytes))
     return found
 

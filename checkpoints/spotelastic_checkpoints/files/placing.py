@@ -13,14 +13,14 @@ from pathlib import Path
 
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.files.kept import KeptFile, inside
-from spotelastic_checkpoints.files.looking import UNFINISHED, Seen
+from spotelastic_checkpoints.files.looking import EXECUTABLE, FOLDER, LINK, UNFINISHED, Seen
 
 _IN = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def place(root: Path, path: str, file: KeptFile, data: Iterable[bytes]) -> Seen:
-    """Write a file, or a link, at a path below `root`. Returns what is there then.
+    """Write a file, a link or an empty folder at a path below `root`. Returns what is there then.
 
     Replaces what is there in one step. Raises `CheckpointsError` for a path that is not below it,
     and `OSError`.
@@ -28,12 +28,18 @@ def place(root: Path, path: str, file: KeptFile, data: Iterable[bytes]) -> Seen:
     if not inside(path):
         raise CheckpointsError(f"{path!r} is no path within a folder")
     with _folder_of(root, path) as (folder, name):
+        if file.kind == FOLDER:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+            os.close(os.open(name, _IN, dir_fd=folder))  # raises where something else is there
+            return Seen.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
         new = f"{UNFINISHED}{secrets.token_hex(8)}"
         try:
             if file.link:
                 os.symlink(file.link, new, dir_fd=folder)
             else:
-                with os.fdopen(os.open(new, _NEW, 0o666, dir_fd=folder), "wb") as written:
+                mode = 0o777 if file.kind == EXECUTABLE else 0o666
+                with os.fdopen(os.open(new, _NEW, mode, dir_fd=folder), "wb") as written:
                     for piece in data:
                         written.write(piece)
             times = file.mtime, file.mtime
@@ -57,6 +63,16 @@ def seen_at(root: Path, path: str) -> Seen | None:
             return Seen.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
         return None
+
+
+def is_there(root: Path, path: str, there: Seen, file: KeptFile) -> bool:
+    """Return whether what was seen at a path is this file, by its size and time."""
+    if LINK in (there.kind, file.link and LINK):
+        return there.kind == LINK and link_at(root, path) == file.link
+    kind = file.kind or ""
+    if FOLDER in (there.kind, kind):
+        return there.kind == kind
+    return (there.nbytes, there.mtime, there.kind) == (file.nbytes, file.mtime, kind)
 
 
 @contextmanager

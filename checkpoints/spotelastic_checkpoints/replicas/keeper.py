@@ -16,7 +16,6 @@ A daemon that takes over finds whole sets as it finds slots. A set that is not w
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,12 +37,11 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import AwaitOffer, Digest, Offer, OfferedSlot, Read
 from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.replicas.rates import PullPace, Reached, usual_rate
+from spotelastic_checkpoints.threads import step_back
 from spotelastic_checkpoints.types import RoundInfo, Snapshot, Ward
 
 logger = logging.getLogger(__name__)
 
-NICENESS = 10
-"""Nice value of the thread: where processors are short, training goes first."""
 AGAIN = 1.0
 """Seconds until the other daemon is asked again after an error."""
 LOOK_EVERY = 0.1
@@ -123,7 +121,7 @@ class ReplicaKeeper:
         return bool(paths)
 
     def _keep(self, keeping: "_Keeping") -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        step_back()
         with self._writing:
             while not keeping.over.is_set():
                 try:

@@ -45,7 +45,7 @@ Url = Annotated[
 ]
 LS_EXAMPLES = """[bold]Examples[/]
 
-spotelastic ckpt ls runs/default
+spotelastic ckpt ls runs/train
 
 spotelastic ckpt ls train
 
@@ -57,11 +57,11 @@ spotelastic ckpt inspect s3://bucket/job/checkpoints@4000
 """
 VERIFY_EXAMPLES = """[bold]Example[/]
 
-spotelastic ckpt verify runs/default && echo all bytes are as they were saved
+spotelastic ckpt verify runs/train && echo all bytes are as they were saved
 """
 EXPORT_EXAMPLES = """[bold]Examples[/]
 
-spotelastic ckpt export runs/default@4000 model.pt --part model
+spotelastic ckpt export runs/train@4000 model.pt --part model
 
 spotelastic ckpt export s3://bucket/job/checkpoints folder/ --max-shard-size 2GB
 """

@@ -24,7 +24,7 @@ spotelastic files
 
 spotelastic files demo --json | jq -r .[].path
 
-spotelastic files runs/default
+spotelastic files runs/train
 """
 FETCH_EXAMPLES = """[bold]Examples[/]
 

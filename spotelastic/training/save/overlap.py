@@ -19,7 +19,6 @@ A slot that fails is not sealed, and the run copies no other save this way.
 
 import contextlib
 import ctypes
-import os
 import threading
 import time
 from collections import defaultdict
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from spotelastic_checkpoints.threads import step_back
 
 from spotelastic.training.state.derived import storage_of
 from spotelastic.training.state.tensors import is_raw
@@ -36,8 +36,6 @@ SAMPLE = 64
 """Bytes compared of each block."""
 PIECE = 4 << 20
 """Bytes copied in one call. A thread that waits for the copy takes over pieces of it."""
-NICENESS = 10
-"""Niceness of the copying thread, which should not slow training down."""
 _DEVICES = ("cpu", "cuda")
 move_bytes = ctypes.memmove
 """Copies a piece: target and source address, and number of bytes."""
@@ -351,7 +349,7 @@ class Copying:
 
     def _run_beside(self) -> None:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            step_back()
         self._run()
 
     def _run(self) -> None:

@@ -51,6 +51,12 @@ def env_of(
     )
 
 
+def test_a_script_finds_the_first_folder_whose_files_are_kept() -> None:
+    assert "SPOTELASTIC_OUTPUT" not in env_of(CONFIG)
+    keeps = replace(CONFIG.settings, outputs=("out", "logs"))
+    assert env_of(replace(CONFIG, settings=keeps))["SPOTELASTIC_OUTPUT"] == "/code/out"
+
+
 def test_collectives_are_timed_where_slow_nodes_are_to_be_replaced() -> None:
     """Unless the job says otherwise, or kernels start in their order."""
     name, settings = "TORCH_NCCL_ENABLE_TIMING", Settings(2, 2, workers=2, replace_slow=True)

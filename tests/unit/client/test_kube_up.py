@@ -5,14 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic import client
 from spotelastic.cli.main import main
+from spotelastic.client.config.job_config import JobConfig
+from spotelastic.client.config.validated_job import check
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes.provider import api as kube_api
+from spotelastic.model.job import JobSpec
 
 NEEDED: dict[str, Any] = {"kube": True, "image": "r/train:1", "storage": "s3://b/run", "min": 2}
 
@@ -52,6 +57,16 @@ def test_the_job_has_its_etcd_at_the_control_pod_and_the_scheduler_chooses_zones
     assert (job.spec.settings.workers, job.spec.capacity.zones) == (8, "spread")
     assert job.spec.settings.code == job.spec.release
     assert (job.spec.storage, job.spec.run) == ("s3://b/run", "train")
+
+
+def test_folders_whose_files_are_kept_are_in_what_pods_and_instances_read(folder: Path) -> None:
+    config: dict[str, Any] = {"output": ("out", "./logs/")}
+    for job in (
+        kube_job(PodConfig("train.py", **NEEDED, **config), folder),
+        check(JobConfig("train.py", min=2, max=2, **config), folder),
+    ):
+        stored = from_json(msgspec.json.encode(job.spec), JobSpec)
+        assert stored.settings.outputs == ("out", "logs")
 
 
 def test_cpus_may_be_a_number_in_the_file_and_in_python(folder: Path) -> None:

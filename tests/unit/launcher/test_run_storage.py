@@ -7,6 +7,7 @@ import pytest
 from spotelastic_checkpoints import provenance
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.tenancy import TenancyPace
+from spotelastic_checkpoints.errors import StorageOwned
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
@@ -145,3 +146,82 @@ def test_no_secret_is_kept() -> None:
     args = ["--token", "x1", "--api-key=x2", "AWS_SECRET=x3", "--hf-token", "--steps", "4"]
     kept = provenance.without_secrets(args)
     assert kept == ["--token", "***", "--api-key=***", "AWS_SECRET=***", *args[4:]]
+
+
+def made(folder: Path, script: str, step: int = 0) -> None:
+    """What a run of the script has left there; with a step, it has saved that."""
+    run(folder, script)
+    if step:
+        trained(folder, step)
+
+
+def default_of(*args: str) -> str:
+    return Path(run_storage.storage_url(parse(args, {}))).name
+
+
+def test_scripts_in_one_folder_have_storages_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scripts = ["train.py", "./eval.py", "train.sh", "a/train.py", "b/train.py", "../x/train.py"]
+    scripts += ["-m pkg.train", "train_a.py", "train-a.py", "Train.py", "train@3.py", "default.py"]
+    found = []
+    for turn in (1, 2):
+        names = []
+        for script in scripts:
+            names.append(default_of(*script.split()))
+            made(tmp_path / "runs" / names[-1], script.split()[-1], turn)
+        found.append(names)
+    assert len({*found[0]}) == len(scripts) and found[0] == found[1]
+    assert found[0][:5] == ["train", "eval", "train.sh", "a-train.py", "b-train.py"]
+    assert default_of(str(tmp_path / "train.py")) == "train", "however it is written"
+    assert default_of("--rdzv-id", "job7", "train.py") == "job7"
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_what_an_older_version_has_begun_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path / "runs/default", "train.py", step)
+    assert default_of("./train.py") == "default"
+    assert default_of("other.py") == "other"
+    run(tmp_path / "runs/default", "other.py")  # the older version did that, and saved nothing
+    assert default_of("train.py") == ("default" if step else "train")
+    assert default_of("third.py") == "third"
+
+
+def test_an_imported_checkpoint_is_anybodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path / "runs/default", 5)
+    assert default_of("train.py") == "default"
+    made(tmp_path / "runs/default", "train.py")
+    trained(tmp_path / "runs/default", 6)
+    assert default_of("other.py") == "other"
+
+
+def test_a_storage_that_was_named_is_not_continued_by_another_script(storage: str) -> None:
+    named = ("--storage", storage)
+    run(storage, *named, "a.py", "--steps", "9")
+    trained(storage, 20)
+    with pytest.raises(UsageError) as refused:
+        run(storage, *named, "b.py")
+    told = str(refused.value)
+    assert "another run, a.py --steps 9: " in told and "\n" not in told
+    assert all(told.count(flag) == 1 for flag in ("--fresh", "--take-over"))
+    assert "name another --storage" in told
+    assert run(storage, *named, "/elsewhere/a.py")[0].startswith("resuming from step 20")
+    assert run(storage, *named, "--take-over", "b.py")[0].startswith("resuming from step 20")
+    assert "afresh" in run(storage, *named, "--fresh", "b.py")[0]
+    assert run(storage, *named, "b.py") == []
+
+
+def test_a_script_goes_on_with_an_agent_and_without_one(tmp_path: Path) -> None:
+    for owner, other in (("standalone", "default"), ("default", "standalone")):
+        url = str(tmp_path / owner)
+        Commits(open_storage(url), owner).claim()
+        Commits(open_storage(url), other).check_owner()
+        with pytest.raises(StorageOwned):
+            Commits(open_storage(url), "job7").check_owner()
