@@ -25,6 +25,7 @@ from pathlib import Path
 
 from common.etcd import etcd
 from common.measuring import PATIENCE, Stuck, conduct, rest, until, where
+from common.replayed.policies import PLAYED, compare
 from light.account import Account, Controllers, account
 from light.agent import Due, LightAgent, light_node
 from light.crew import Crew
@@ -51,7 +52,6 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
-from spotelastic.replay.policies import PLAYED, compare
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import read
 from spotelastic.store.etcd import EtcdStore

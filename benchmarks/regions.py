@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from common.measuring import conduct, where
+from common.region_trips.compare import compare, in_common
+from common.region_trips.travel import Travel
 
 from spotelastic.controller.model.regions import HOUR, RegionPolicy
-from spotelastic.replay.regions.compare import compare, in_common
-from spotelastic.replay.regions.travel import Travel
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace, read
 

@@ -1,20 +1,16 @@
 """A job that moves between regions in virtual time, under the decisions that a cluster makes."""
 
-import json
 import math
-import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
+from common.region_trips.compare import compare
+from common.region_trips.moving import play
+from common.region_trips.travel import Travel
 
-from spotelastic.cli.main import main
 from spotelastic.controller.model.regions import RegionPolicy
 from spotelastic.model.job import Capacity
-from spotelastic.replay.regions.compare import compare
-from spotelastic.replay.regions.moving import play
-from spotelastic.replay.regions.travel import Travel
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace
 
@@ -103,67 +99,3 @@ def test_every_policy_is_beside_the_same_bound() -> None:
     assert single.outcome.goodput < 0.7 < ours.outcome.goodput
     assert compared.bound.bound.seconds == pytest.approx(12 * HOUR, rel=0.02)
     assert all(each.steps_per_hour <= compared.bound.steps_per_hour for each in compared.outcomes)
-
-
-def replay(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["spotelastic", "replay", *map(str, args)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return int(end.value.code or 0)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
-    east, west = tmp_path / "east.json", tmp_path / "west.json"
-    gap = {"gap_seconds": 600}
-    east.write_text(json.dumps({"metadata": gap, "data": [4] * 12 + [0] * 24}))
-    west.write_text(json.dumps({"metadata": gap, "data": [0] * 6 + [4] * 36}))
-    return east, west
-
-
-def test_several_traces_are_as_many_regions(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: tuple[Path, Path]
-) -> None:
-    assert replay(monkeypatch, *files, "--min", 2, "--region-price", "west=0.5") == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    assert told.out.startswith("east, west: 6.0 h\na job of 2 to 4 nodes")
-    rows = [line.split("  ")[0] for line in told.out.splitlines()]
-    for row in ("spotelastic", "best single region (west)", "best region at each moment"):
-        assert row in rows
-    assert "east moves to west: 4 nodes against 0" in told.out
-    assert replay(monkeypatch, *files, "--policy", "fail-over", "--json") == 0
-    values = json.loads(capsys.readouterr().out)
-    [outcome] = values["outcomes"]
-    assert 0 < outcome["steps_per_hour"] <= values["bound"]["steps_per_hour"]
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (("--policy", "torchrun"), "expected one of spotelastic, single, fail-over"),
-        (("--picture", "x.png"), "--picture: draws one trace, and there are several"),
-        (("--region-price", "south=1"), "expected REGION=USD, with one of east, west"),
-        (("--region-price", "east"), "--region-price east: expected REGION=USD"),
-        (("--region-patience", "soon"), "--region-patience soon: expected a time"),
-        (("--move-time", "-1"), "--move-time -1: expected a time"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    files: tuple[Path, Path],
-    args: tuple[str, ...],
-    told: str,
-) -> None:
-    assert replay(monkeypatch, *files, *args) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-
-
-def test_two_traces_of_one_name_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: tuple[Path, Path]
-) -> None:
-    assert replay(monkeypatch, files[0], files[0]) == 2
-    assert "two traces have the same name" in capsys.readouterr().err

@@ -5,16 +5,16 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from common.replayed import baselines
+from common.replayed.policies import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.model.job import Capacity
 from spotelastic.model.round import Member, Round
-from spotelastic.replay import baselines
 from spotelastic.replay.outcome import ReplayOutcome, allowed
 from spotelastic.replay.play import play
-from spotelastic.replay.policies import compare
 from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace
 from spotelastic.replay.training import Training

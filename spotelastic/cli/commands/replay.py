@@ -3,8 +3,7 @@ spent."""
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from spotelastic.cli.options import replay as options
@@ -12,7 +11,7 @@ from spotelastic.cli.options.common import AsJson
 from spotelastic.client.config.capacity_policy import capacity, seconds_left, with_deadline
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, dollars
-from spotelastic.validation import size, time
+from spotelastic.validation import size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from spotelastic.model.job import Capacity
     from spotelastic.replay.outcome import ReplayOutcome
-    from spotelastic.replay.regions.travel import Travel
     from spotelastic.replay.scenario import NodeTimings, Scenario
     from spotelastic.replay.trace import Trace
 
@@ -28,13 +26,11 @@ EXAMPLES = """[bold]Examples[/]
 
 spotelastic replay trace.csv --min 2 --max 8
 
-spotelastic replay trace.csv --min 4 --max 32 --step-time 1.2 --state 20GB --picture trace.png
+spotelastic replay trace.csv --min 4 --max 32 --step-time 1.2 --state 20GB
 
 spotelastic replay trace.csv --min 4 --max 8 --on-demand fallback --spot-patience 300
 
-spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic --json
-
-spotelastic replay us-east-2.json us-west-2.json --min 4 --max 16 --region-patience 10m
+spotelastic replay counts.json --min 2 --max 8 --notice 0 --json
 """
 SPOT_SHARE = 0.3
 """Spot price as a share of the on-demand price if none is given: about what spot users report."""
@@ -47,7 +43,7 @@ TYPE = "g5.xlarge"
 
 
 def replay(
-    files: options.TraceFiles,
+    file: options.TraceFile,
     minimum: options.Minimum = 1,
     maximum: options.Maximum = None,
     step_time: options.StepTime = 1.0,
@@ -64,33 +60,21 @@ def replay(
     spot_patience: options.SpotPatience = 600.0,
     max_cost: options.MaxCost = None,
     deadline: options.Deadline = None,
-    policy: options.Policies = None,
     json: AsJson = False,
-    picture: options.Picture = None,
-    region_patience: options.RegionPatience = "20m",
-    prefer_capacity: options.PreferCapacity = True,
-    moves_per_day: options.MovesPerDay = 12,
-    move_time: options.MoveTime = "3m",
-    scores: options.Scores = True,
-    region_price: options.RegionPrices = None,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.
 
-    The code that decides about rounds and replacements in a cluster decides here too. For
-    comparison: torchrun's elastic launcher, and full restarts as SkyPilot does them.
-
-    Several traces are the markets of as many regions, between which the job moves.
+    The code that decides about rounds and replacements in a cluster decides here too.
     """
+    from spotelastic.replay.play import play
     from spotelastic.replay.scenario import Scenario
+    from spotelastic.replay.trace import read
 
-    several = len(files) > 1
-    names = _policies(policy or (), several=several)
-    _check_picture(picture, several=several)
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
-    traces = _traces(files)
-    trace = max(traces.values(), key=lambda trace: trace.most_nodes)
+    trace = read(file)
     asked = _asked(trace, minimum, maximum)
     bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
+    saves = _schedule(snapshot_every, checkpoint_every)
     scenario = Scenario(
         minimum,
         _maximum(trace, minimum, asked, bought),
@@ -100,109 +84,15 @@ def replay(
         sharded=sharded,
         notice=notice,
         machines=_machines(instance_type, spot_price, boot, start_time),
+        **({"automatic": True} if saves is None else {"schedule": saves}),
     )
     for note in _notes(trace, scenario, asked):
         print(note, file=sys.stderr)
-    saves = _schedule(snapshot_every, checkpoint_every)
-    if several:
-        travel = _travel(
-            scenario, traces, region_patience, move_time, region_price or (),
-            prefer_capacity=prefer_capacity, moves_per_day=moves_per_day, scores=scores,
-        )  # fmt: skip
-        _compare_regions(traces, scenario, travel, names, saves, json=json)
-        return
-    outcomes = _compare_policies(trace, scenario, names, saves, picture)
+    outcome = play(trace, scenario)
     if json:
-        _show_json(scenario, outcomes, maximum)
+        _show_json(scenario, outcome, maximum)
     else:
-        _show(trace, scenario, outcomes, instance_type, estimated=spot_price is None)
-
-
-def _compare_policies(
-    trace: "Trace",
-    scenario: "Scenario",
-    names: Sequence[str],
-    saves: "Schedule | None",
-    picture: Path | None,
-) -> "Sequence[ReplayOutcome]":
-    """Return the outcome of each policy on one trace, and draw them if there is to be a picture."""
-    from spotelastic.replay.policies import compare
-
-    outcomes = compare(trace, scenario, names, saves)
-    if picture is not None:
-        from spotelastic.replay.picture import draw
-
-        draw(trace, outcomes, picture)
-    return outcomes
-
-
-def _travel(
-    scenario: "Scenario",
-    regions: Iterable[str],
-    patience: str,
-    move_time: str,
-    prices: Sequence[str],
-    *,
-    prefer_capacity: bool,
-    moves_per_day: int,
-    scores: bool,
-) -> "Travel":
-    """Return when the job moves between regions, and what that takes."""
-    from spotelastic.controller.model.regions import RegionPolicy
-    from spotelastic.replay.regions.travel import Travel
-
-    machines = scenario.machines
-    policy = RegionPolicy(
-        scenario.min_nodes,
-        scenario.max_nodes,
-        patience=time("--region-patience", patience),
-        prefer_capacity=prefer_capacity,
-        moves_per_day=moves_per_day,
-        node_value=machines.on_demand_usd or 1.0,
-    )
-    usd = dict(_region_price(text, regions) for text in prices)
-    return Travel(policy, cluster=time("--move-time", move_time), scores=scores, spot_usd=usd)
-
-
-def _region_price(text: str, regions: Iterable[str]) -> tuple[str, float]:
-    region, _, price = text.rpartition("=")
-    try:
-        usd = float(price)
-    except ValueError:
-        usd = math.nan
-    if region not in regions or not 0 <= usd < math.inf:
-        names = ", ".join(regions)
-        raise UsageError(f"--region-price {text}: expected REGION=USD, with one of {names}")
-    return region, usd
-
-
-def _compare_regions(
-    traces: "Mapping[str, Trace]",
-    scenario: "Scenario",
-    travel: "Travel",
-    names: Sequence[str],
-    saves: "Schedule | None",
-    *,
-    json: bool,
-) -> None:
-    from spotelastic.cli.render import regions, tables
-    from spotelastic.replay.regions.compare import compare
-
-    compared = compare(traces, scenario, travel, names, saves)
-    if json:
-        print(tables.to_json(regions.values(compared)))
-        return
-    print(regions.heading(traces, scenario, travel))
-    tables.display(regions.table(compared))
-    for line in regions.moves(compared):
-        print(line)
-
-
-def _check_picture(file: Path | None, *, several: bool) -> None:
-    if file is not None and several:
-        raise UsageError("--picture: draws one trace, and there are several")
-    if file is not None and file.suffix.lower() != ".png":
-        raise UsageError(f"--picture {file}: expected the name of a PNG file")
+        _show(trace, scenario, outcome, instance_type, estimated=spot_price is None)
 
 
 def _check_times(step: float, others: Mapping[str, float]) -> None:
@@ -212,25 +102,6 @@ def _check_times(step: float, others: Mapping[str, float]) -> None:
     for flag, seconds in others.items():
         if not 0 <= seconds < math.inf:
             raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
-
-
-def _traces(files: Iterable[Path]) -> "Mapping[str, Trace]":
-    """Return the traces by the name of their region, all of one length."""
-    from spotelastic.replay.regions.compare import in_common
-    from spotelastic.replay.trace import read
-
-    return in_common([read(file) for file in files])
-
-
-def _policies(wanted: Sequence[str], *, several: bool) -> tuple[str, ...]:
-    from spotelastic.replay import policies
-    from spotelastic.replay.regions import compare
-
-    names = tuple(compare.PLAYED if several else policies.PLAYED)
-    for name in wanted:
-        if name not in names:
-            raise UsageError(f"--policy {name}: expected one of {', '.join(names)}")
-    return tuple(dict.fromkeys(wanted)) or names
 
 
 def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
@@ -304,23 +175,21 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
 # -- what is shown -------------------------------------------------------------------------------
 
 
-def _show_json(
-    scenario: "Scenario", outcomes: "Sequence[ReplayOutcome]", maximum: int | None
-) -> None:
-    """Print the outcomes, with the numbers of nodes and the --max that was asked for."""
+def _show_json(scenario: "Scenario", outcome: "ReplayOutcome", maximum: int | None) -> None:
+    """Print the outcome, with the numbers of nodes and the --max that was asked for."""
     import msgspec
 
     from spotelastic.cli.render.tables import to_json
 
     sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
     told = {**sizes, "max_asked": maximum}
-    print(to_json([{**msgspec.to_builtins(each), **told} for each in outcomes]))
+    print(to_json({**msgspec.to_builtins(outcome), **told}))
 
 
 def _show(
     trace: "Trace",
     scenario: "Scenario",
-    outcomes: "Sequence[ReplayOutcome]",
+    outcome: "ReplayOutcome",
     type_: str,
     *,
     estimated: bool,
@@ -341,33 +210,31 @@ def _show(
         f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
     )
     allows = scenario.min_nodes <= trace.most_nodes
-    tables.display(_table(outcomes, allows=allows))
-    if allows and any(each.goodput > 1 for each in outcomes):
+    tables.display(_table(outcome, allows=allows))
+    if allows and outcome.goodput > 1:
         print(MORE_THAN_ALLOWED)
 
 
-def _table(outcomes: "Sequence[ReplayOutcome]", *, allows: bool) -> "RenderableType":
-    """Return the table of outcomes. `allows`: whether the trace alone ever has enough nodes."""
+def _table(each: "ReplayOutcome", *, allows: bool) -> "RenderableType":
+    """Return the outcome as a table. `allows`: whether the trace alone ever has enough nodes."""
     from spotelastic.cli.render import tables
 
     numbers = (
         "goodput", "of paid", "hours\ntraining", "hours\nstopped", "node\nhours", "cost",
         "a useful\nnode hour", "steps", "steps\nredone", "starts", "saves\nevery",
     )  # fmt: skip
-    table = tables.table_of("policy", *numbers, right=numbers)
-    for each in outcomes:
-        table.add_row(
-            each.policy,
-            f"{each.goodput:.1%}" if allows else "-",
-            f"{each.paid:.1%}",
-            f"{each.hours:.2f}",
-            f"{each.stopped_hours:.2f}",
-            f"{each.bill.hours:.1f}",
-            dollars(each.bill.usd),
-            dollars(each.usd_per_node_hour),
-            str(each.steps),
-            str(each.steps_lost),
-            str(each.starts),
-            f"{each.schedule.snapshot_every}",
-        )
+    table = tables.table_of(*numbers, right=numbers)
+    table.add_row(
+        f"{each.goodput:.1%}" if allows else "-",
+        f"{each.paid:.1%}",
+        f"{each.hours:.2f}",
+        f"{each.stopped_hours:.2f}",
+        f"{each.bill.hours:.1f}",
+        dollars(each.bill.usd),
+        dollars(each.usd_per_node_hour),
+        str(each.steps),
+        str(each.steps_lost),
+        str(each.starts),
+        f"{each.schedule.snapshot_every}",
+    )
     return table

@@ -7,12 +7,11 @@ import typer
 
 from spotelastic.client.config.capacity_policy import ON_DEMAND
 
-TraceFiles = Annotated[
-    list[Path],
+TraceFile = Annotated[
+    Path,
     typer.Argument(
-        metavar="TRACE...",
-        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval. "
-        "Several: one for each region that the job may be in.",
+        metavar="TRACE",
+        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval.",
     ),
 ]
 Minimum = Annotated[int, typer.Option("--min", min=1, help="Fewest nodes to train with.")]
@@ -47,9 +46,7 @@ SpotPrice = Annotated[
     float | None,
     typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on-demand"),
 ]
-OnDemand = Annotated[
-    str, typer.Option(help=f"When to buy on-demand nodes (policy spotelastic only): {ON_DEMAND}.")
-]
+OnDemand = Annotated[str, typer.Option(help=f"When to buy on-demand nodes: {ON_DEMAND}.")]
 SpotPatience = Annotated[
     float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
 ]
@@ -60,62 +57,5 @@ Deadline = Annotated[
     str | None,
     typer.Option(
         metavar="TIME", help="Stop the job after this time, e.g. 90m or 8h, finished or not."
-    ),
-]
-Policies = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        help="spotelastic, torchrun or full-restart; with several traces spotelastic, single or "
-        "fail-over. Can be repeated.",
-        show_default="all",
-    ),
-]
-Picture = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the nodes over time.")]
-
-# -- with several traces, one for each region -----------------------------------------------------
-
-RegionPatience = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME",
-        rich_help_panel="With several traces",
-        help="Time with fewer than --min nodes after which the job moves to another region.",
-    ),
-]
-PreferCapacity = Annotated[
-    bool,
-    typer.Option(
-        rich_help_panel="With several traces",
-        help="Also move a job that trains, where another region is worth more than the move costs.",
-    ),
-]
-MovesPerDay = Annotated[
-    int,
-    typer.Option(min=0, rich_help_panel="With several traces", help="Most moves in 24 hours."),
-]
-MoveTime = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME",
-        rich_help_panel="With several traces",
-        help="Time in which a cluster is made in another region, before its nodes boot.",
-    ),
-]
-Scores = Annotated[
-    bool,
-    typer.Option(
-        rich_help_panel="With several traces",
-        help="Whether the job knows how many nodes other regions had in the last five minutes.",
-    ),
-]
-RegionPrices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--region-price",
-        metavar="REGION=USD",
-        rich_help_panel="With several traces",
-        help="Spot price of a node and hour in a region; its name is its file's. Can be repeated.",
-        show_default="--spot-price",
     ),
 ]

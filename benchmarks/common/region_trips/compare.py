@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from common.region_trips import moving
+from common.region_trips.travel import RegionsBound, RegionsOutcome, Travel
+from common.replayed import baselines, intervals
 from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.controller.model.regions import HOUR
 from spotelastic.errors import UsageError
-from spotelastic.replay import baselines, intervals, play
+from spotelastic.replay import play
 from spotelastic.replay.outcome import ReplayOutcome, allowed, allowed_anywhere, judge, kept
-from spotelastic.replay.regions import moving
-from spotelastic.replay.regions.travel import RegionsBound, RegionsOutcome, Travel
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace
 

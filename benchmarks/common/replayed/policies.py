@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from common.replayed import baselines, intervals
 from spotelastic_checkpoints.types import Schedule
 
-from spotelastic.replay import baselines, intervals, play
+from spotelastic.replay import play
 from spotelastic.replay.outcome import ReplayOutcome
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from common.region_trips.travel import SCORES_EVERY, RegionMove, RegionsOutcome, Travel
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.cloud.model import ALIVE
@@ -20,7 +21,6 @@ from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.outcome import Bill, RunSpan, allowed_anywhere, judge, kept
 from spotelastic.replay.play import NAME, bill
-from spotelastic.replay.regions.travel import SCORES_EVERY, RegionMove, RegionsOutcome, Travel
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
