@@ -18,8 +18,6 @@ spotelastic dump --all
 spotelastic dump i-0a1b2c3d4e5f60718 --output report.tar.gz
 
 spotelastic dump --all --name demo --json | jq -r .file
-
-spotelastic dump --replay demo-dump-20260102-030405.tar.gz
 """
 
 
@@ -37,14 +35,6 @@ def dump(
     within: Annotated[
         float, typer.Option(min=0, max=600, help="Seconds that nodes have to answer.")
     ] = 20.0,
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Show the decisions in an archive, or in the event log of an agent, and whether "
-            "this version makes the same ones.",
-        ),
-    ] = None,
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,
     where: Where = None,
     region: Region = None,
@@ -59,9 +49,6 @@ def dump(
     works after the job has failed, and when its nodes are gone. Look through it
     before you make it public.
     """
-    if replay is not None:
-        _replay(replay, node, json=json)
-        return
     if (node is not None) == all_:
         raise UsageError("dump: name a node, or take --all")
     from spotelastic.cli.render import tables
@@ -77,20 +64,3 @@ def dump(
     for line in made.index.missing:
         say(f"missing: {line}")
     say(f"wrote {made.file} ({size(Path(made.file).stat().st_size)}): attach it to your report")
-
-
-def _replay(file: Path, node: str | None, *, json: bool) -> None:
-    """Show a replay. Exits with 1 where a decision differs."""
-    from spotelastic.cli.render import replayed as render
-    from spotelastic.cli.render import tables
-    from spotelastic.client.dumps.replayed import replays
-
-    found = replays(file, node)
-    if json:
-        typer.echo(tables.to_json(found))
-    else:
-        for each in found:
-            for line in render.lines(each):
-                typer.echo(line)
-    if any(each.difference for each in found):
-        raise typer.Exit(1)

@@ -11,13 +11,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from support.event_replay import EVENTS, replay
+from support.event_values import build
 
 from spotelastic.agent import actions
 from spotelastic.agent.decide import AgentDecision, decide
-from spotelastic.agent.event_log.codec import build, decode, encode
+from spotelastic.agent.event_log.codec import decode, encode
 from spotelastic.agent.event_log.log import EventLog, Origin, log_file
 from spotelastic.agent.event_log.records import LogFile, load, parse
-from spotelastic.agent.event_log.replay import EVENTS, replay
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
     Claimed,
