@@ -6,6 +6,7 @@ return.
 """
 
 import copy
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from itertools import chain, zip_longest
@@ -60,7 +61,9 @@ def flat_state(name: str, state: Container) -> dict[Path, Any]:
 
 def shown(path: Path) -> str:
     """Return an entry of the state as a script would write it."""
-    return "state" + "".join(f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in path)
+    return "state" + "".join(
+        f"[{json.dumps(key, ensure_ascii=False) if isinstance(key, str) else key}]" for key in path
+    )
 
 
 def holds_tensors(name: str, value: Any) -> bool:
