@@ -9,6 +9,7 @@ from typing import Self
 
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.types import Commit
 
 _NAME = "first-save-{step}-{rank}.json"
@@ -36,7 +37,7 @@ class FirstSave(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read one. Raises `msgspec.MsgspecError` or `OSError` where that is not possible."""
-        return msgspec.json.decode(path.read_bytes(), type=cls)
+        return from_json(path.read_bytes(), cls)
 
 
 def key(fqn: str, offsets: tuple[int, ...]) -> str:

@@ -19,6 +19,7 @@ import msgspec
 
 from spotelastic_checkpoints import isolated, messages
 from spotelastic_checkpoints.commit import first_save
+from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.types import Commit
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class FirstCommit:
             async with asyncio.timeout(self._patience.within):
                 told, said = await asyncio.gather(process.stdout.read(), process.stderr.read())
                 await process.wait()
-            return msgspec.json.decode(told, type=Proof)
+            return from_json(told, Proof)
         except TimeoutError:
             return Proof(unavailable=f"it took longer than {self._patience.within:g} s")
         except msgspec.MsgspecError:

@@ -86,7 +86,7 @@ class KeptFolders:
         self._piece = piece
         self._workdir = workdir
         self.folders = tuple(folders)
-        self._node = node
+        self.node = node
         self._store = store
         self._tell = tell
         self._clocks = clocks
@@ -152,7 +152,7 @@ class KeptFolders:
 
     def _still_comes(self, index: Index, until: float) -> bool:
         """Whether the node before this one is about to write what its script has written last."""
-        leaves = index.leaving > self._clocks.wall() and index.node != self._node
+        leaves = index.leaving > self._clocks.wall() and index.node != self.node
         return leaves and self._clocks.steady() < until
 
     def _put_back(self, store: FileStore, index: Index, path: str, missing: bool) -> None:
@@ -168,7 +168,7 @@ class KeptFolders:
                 return  # what the script has made of it since
             if missing or there.mtime >= file.mtime:
                 # What this node's daemon before has stored, the node has had.
-                known = self._had if index.node == self._node else self._left
+                known = self._had if index.node == self.node else self._left
                 known[path] = file
                 return
         if file.link and not leads_inside(path, file.link, self.folders):
@@ -267,7 +267,7 @@ class KeptFolders:
         old = self._had.get(path) or self._left.get(path)
         pieces, grown = [], old is not None
         for number, start in enumerate(range(0, begun.nbytes, self._piece)):
-            data = _read_piece(file, start, min(self._piece, begun.nbytes - start))
+            data = read_piece(file, start, min(self._piece, begun.nbytes - start))
             if data is None:
                 return None
             grown = grown and old is not None and _begins_with(data, old, number)
@@ -310,7 +310,7 @@ class KeptFolders:
         """Write the index with these versions, and without the files that the script deleted."""
         before = self._current(store)
         index = msgspec.structs.replace(
-            before, revision=before.revision + 1, node=self._node, leaving=self.leaving
+            before, revision=before.revision + 1, node=self.node, leaving=self.leaving
         )
         files = dict(index.files)
         for path, version in versions.items():
@@ -367,7 +367,7 @@ class KeptFolders:
         earlier = whole(index for index in found if index.epoch < self.epoch)
         own = own or next((index for index in found if index.epoch == self.epoch), None)
         if own is None:
-            own = Index(self.rank, self.epoch, self._node)
+            own = Index(self.rank, self.epoch, self.node)
             if earlier is not None:
                 known = taken(earlier, own)
                 own = msgspec.structs.replace(own, files=earlier.files, taken=known)
@@ -413,7 +413,7 @@ class _Upload:
         return not self.stopped
 
 
-def _read_piece(file: int, start: int, nbytes: int) -> bytes | None:
+def read_piece(file: int, start: int, nbytes: int) -> bytes | None:
     """Read a piece; None if the file has become shorter."""
     data = bytearray()
     while len(data) < nbytes:

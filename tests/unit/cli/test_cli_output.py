@@ -79,6 +79,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "total_usd",
         "total_usd_per_hour",
         "rehearsal",
+        "proof",
     }
     assert told["interruptions"][0] == {
         "kind": "spot_interruption",

@@ -93,7 +93,7 @@ def test_what_is_kept_is_the_old_or_the_new(
             was_killed = killed_at(step, Path(base) / "storage", partial(node.keep, 0))
             found.append(place.kept())  # it reads each piece that is named
             assert found[-1] in (before, AFTER), f"a third, when killed at step {step}"
-            again = place.node(node._node, piece=4)
+            again = place.node(node.node, piece=4)
             again.begin(0, node.epoch)
             again.put_back(0, missing=True)
             assert again.keep(0)

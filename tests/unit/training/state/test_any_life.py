@@ -58,7 +58,7 @@ def _same(life: Life, *, streams: bool) -> None:
         train(again)
 
 
-def _settings(drawn: int) -> settings:
+def many_draws(drawn: int) -> settings:
     return settings(
         max_examples=drawn,
         deadline=None,
@@ -68,14 +68,14 @@ def _settings(drawn: int) -> settings:
     )
 
 
-@_settings(DRAWN)
+@many_draws(DRAWN)
 @given(life=lives())
 def test_what_a_run_makes_of_a_state_comes_back(life: Life) -> None:
     _same(life, streams=False)
 
 
 @pytest.mark.soak
-@_settings(5000)
+@many_draws(5000)
 @given(life=lives())
 def test_what_any_run_makes_of_a_state_comes_back(life: Life) -> None:
     _same(life, streams=True)

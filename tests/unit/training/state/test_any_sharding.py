@@ -30,7 +30,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from unit.training.state.test_any_life import _settings, one_thread
+from unit.training.state.test_any_life import many_draws, one_thread
 
 from spotelastic.errors import UsageError
 from spotelastic.training.restore.restored import RestoreSource
@@ -170,7 +170,7 @@ def _still(found: Any) -> Any:
     return found.detach().clone() if isinstance(found, torch.Tensor) else found
 
 
-@_settings(DRAWN)
+@many_draws(DRAWN)
 @given(life=LIVES, before=WORLDS, after=WORLDS)
 def test_what_a_run_makes_of_a_state_comes_back_on_other_ranks(
     life: Life, before: tuple[int, str], after: tuple[int, str]
@@ -179,7 +179,7 @@ def test_what_a_run_makes_of_a_state_comes_back_on_other_ranks(
 
 
 @pytest.mark.soak
-@_settings(3000)
+@many_draws(3000)
 @given(life=LIVES, before=WORLDS, after=WORLDS)
 def test_what_any_run_makes_of_a_state_comes_back_on_other_ranks(
     life: Life, before: tuple[int, str], after: tuple[int, str]
