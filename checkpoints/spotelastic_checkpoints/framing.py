@@ -13,7 +13,6 @@ FRAME = struct.Struct("<I")
 T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
-_reply = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 
 
 def frame(*parts: object) -> bytes:
@@ -24,7 +23,7 @@ def frame(*parts: object) -> bytes:
 
 def decode_reply(body: bytes) -> tuple[int, str, msgspec.Raw]:
     """Return a reply's id, its error ("Name: message", or empty), and its result, still encoded."""
-    return _reply.decode(body)
+    return from_msgpack(body, tuple[int, str, msgspec.Raw])
 
 
 def decode_result(result: msgspec.Raw, kind: type[T]) -> T:

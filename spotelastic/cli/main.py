@@ -77,8 +77,11 @@ FAULTS = {
     errno.EADDRNOTAVAIL: "no interface of this machine has that address",
     errno.EAGAIN: "raise the limit of processes (ulimit -u)",
     errno.ENOMEM: "this machine has no memory left",
+    errno.ENAMETOOLONG: "give a shorter one",
 }
 """Advice for the faults of a machine, by errno."""
+_LONGEST = 200
+"""Characters of a file's name that are told."""
 
 
 def told_by_machine(error: Exception) -> str | None:
@@ -86,7 +89,7 @@ def told_by_machine(error: Exception) -> str | None:
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"this machine starts no more threads: {FAULTS[errno.EAGAIN]}"
     if isinstance(error, OSError) and error.errno in FAULTS:
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{str(error.filename)[:_LONGEST]}: " if error.filename else ""
         return f"{where}{error.strerror}: {FAULTS[error.errno]}"
     return None
 

@@ -23,6 +23,8 @@ MOST_HOSTS = 3
 MOST_NODES = 100_000
 """Most pods of an Indexed Job whose failures are counted by index."""
 
+LONGEST_NAME = 63
+"""Characters of a name that Kubernetes takes."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _KEY = re.compile(r"[A-Za-z0-9._-]+")
 _LABEL = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -161,7 +163,9 @@ class PodJob:
 
 def checked_name(flag: str, name: str) -> str:
     """Return the name of an object. Raises `UsageError` if Kubernetes would not take it."""
-    if len(name) > 63 or not _NAME.fullmatch(name):
+    if len(name) > LONGEST_NAME and _NAME.fullmatch(name):
+        raise UsageError(f"{flag} {name}: a name has at most {LONGEST_NAME} characters")
+    if not _NAME.fullmatch(name):
         raise UsageError(
             f"{flag} {name}: a name is lower-case letters, digits and hyphens, and begins with a "
             "letter"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,6 +135,26 @@ def test_a_boot_that_fails_is_started_again_as_by_systemd(tmp_path: Path) -> Non
         assert laptop.state(name) == "running"
         terminate(laptop, name)
         until(lambda: laptop.state(name) == "terminated")
+        assert not processes.marked(info.id, name)
+
+
+def test_a_boot_that_is_killed_is_started_again_as_by_systemd(tmp_path: Path) -> None:
+    """As by the kernel, where memory has run out. A cluster's control plane comes back."""
+    with running_cloud(tmp_path, cloud.BOOT) as info:
+        laptop = Laptop(info)
+        laptop.make_network()
+        (name,) = launch(laptop)
+
+        def killed() -> bool:
+            for process in laptop.faults.processes(name):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            return f"exited with {-signal.SIGKILL}" in laptop.console(name)
+
+        until(killed)
+        until(lambda: laptop.faults.processes(name))
+        assert laptop.state(name) == "running"
+        terminate(laptop, name)
         assert not processes.marked(info.id, name)
 
 

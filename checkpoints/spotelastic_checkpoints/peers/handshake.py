@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from spotelastic_checkpoints import framing
 from spotelastic_checkpoints.peers import tls
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion, refusal
@@ -35,6 +36,10 @@ MAC = 32
 """Bytes of an HMAC."""
 HELLO = b"spotelastic peer"
 """First bytes of a client without certificates."""
+FRAME_WITHIN = 10.0
+"""Seconds in which a message has come once its length is known."""
+_AT_ONCE = 1 << 20
+"""Bytes for which memory is taken before they have come."""
 BY_TLS = b"spotelastic: TLS"
 """Answer of a server with certificates to a client without. It is as long as a nonce."""
 IN_CLEAR = b"spotelastic: tcp"
@@ -153,15 +158,44 @@ def exactly(connection: socket.socket, length: int, deadline: float | None = Non
 def fill(connection: socket.socket, target: memoryview, deadline: float | None = None) -> None:
     """Receive until `target` is full.
 
-    Raises `TimeoutError` after `deadline` (of `time.monotonic`), or another `OSError`.
+    Raises `TimeoutError` after `deadline` (of `time.monotonic`), however the bytes come, or another
+    `OSError`.
     """
-    while target:
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError("it sends too slowly")
-        count = connection.recv_into(target)
-        if not count:
-            raise ConnectionError("the connection was closed")
-        target = target[count:]
+    patience = connection.gettimeout()
+    try:
+        while target:
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("it sends too slowly")
+                if patience is None or left < patience:
+                    connection.settimeout(left)
+            count = connection.recv_into(target)
+            if not count:
+                raise ConnectionError("the connection was closed")
+            target = target[count:]
+    finally:
+        connection.settimeout(patience)
+
+
+def frame(connection: socket.socket, longest: int, within: float | None = None) -> bytes:
+    """Receive a message that is framed by its length, and return it without that.
+
+    Its sender is not believed: memory is taken as the bytes come, and only up to `longest`. With
+    `within`, the whole may take so many seconds; else all that follows its length.
+
+    Raises `ConnectionError` for a longer one, and as `fill` does.
+    """
+    deadline = None if within is None else time.monotonic() + within
+    (length,) = framing.FRAME.unpack(exactly(connection, framing.FRAME.size, deadline))
+    if length > longest:
+        raise ConnectionError(f"a message of {length:,} bytes is too long")
+    if deadline is None:
+        deadline = time.monotonic() + FRAME_WITHIN
+    body = bytearray()
+    while len(body) < length:
+        body += exactly(connection, min(length - len(body), _AT_ONCE), deadline)
+    return bytes(body)
 
 
 def proof_of(token: str, side: bytes, first: bytes, second: bytes) -> bytes:

@@ -1,9 +1,16 @@
 """Defines the messages between checkpoint daemons of different nodes, framed as in `framing.py`."""
 
+from typing import Annotated
+
 import msgspec
 
+from spotelastic_checkpoints.decoders import from_msgpack
 from spotelastic_checkpoints.memory.arena import SlotHeader
 from spotelastic_checkpoints.types import Item, Value
+
+MOST_PIECES = 256
+"""Checksums that one request may ask for."""
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Inventory(Value, frozen=True, tag="inventory"):
@@ -38,8 +45,8 @@ class Read(Value, frozen=True, tag="read"):
 
     rank: int
     generation: int
-    offset: int
-    length: int
+    offset: Count
+    length: Count
 
 
 class AwaitOffer(Value, frozen=True, tag="offer"):
@@ -52,7 +59,7 @@ class AwaitOffer(Value, frozen=True, tag="offer"):
     """Incarnation of the round that sealed it: that of both nodes."""
     after: int
     """Only a later step counts."""
-    rate: float = 0.0
+    rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Most bytes per second that are sent on this connection from now on; 0: no limit."""
 
 
@@ -73,21 +80,24 @@ class Offer(Value, frozen=True):
 
 class Digest(Value, frozen=True, tag="digest"):
     """Ask for the checksums of a slot's bytes; answered with the xxh3 (64 bits) of each `piece`
-    bytes.
+    bytes, of which there are at most `MOST_PIECES`.
     """
 
     rank: int
     generation: int
-    offset: int
-    length: int
-    piece: int
+    offset: Count
+    length: Count
+    piece: Annotated[int, msgspec.Meta(ge=1)]
+
+    @property
+    def pieces(self) -> int:
+        """How many checksums are asked for."""
+        return -(-self.length // self.piece)
 
 
 PeerRequest = Inventory | Read | AwaitOffer | Digest
 
-_request = msgspec.msgpack.Decoder(tuple[int, PeerRequest])
-
 
 def decode_request(body: bytes) -> tuple[int, PeerRequest]:
-    """Decode a request and its id."""
-    return _request.decode(body)
+    """Decode a request and its id. Raises `msgspec.MsgspecError`."""
+    return from_msgpack(body, tuple[int, PeerRequest])

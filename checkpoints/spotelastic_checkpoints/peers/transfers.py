@@ -21,8 +21,9 @@ from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.peers import handshake, messages
-from spotelastic_checkpoints.peers.handshake import PeerCredentials, PeerRefused, exactly, fill
+from spotelastic_checkpoints.peers.handshake import PeerCredentials, PeerRefused, fill
 from spotelastic_checkpoints.peers.messages import (
+    MOST_PIECES,
     AwaitOffer,
     Digest,
     Inventory,
@@ -39,8 +40,10 @@ ANSWER_WITHIN = 10.0
 """Seconds without a byte after which the other daemon counts as gone."""
 IDLE_FOR = 300.0
 """Seconds without a request after which a connection is closed."""
-LONGEST_REQUEST = 1 << 16
-"""Bytes of the longest request that is accepted."""
+LONGEST_REQUEST, LONGEST_ANSWER = 1 << 16, 1 << 28
+"""Bytes of the longest request and the longest answer that are accepted."""
+UNPROVEN = 64
+"""Connections that have not proved yet who they are. One more ends the oldest of them."""
 RANGE = 4 << 20
 """Bytes asked for in one request."""
 RANGE_WITHIN = 60.0
@@ -60,6 +63,9 @@ class PeerServer:
     """Serves the sealed slots of one arena to other nodes, each connection in a thread.
 
     Without TLS the kernel sends the pages of shared memory directly. TLS reads them in place.
+
+    Whoever reaches the port may send anything. It must never happen that this costs more than that
+    connection: what a request may ask for is limited, and so are those that have proved nothing.
     """
 
     def __init__(
@@ -82,6 +88,11 @@ class PeerServer:
         self._warn = warn
         self._offers = offers or Offers(arena)
         self._refused: dict[str, str] = {}
+        self._unproven: dict[socket.socket, socket.socket] = {}
+        """Connections that are in their handshake, the oldest first, and what ends each. (TLS takes
+        the connection itself over.)
+        """
+        self._counting = threading.Lock()
         self._closed = threading.Event()
         self._listener = addresses.listen(host, port, 64)
         self.address = addresses.own(self._listener)
@@ -106,10 +117,30 @@ class PeerServer:
                 target=self._serve, args=(connection, host), name="peer", daemon=True
             )
             try:
+                self._count(connection)
                 serving.start()
-            except RuntimeError:  # The process may start no more threads.
+            except (OSError, RuntimeError):  # No more descriptors or threads.
+                self._proved(connection)
                 connection.close()
                 self._closed.wait(ACCEPT_AGAIN)
+
+    def _count(self, connection: socket.socket) -> None:
+        """Count a new connection, and end the oldest of those that have proved nothing, if there
+        are too many. One that means well has proved itself in milliseconds.
+        """
+        with self._counting:
+            self._unproven[connection] = connection.dup()
+            if len(self._unproven) <= UNPROVEN:
+                return
+            oldest = self._unproven.pop(next(iter(self._unproven)))
+        with oldest, suppress(OSError):  # its thread closes the connection
+            oldest.shutdown(socket.SHUT_RDWR)
+
+    def _proved(self, connection: socket.socket) -> None:
+        with self._counting:
+            ends = self._unproven.pop(connection, None)
+        if ends is not None:
+            ends.close()
 
     def _serve(self, connection: socket.socket, host: str) -> None:
         with suppress(OSError, EOFError, msgspec.MsgspecError):
@@ -117,10 +148,8 @@ class PeerServer:
             with self._admit(connection, host) as channel:
                 while True:
                     channel.settimeout(IDLE_FOR)
-                    (length,) = framing.FRAME.unpack(exactly(channel, framing.FRAME.size))
-                    if length > LONGEST_REQUEST:
-                        return
-                    ident, request = messages.decode_request(bytes(exactly(channel, length)))
+                    body = handshake.frame(channel, LONGEST_REQUEST)
+                    ident, request = messages.decode_request(body)
                     channel.settimeout(ANSWER_WITHIN)
                     self._answer(channel, ident, request)
 
@@ -130,6 +159,8 @@ class PeerServer:
         except PeerRefused as error:
             self._refuse(host, str(error))
             raise
+        finally:
+            self._proved(connection)
         self._refused.pop(host, None)
         return channel
 
@@ -176,6 +207,8 @@ class PeerServer:
         return self._checksum(slot, request)
 
     def _digests(self, request: Digest) -> tuple[int, ...]:
+        if request.pieces > MOST_PIECES:
+            raise RestoreFailed(f"{request.pieces:,} checksums at once are too many")
         slot = self._slot(request)
         end = request.offset + request.length
         found = tuple(
@@ -215,7 +248,7 @@ class PeerServer:
 
 def _pace(connection: socket.socket, rate: float) -> None:
     """Have the kernel send no faster than this, in bytes per second; 0: as fast as it can."""
-    least = min(int(rate) or UNPACED, UNPACED)
+    least = int(min(rate, UNPACED)) or UNPACED
     connection.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("I", least))
 
 
@@ -226,9 +259,12 @@ def _overwritten(request: Read | Digest) -> RestoreFailed:
 class Peer:
     """A connection to another node's daemon, used by one thread. Every wait has a deadline."""
 
-    def __init__(self, address: str, credentials: PeerCredentials) -> None:
-        """Connect and authenticate. Raises `RestoreFailed`."""
+    def __init__(
+        self, address: str, credentials: PeerCredentials, within: float = RANGE_WITHIN
+    ) -> None:
+        """Connect and authenticate. An answer may take `within` seconds. Raises `RestoreFailed`."""
         self.address = address
+        self._within = within
         try:
             connection = socket.create_connection(addresses.split(address), ANSWER_WITHIN)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -249,14 +285,17 @@ class Peer:
 
     def digests(self, request: Digest) -> tuple[int, ...]:
         """Return the checksums of a slot's pieces. Raises `RestoreFailed`."""
-        return self._call(request, tuple[int, ...])
+        found = self._call(request, tuple[int, ...])
+        if len(found) != request.pieces:
+            raise RestoreFailed(f"{self.address}: the daemon sent a wrong number of checksums")
+        return found
 
     def read(self, request: Read, target: memoryview) -> None:
         """Fill `target` with the requested bytes, and verify them.
 
         `target` is as long as the request says. Raises `RestoreFailed`.
         """
-        deadline = time.monotonic() + RANGE_WITHIN
+        deadline = time.monotonic() + self._within
         if self._call(request, int) != len(target):
             raise RestoreFailed(f"{self.address}: the daemon sent a wrong number of bytes")
         try:
@@ -285,13 +324,15 @@ class Peer:
 
     def _receive(self, kind: type[T]) -> T:
         try:
-            (length,) = framing.FRAME.unpack(exactly(self._socket, framing.FRAME.size))
-            _, error, result = framing.decode_reply(bytes(exactly(self._socket, length)))
+            body = handshake.frame(self._socket, LONGEST_ANSWER, self._within)
+            _, error, result = framing.decode_reply(body)
+            if error:
+                raise RestoreFailed(f"{self.address}: {error}")
+            return framing.decode_result(result, kind)
         except OSError as broken:
             raise self._lost(broken) from None
-        if error:
-            raise RestoreFailed(f"{self.address}: {error}")
-        return framing.decode_result(result, kind)
+        except msgspec.MsgspecError as odd:
+            raise RestoreFailed(f"{self.address}: its answer is not understood: {odd}") from None
 
     def _lost(self, error: OSError) -> RestoreFailed:
         return RestoreFailed(f"lost the checkpoint daemon at {self.address}: {error}")

@@ -76,6 +76,8 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name} is not TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path.name} is nested too deeply") from None
 
 
 def _checked(field: ConfigField, read: Callable[[Any], Any], where: str, value: Any) -> Any:

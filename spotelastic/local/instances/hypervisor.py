@@ -44,6 +44,8 @@ from spotelastic.signals import send
 
 SHUT_DOWN = 78
 """Exit code by which `infra/boot/boot.sh` asks for a shutdown of the instance."""
+_CLEAN = {0, SHUT_DOWN, -signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM, -signal.SIGPIPE}
+"""How a first process ends that has not failed, as systemd's Restart=on-failure has it."""
 RESTART_AFTER = 1.0
 """Seconds until a first process that failed is started again, as RestartSec of the unit."""
 
@@ -185,11 +187,11 @@ class Hypervisor:
             return
         if code == SHUT_DOWN:
             _answer(shut_down=instance)
-        if code != -signal.SIGKILL and console.exists():
+        cut_off = code == -signal.SIGKILL and self._ends(instance)
+        if not cut_off and console.exists():
             with console.open("a") as log:
                 log.write(f"\nThe boot process of {instance} exited with {code}.\n")
-        failed = code > 0 and code != SHUT_DOWN
-        if failed and order["is_unit"] and not self._ends(instance):
+        if code not in _CLEAN and order["is_unit"] and not self._ends(instance):
             self._boot(order, RESTART_AFTER)
 
     def _ends(self, instance: str) -> bool:

@@ -165,6 +165,7 @@ def test_without_a_script_train_py_is_meant(
         ("instance_types = 'a'", "did you mean instance-types?"),
         ("min = 'two'", 'spotelastic.toml: min = "two": '),
         ("min 2", "spotelastic.toml is not TOML"),
+        ("min = " + "[" * 2000, "spotelastic.toml is nested too deeply"),
         ("[up]\nmin = 2", "there is no key up"),
         ("fresh = true", "spotelastic.toml: fresh is for a single command"),
         ("plan = true", "spotelastic.toml: plan is for a single command"),

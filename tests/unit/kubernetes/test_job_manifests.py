@@ -153,6 +153,7 @@ def test_nothing_but_the_jobs_pods_reaches_them() -> None:
     ("given", "told"),
     [
         ({"name": "Train"}, "--name Train: a name is lower-case letters"),
+        ({"name": "a" * 64}, "a: a name has at most 63 characters"),
         ({"name": "t" * 53}, "has more than 52 characters"),
         ({"image": ""}, "--image: name a container image"),
         ({"command": ()}, "no script was given"),
