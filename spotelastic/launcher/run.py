@@ -8,6 +8,7 @@ import argparse
 import logging
 import os
 import resource
+import secrets
 import signal
 import socket
 import sys
@@ -186,6 +187,8 @@ def _plan(
             endpoints=rendezvous.endpoints,
             tls=rendezvous.tls,
             daemon_tls=where.daemon_tls,
+            # No other node is to ask this one for snapshots, nor any other user of the machine.
+            token=secrets.token_hex(32) if where.role == "alone" else "",
             node=node,
             address=address or rendezvous.address or own_address(),
             zone=options.zone,

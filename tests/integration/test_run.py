@@ -175,6 +175,28 @@ def test_standalone_needs_nothing_else_and_continues_where_it_ended(tmp_path: Pa
     assert len(ids) == 2 and len(set(ids)) == 1
 
 
+ASKS = """\
+import os
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.peers.transfers import Peer
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+
+try:
+    Peer(DaemonClient(os.environ["SPOTELASTIC_DAEMON"]).status().listen, PeerCredentials())
+except RestoreFailed as refused:
+    print("refused:", refused, flush=True)
+"""
+
+
+def test_no_other_user_of_the_machine_reads_the_state_of_a_node_alone(tmp_path: Path) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(ASKS)
+    done = launch("--standalone", str(script), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"refused: .*is the token the same", done.stdout)
+
+
 DIFFERS = """\
 import torch
 import spotelastic as se

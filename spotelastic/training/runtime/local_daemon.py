@@ -1,6 +1,7 @@
 """Starts, replaces and ends the checkpoint daemon of a script that runs without an agent."""
 
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -106,6 +107,7 @@ class OwnDaemon:
                 owner=self._owner,
                 node=self._node,
                 workers=self._workers,
+                token=secrets.token_hex(32),  # nobody else on this machine is to read the state
                 lifeline=reading,
                 outlasts=True,
             )

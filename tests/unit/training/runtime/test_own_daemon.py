@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.daemon import handover
-from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.storage.open import open_storage
@@ -72,6 +74,14 @@ def begun(daemon: OwnDaemon, schedule: Schedule) -> Worker:
 def committed(folder: Path) -> int:
     latest = Commits(open_storage(str(folder / "store")), "test").latest()
     return latest.step if latest is not None else 0
+
+
+def test_no_other_user_of_the_machine_reads_the_state(script: Script) -> None:
+    client = DaemonClient(str(script.daemon.socket))
+    listen = client.status().listen
+    client.close()
+    with pytest.raises(RestoreFailed, match="is the token the same"):
+        Peer(listen, PeerCredentials())
 
 
 def test_it_ends_although_a_forked_child_has_the_lifeline_too(script: Script) -> None:
