@@ -433,6 +433,7 @@ def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(
 def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     terminal: Terminal, laptop: Terminal, tmp_path: Path
 ) -> None:
+    assert terminal("stop").returncode == 0, "whichever test was before"
     elsewhere = user(tmp_path)
     elsewhere.folder.joinpath("home").symlink_to(terminal.folder / "home")
     refused = elsewhere("restart")
