@@ -217,14 +217,14 @@ def _option(value: Any) -> Change:
     return change
 
 
-def _own(state: State) -> None:
+def add_own(state: State) -> None:
     for own in state["optimizer"].state.values():
         own["memory"] = {"empty": {}, "rows": [torch.rand(2), {}]}
 
 
 CHANGES = st.one_of(
     st.sampled_from([train, train, _grow, _shrink, _fill, _leave, _conjugate, _view]),
-    st.sampled_from([_prune, _appear, _hold, _drop, _lose, _own]),
+    st.sampled_from([_prune, _appear, _hold, _drop, _lose, add_own]),
     st.one_of(OPTIONS, st.builds(torch.ones, st.integers(0, 3))).map(_note),
     OPTIONS.map(_option),
 )

@@ -79,6 +79,8 @@ def make_state(
         for parameter in [*optimizer.state]:
             if names.get(parameter) not in entries:
                 del optimizer.state[parameter]
+            elif not others:
+                _add(optimizer.state[parameter], parameter, entries[names[parameter]])
 
 
 def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Path, Kind]) -> bool:
@@ -142,6 +144,19 @@ def _make(
         own[keys.get(text, key_of(text))] = _built(
             wanted, lambda kind, text=text: _empty(text, kind, parameter, group)
         )
+
+
+def _add(own: dict[Any, Any], parameter: torch.Tensor, entries: Entries) -> None:
+    """Add the entries that no step makes: a script's own. They are not sharded."""
+    for text in {str(path[0]) for path in entries} - {*map(str, own)}:
+        wanted = {path[1:]: kind for path, kind in entries.items() if str(path[0]) == text}
+        own[key_of(text)] = _built(wanted, lambda kind: _plain(kind, parameter))
+
+
+def _plain(kind: Kind, parameter: torch.Tensor) -> Any:
+    if not kind.dtype:
+        return Absent(parameter.device)
+    return torch.empty(kind.shape, dtype=getattr(torch, kind.dtype), device=parameter.device)
 
 
 def _fits(held: Mapping[Path, Any], wanted: Entries) -> bool:

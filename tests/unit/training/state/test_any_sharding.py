@@ -6,7 +6,7 @@ More of them: `DRAWN_LIVES=5000 .venv/bin/python -m pytest -n 0` and this file.
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.types import RestoreSet, Resume
 from support.by_pipes import together
 from support.drawn import difference
-from support.drawn_lives import OPTIMIZERS, Life, Model, essence, lives, on_any_rank, step
+from support.drawn_lives import OPTIMIZERS, Life, Model, add_own, essence, lives, on_any_rank, step
 from support.one_slot import OneSlot
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -176,6 +176,19 @@ def test_what_a_run_makes_of_a_state_comes_back_on_other_ranks(
     life: Life, before: tuple[int, str], after: tuple[int, str]
 ) -> None:
     check(life, before, after)
+
+
+def _simple(on_ranks: Callable[[Model], nn.Module] = lambda model: model) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = on_ranks(Model())
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    return {"model": model, "optimizer": optimizer, "held": {}, "scaler": scaler}
+
+
+@many_draws(2)
+@given(after=st.sampled_from(["fsdp", "tensor"]))
+def test_what_a_script_adds_to_an_optimizers_state_comes_back(after: str) -> None:
+    check(Life(_simple, [[step, add_own]], _simple), (1, "replicated"), (2, after))
 
 
 @pytest.mark.soak
