@@ -115,9 +115,8 @@ class Saving:
             # At an agreed step all ranks wait for each other, so none may leave the save out alone.
             if not waiting:
                 plan.compare_values(step, self._take)
-            if due and session.resume.kind == "fresh" and not self._last_committing:
-                note = first_save_note.of(plan.view, session.ranks.rank, step)
-                note.leave(Path(slot.path).parent)
+            if due:
+                self._note_first(plan, step, Path(slot.path).parent)
             copying = plan.saver.begin(
                 slot,
                 step,
@@ -148,6 +147,12 @@ class Saving:
         if copying is not None:
             crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
+
+    def _note_first(self, plan: SavePlan, step: int, arena: Path) -> None:
+        """Note what this rank has at the first save of a run: that commit is read back."""
+        session, *_ = self._entered()
+        if session.resume.kind == "fresh" and not self._last_committing:
+            first_save_note.of(plan.view, session.ranks.rank, step).leave(arena)
 
     def _commit_step(self, *, urgent: bool = False) -> bool:
         """Save the last step to be committed, unless it was. All ranks call this. Returns False if
