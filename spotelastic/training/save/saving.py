@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from spotelastic_checkpoints import crash_points
@@ -152,7 +153,8 @@ class Saving:
         """Note what this rank has at the first save of a run: that commit is read back."""
         session, *_ = self._entered()
         if session.resume.kind == "fresh" and not self._last_committing:
-            first_save_note.of(plan.view, session.ranks.rank, step).leave(arena)
+            with suppress(OSError):  # without room for it the commit is not proven, but made
+                first_save_note.of(plan.view, session.ranks.rank, step).leave(arena)
 
     def _commit_step(self, *, urgent: bool = False) -> bool:
         """Save the last step to be committed, unless it was. All ranks call this. Returns False if

@@ -1,6 +1,7 @@
 """The first commit of a run is read back, and compared with what the ranks had in memory."""
 
 import asyncio
+import errno
 import os
 import re
 import subprocess
@@ -121,6 +122,19 @@ def test_hashes_made_on_a_device_are_compared() -> None:
 
 def test_one_word_is_used_by_all() -> None:
     assert proving.PROVEN == in_place.PROVEN
+
+
+def test_a_full_disk_costs_the_proof_and_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(note: FirstSave, folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FirstSave, "leave", full)
+    with se.Checkpointer({"t": torch.ones(1)}, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+        assert checkpoint.save()
+        assert checkpoint.wait()
 
 
 def _problems(path: Path, step: int, note: FirstSave) -> Iterator[str]:
