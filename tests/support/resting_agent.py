@@ -280,15 +280,20 @@ class Agent:
     def _deaf(self, channel: socket.socket) -> None:
         for worker in self.workers:
             if worker.control is channel and self.plan.ends_deaf and not worker.gone:
+                self._read_rest(worker)
                 worker.gone = True
                 os.kill(worker.pid, signal.SIGKILL)
                 self.meet_again()
 
-    def _ended(self, worker: Worker) -> None:
-        self._selector.unregister(worker.pidfd)
-        with suppress(OSError):  # its end may be seen before what it told last
+    def _read_rest(self, worker: Worker) -> None:
+        """Its end may be seen before what it told last."""
+        with suppress(OSError):
             while data := worker.start.recv(PACKET, socket.MSG_DONTWAIT):
                 self._told(worker, data)
+
+    def _ended(self, worker: Worker) -> None:
+        self._selector.unregister(worker.pidfd)
+        self._read_rest(worker)
         _, status = os.waitpid(worker.pid, 0)
         worker.ended = True
         if not worker.gone:

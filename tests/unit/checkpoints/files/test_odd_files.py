@@ -26,8 +26,9 @@ NAME = st.one_of(
     st.sampled_from(
         ["best.pt", "a b", "-x", "naïve", "a\nb", "x~1", "x.rank-1", "\udc80", " ", "..."]
     ),
-    st.text(st.characters(exclude_characters="/\0", exclude_categories=()), min_size=1, max_size=9),
-).filter(lambda name: name not in (".", "..") and len(os.fsencode(name)) < 200)
+    st.binary(min_size=1, max_size=30).map(os.fsdecode),
+    st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=9),
+).filter(lambda name: name not in (".", "..") and not {"/", "\0"} & {*name})
 KINDS = (
     *("plain", "empty", "executable", "link", "dangling", "link out", "empty folder"),
     *("pipe", "socket", "unreadable", "changes once", "changes always", "of 2200", "of 1901"),
