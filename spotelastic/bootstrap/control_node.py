@@ -17,7 +17,6 @@ from spotelastic.aws.base.identity import BUCKET, MEMBER, Identity, from_imds
 from spotelastic.aws.base.names import PEER_PORT, Names
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import etcd_identity
-from spotelastic.aws.security.certificates import MEMBER_NAME
 from spotelastic.bootstrap.context import (
     certificate,
     home,
@@ -29,6 +28,7 @@ from spotelastic.bootstrap.context import (
     start_module,
 )
 from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
+from spotelastic.certificates import MEMBER_NAME
 from spotelastic.clock import wall
 from spotelastic.errors import told
 from spotelastic.model.job import JobSpec

@@ -31,7 +31,6 @@ from spotelastic.aws.messaging.log_group import LogStream
 from spotelastic.aws.node import hardware
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.aws.provider.notices import ImdsNotices
-from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import (
     container,
     control_node,
@@ -56,6 +55,7 @@ from spotelastic.bootstrap.context import (
 from spotelastic.bootstrap.phases import PHASES, BootPhases
 from spotelastic.bootstrap.reports import AGAIN, repeated, reporting
 from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
+from spotelastic.certificates import WORKER_NAME
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,9 @@ from spotelastic_checkpoints.addresses import (
 from spotelastic.agent.workers import ports
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.launcher import run_secrets
 from spotelastic.launcher.rendezvous_config import RendezvousConfig
+from spotelastic.launcher.run_secrets import RunSecrets
 from spotelastic.store.tls import TlsFiles
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class Rendezvous:
     tls: TlsFiles | None = None
     member: "Embedded | None" = None
     """The etcd member that this node runs, if it runs one."""
+    token: str = ""
+    """What checkpoint daemons of the run prove themselves with."""
 
 
 @contextlib.contextmanager
@@ -86,14 +90,36 @@ def meet(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous
     if asked.role == "alone":
         from spotelastic.store.etcd_server.process import standalone
 
-        with standalone(folder) as member:
-            yield Rendezvous((member.endpoint,), "127.0.0.1")
-    elif asked.role == "client":
-        _await(asked, ANSWER_WITHIN, say)
-        yield Rendezvous(asked.endpoints, "", asked.tls)
-    else:
-        with _host_or_guest(asked, folder, say) as rendezvous:
-            yield rendezvous
+        own = run_secrets.made_in(folder / "secrets")
+        with standalone(folder, tls=own.tls) as member:
+            yield Rendezvous((member.endpoint,), "127.0.0.1", own.tls, token=own.token)
+        return
+    own = secrets_of(asked)
+    asked = replace(asked, tls=own.tls, own_tls=own.tls is not asked.tls)
+    with contextlib.ExitStack() as stack:
+        if asked.role == "client":
+            _await(asked, ANSWER_WITHIN, say)
+            rendezvous = Rendezvous(asked.endpoints, "", asked.tls)
+        else:
+            rendezvous = stack.enter_context(_host_or_guest(asked, folder, say))
+        if own.warning:
+            say(own.warning)
+        yield replace(rendezvous, token=own.token)
+
+
+def secrets_of(asked: RendezvousConfig) -> RunSecrets:
+    """Return the secrets of a run with several nodes."""
+    here = run_secrets.is_on_one_machine(asked)
+    if asked.tls is not None or asked.plain or asked.await_names:
+        return RunSecrets(asked.tls)
+    if not here:
+        return RunSecrets(warning=run_secrets.OPEN)
+    if asked.role == "client":  # of an etcd that somebody else has set up
+        return RunSecrets()
+    try:
+        return run_secrets.shared_on(asked)
+    except OSError as error:
+        return RunSecrets(warning=f"cannot store the run's secrets ({error}): {run_secrets.OPEN}")
 
 
 def leave_rendezvous(rendezvous: Rendezvous, run: str, *, ended: bool) -> None:
@@ -229,7 +255,7 @@ def _describe_silence(
     told = [each.told for each in found]
     if len(told) > 1:
         told = [f"{at}: {why}" for at, why in zip(asked.endpoints, told, strict=True)]
-    conf = f" --rdzv-conf {asked.tls}" if asked.tls else ""
+    conf = f" --rdzv-conf {asked.tls}" if asked.tls and not asked.own_tls else ""
     limit = "" if within is None else f" answered within {within:g} s"
     return f"{asked.where}{conf}: no etcd 3{limit}: {'; '.join(told)}"
 

@@ -50,6 +50,10 @@ class RendezvousConfig:
     """The flag that gave the endpoint."""
     join_within: float = JOIN_WITHIN
     tls: TlsFiles | None = None
+    own_tls: bool = False
+    """Whether the run has made these files itself."""
+    plain: bool = False
+    """Whether the user asks for an etcd without TLS."""
     daemon_tls: TlsFiles | None = None
     """Certificates of the checkpoint daemons among each other."""
     peer_port: int = 0
@@ -96,11 +100,12 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Rendezv
     endpoints = endpoints_of(options.rdzv_endpoint, PORTS.get(backend, PORT))
     tls = tls_of(conf, wanted=is_encrypted(options.rdzv_endpoint, conf))
     daemon_tls = daemon_tls_of(conf, tls)
+    plain = conf.get("protocol") == "http" or "http://" in options.rdzv_endpoint
     if is_static(options):
         told = _static(options, endpoints, smallest, largest, conf)
         if told.role == "alone":
             return told
-        return _checked(replace(told, tls=tls, daemon_tls=daemon_tls))
+        return _checked(replace(told, tls=tls, daemon_tls=daemon_tls, plain=plain))
     free = backend in EMBEDDED and len(endpoints) == 1 and endpoints[0].endswith(":0")
     if not endpoints or free:
         if largest > 1:
@@ -113,6 +118,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Rendezv
         endpoints,
         join_within=_join(conf),
         tls=tls,
+        plain=plain,
         daemon_tls=daemon_tls,
         peer_port=_peer_port(conf),
         near=options.local_addr,

@@ -8,7 +8,6 @@ import argparse
 import logging
 import os
 import resource
-import secrets
 import signal
 import socket
 import sys
@@ -177,8 +176,6 @@ def _plan(
     if options.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
     address = local_address(options.local_addr) if options.local_addr else ""
-    # Nobody is to ask a node that is alone for snapshots, nor any other user of the machine.
-    token = secrets.token_hex(32) if where.role == "alone" else ""
     node_rank = launcher_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
     log_records.node(node)
@@ -189,7 +186,7 @@ def _plan(
             endpoints=rendezvous.endpoints,
             tls=rendezvous.tls,
             daemon_tls=where.daemon_tls,
-            token=token,
+            token=rendezvous.token,
             node=node,
             address=address or rendezvous.address or own_address(),
             zone=options.zone,

@@ -41,6 +41,7 @@ _LOOPBACK = IPv4Network("127.0.0.0/8")
 
 def main() -> None:
     """Run the local cloud until a signal, or until it has no users any more."""
+    os.umask(0o077)  # what the cloud and its instances write is their owner's
     settings = json.loads(sys.argv[1])
     (announce,) = settings["announce"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -92,6 +93,7 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
             zones=tuple(config.region + zone for zone in _ZONES),
             imds_port=config.imds_port,
             started=processes.started_at(os.getpid()),
+            secret=server.secret,
         )
         text = json.dumps(asdict(info))
         write_atomically(Path(remains.record), text)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -29,6 +29,8 @@ from spotelastic.local.base.remains import Remains
 
 MOTO = "5.2.5"
 ACCOUNT = "123456789012"  # moto's
+ADMINISTRATOR = "AKIALOCALCLOUD000000"
+"""The access key of the account's administrator. Its secret is random."""
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 """The regions that every local cloud has."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")
@@ -53,6 +55,8 @@ class CloudInfo:
     imds_port: int
     started: int = 0
     """The process's start time, by which it is told from a later one with the same pid."""
+    secret: str = field(default="", repr=False)
+    """The secret of the administrator's access key."""
 
     @property
     def id(self) -> str:
@@ -109,6 +113,7 @@ def start(
                 f"a local cloud is already running (pid {running.pid}, {running.endpoint}): "
                 "use it, or end it with `spotelastic down`"
             )
+        _close_to_others()
         remains = Remains(tempfile.mkdtemp(prefix="spotelastic-"), str(_record()))
         settings: dict[str, object] = {
             "remains": asdict(remains),
@@ -168,15 +173,15 @@ def stop(info: CloudInfo, timeout: float = 45.0) -> None:
 
 def environment(info: CloudInfo) -> dict[str, str]:
     """Return the environment variables by which boto3 uses the cloud."""
-    return credentials(info.endpoint, info.region)
+    return credentials(info.endpoint, info.region, info.secret)
 
 
-def credentials(endpoint: str, region: str) -> dict[str, str]:
+def credentials(endpoint: str, region: str, secret: str) -> dict[str, str]:
     """Return the environment variables with endpoint, region and the administrator's keys."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "AKIALOCALCLOUD000000",
-        "AWS_SECRET_ACCESS_KEY": "local-cloud",
+        "AWS_ACCESS_KEY_ID": ADMINISTRATOR,
+        "AWS_SECRET_ACCESS_KEY": secret,
         "AWS_DEFAULT_REGION": region,
         "AWS_REGION": region,
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -194,7 +199,9 @@ def _launch(
     starter = [] if detach else [os.pidfd_open(os.getpid())]
     given = {"announce": [announce], "starter": starter, "user": [user.fileno()] if user else []}
     try:
-        with Path(remains.folder, "cloud.log").open("wb") as output:
+        log = Path(remains.folder, "cloud.log")
+        log.touch(mode=0o600)
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 isolated.command("spotelastic.local.__main__", json.dumps(settings | given)),
                 env=isolated.environment(),
@@ -250,6 +257,20 @@ def logs() -> Path:
     return home() / "output"
 
 
+def _close_to_others() -> None:
+    """Let no other user of the machine into the folders of objects and output.
+
+    A home that `SPOTELASTIC_HOME` names may hold more than this, and stays as it is.
+    """
+    own = Path.home() / ".spotelastic"
+    for folder in (buckets(), logs(), *((own,) if home() == own else ())):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        except OSError as error:
+            raise EnvironmentFailure(f"cannot write to {folder}: {error.strerror}") from error
+
+
 def _record() -> Path:
     return home() / "local.json"
 
@@ -282,7 +303,7 @@ def making(waits: Callable[[], None]) -> Iterator[None]:
 def _held(name: str) -> Iterator[IO[str]]:
     path = _record().with_name(name)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = path.open("w")
     except OSError as error:
         raise EnvironmentFailure(f"cannot write to {path.parent}: {error.strerror}") from error

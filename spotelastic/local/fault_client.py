@@ -19,6 +19,8 @@ import msgspec
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.local.base import processes
 from spotelastic.local.base.conditions import Conditions, ConditionsInForce
+from spotelastic.local.cloud import ADMINISTRATOR
+from spotelastic.local.iam import signatures
 from spotelastic.local.iam.authority import Authority, Call
 from spotelastic.local.instances.imds import Trouble
 from spotelastic.local.instances.metadata import HEALTH_CODES
@@ -40,7 +42,7 @@ class FaultClient:
     """Asks a running cloud for faults. Raises `UsageError` for what is impossible."""
 
     def __init__(self, info: "CloudInfo") -> None:
-        self._address = urlsplit(info.endpoint)
+        self._info = info
 
     def interrupt(self, instance: str, seconds: float) -> None:
         """Give a spot instance notice, and take it away after that many seconds."""
@@ -124,11 +126,12 @@ class FaultClient:
         return msgspec.convert(self._ask("calls"), list[Call])
 
     def _ask(self, fault: str, **arguments: Any) -> Any:
-        connection = HTTPConnection(
-            self._address.hostname or "", self._address.port, timeout=_TIMEOUT
-        )
+        address = urlsplit(self._info.endpoint)
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT)
+        url, body = f"{self._info.endpoint}{PREFIX}{fault}", json.dumps(arguments)
         try:
-            connection.request("POST", PREFIX + fault, json.dumps(arguments))
+            signed = signatures.sign(ADMINISTRATOR, self._info.secret, "POST", url, body)
+            connection.request("POST", PREFIX + fault, body, signed)
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (OSError, HTTPException, ValueError) as error:

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -10,11 +11,12 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING
+from threading import RLock, Thread
+from typing import TYPE_CHECKING, Any
 
 from spotelastic.aws.base.identity import CLUSTER, ROLE
-from spotelastic.local import cloud, fault_client, isolation, throttling
+from spotelastic.local import admission, cloud, fault_client, isolation, throttling
+from spotelastic.local.admission import AccessKey
 from spotelastic.local.autoscaling import pricing
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
@@ -58,7 +60,8 @@ class Server:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
         _prepare_environment(config)
         # moto reads its environment at import
-        from moto.server import ThreadedMotoServer
+        from moto.moto_server.werkzeug_app import MotoRequestHandler
+        from werkzeug.serving import make_server
 
         from spotelastic.local import moto_patches
         from spotelastic.local.autoscaling.regions import RegionalScaling
@@ -72,10 +75,12 @@ class Server:
         self._conditions = ConditionsInForce(config.conditions)
         self._regions = cloud.regions(config.region)
         bus = _bus(config.region, self._agenda, self._conditions)
-        self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        self._moto.start()
-        host, port = self._moto.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
+        self._web = make_server(
+            "127.0.0.1", 0, _not_yet, threaded=True, request_handler=MotoRequestHandler
+        )
+        self._address = f"127.0.0.1:{self._web.server_port}"
+        self.endpoint = f"http://{self._address}"
+        self.secret = secrets.token_urlsafe(30)
         self._power = Power(
             config.remains, config.boot_command, _instance_environment(self.endpoint)
         )
@@ -127,11 +132,15 @@ class Server:
 
     def start(self) -> None:
         """Start timers, hypervisor and metadata services, and serve faults and prices."""
-        web = self._moto._server
-        assert web is not None
-        refusing = throttling.middleware(self._conditions, self._priced(web.app))
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+        moto = DomainDispatcherApplication(create_backend_app)
+        refusing = throttling.middleware(self._conditions, self._priced(moto))
         reachable = isolation.middleware(self._isolation, refusing)
-        web.app = fault_client.middleware(self._desk, reachable)
+        known = admission.known_keys(ACCOUNT, AccessKey(self.secret))
+        served = fault_client.middleware(self._desk, reachable)
+        self._web.app = admission.middleware(self._address, known, served)
+        Thread(target=self._web.serve_forever, name="aws", daemon=True).start()
         self._agenda.start()
         self._power.start()
         self._machines.start()
@@ -160,7 +169,7 @@ class Server:
         from spotelastic.aws.clusters import teardown
 
         its = [region for region in self._regions if name in _clusters((region,))]
-        os.environ.update(cloud.credentials(self.endpoint, self._config.region))
+        os.environ.update(cloud.credentials(self.endpoint, self._config.region, self.secret))
         for region in its or [self._config.region]:
             teardown.delete(name, say=say, aws=Aws(region))
 
@@ -177,6 +186,10 @@ class Server:
                 wait(leaving, timeout=2 * SHUTS_DOWN_WITHIN)
         self._power.close()
         self._machines.close()
+
+
+def _not_yet(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> Any:
+    raise RuntimeError("requests are served from `start` on")
 
 
 def _bus(region: str, agenda: Agenda, conditions: ConditionsInForce) -> Bus:
@@ -234,6 +247,7 @@ def _prepare_environment(config: Config) -> None:
     os.environ["TMPDIR"] = str(temporary)  # moto puts large S3 objects there
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # images.py has those that nodes need
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
     os.environ["AWS_DEFAULT_REGION"] = config.region
 
 

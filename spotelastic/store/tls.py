@@ -6,11 +6,14 @@ one. `daemon_tls=true` uses them between checkpoint daemons as well.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotelastic.certificates import AUTHORITY_LIFE, MEMBER_NAME, Subject, issue, make_authority
+from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 FILES = ("cacert", "cert", "key")
 """Names of the options that are files."""
+
+HERE = ("127.0.0.1", "::1", "localhost")
+"""Hosts from which calls within a machine come."""
 
 Pem = tuple[bytes | None, bytes | None, bytes | None]
 """Content of an authority, a key and a certificate; None for what is left out."""
@@ -76,6 +82,22 @@ class TlsFiles:
         for end in (client.wrap_bio(back, there), called) * 2:
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
+
+
+def make_files(folder: Path, hosts: Collection[str] = ()) -> TlsFiles:
+    """Make the files of an etcd on this machine, whose clients show the same certificate.
+
+    Nobody else can read the folder. `hosts` are names of the machine besides the loopback ones.
+    """
+    now = datetime.fromtimestamp(wall(), UTC)
+    subject = Subject(MEMBER_NAME, tuple(dict.fromkeys((*HERE, *hosts))))
+    issue(make_authority("run", now), subject, now, AUTHORITY_LIFE).write(folder)
+    return files_in(folder)
+
+
+def files_in(folder: Path) -> TlsFiles:
+    """Return the files that `make_files` has made."""
+    return TlsFiles(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
 
 
 def tls_of(conf: Mapping[str, str], *, wanted: bool) -> TlsFiles | None:

@@ -26,9 +26,10 @@ class Hosts:
         self.run = run
 
     def add(self, name: str, *script: str) -> NodeProcess:
+        # Without TLS, the test can ask the members itself.
+        conf = "protocol=http" if name in HOSTS else "protocol=http,is_host=false"
         way = ["--rdzv-backend", "c10d", "--local-addr", HOSTS.get(name, "127.0.0.9")]
-        if name not in HOSTS:
-            way += ["--rdzv-conf", "is_host=false"]
+        way += ["--rdzv-conf", conf]
         return self.run.add(name, *script, args=way)
 
     @property

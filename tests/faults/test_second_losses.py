@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SUPPORT = Path(__file__).parent.parent / "support"
 EVERY, STEPS, STEP_TIME = 8, 20, 0.05
-HOST = ("--rdzv-backend", "c10d")
-GUEST = (*HOST, "--rdzv-conf", "is_host=false")
+HOST = ("--rdzv-backend", "c10d", "--rdzv-conf", "protocol=http")
+GUEST = ("--rdzv-backend", "c10d", "--rdzv-conf", "protocol=http,is_host=false")
 
 
 @pytest.mark.parametrize(("kind", "count"), [("fsdp", 3), ("hybrid", 4)])

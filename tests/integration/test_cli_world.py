@@ -27,7 +27,7 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.aws.security.certificates import WORKER_NAME
+from spotelastic.certificates import WORKER_NAME
 from spotelastic.client.logs import tail
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient

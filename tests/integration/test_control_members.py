@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
+from spotelastic import certificates
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.security import certificates
 from spotelastic.clock import wall
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.etcd import snapshots

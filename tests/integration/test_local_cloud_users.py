@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from support.asked import request
-from support.local_cloud import IDLE, environment, until
+from support.local_cloud import IDLE, Laptop, environment, until
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
@@ -107,7 +106,7 @@ def test_what_is_in_a_bucket_is_there_for_the_next_cloud_also_after_it_was_kille
     first: CloudUse,
 ) -> None:
     def s3(info: CloudInfo) -> Any:
-        return boto3.client("s3", endpoint_url=info.endpoint, region_name=info.region)
+        return Laptop(info).client("s3")
 
     of_before, large = s3(first.info), os.urandom(6 << 20)
     of_before.create_bucket(Bucket="bucket")

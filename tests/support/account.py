@@ -27,6 +27,7 @@ from spotelastic.local.base.conditions import (
     ConditionsInForce,
     from_environment,
 )
+from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.iam.authority import Authority
 from spotelastic.local.instances.power import Layout
 
@@ -141,6 +142,7 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     agenda = Agenda(lock)
     served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
     with _environment_of_the_account(), mock_aws():
+        os.environ["AWS_ACCESS_KEY_ID"] = ADMINISTRATOR  # mock_aws puts back what was there
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
         all_machines = machines.LocalInstances(
             agenda=agenda,

@@ -29,7 +29,7 @@ from spotelastic_checkpoints.types import (
 )
 from support import format_values as v
 
-from spotelastic.aws.security.certificates import Certificate
+from spotelastic.certificates import Certificate
 from spotelastic.controller.accounting.usage import Before, Usage
 from spotelastic.controller.etcd.generations import Generation, GenerationClaim
 from spotelastic.model.agreement import Proposal, Vote

@@ -68,8 +68,8 @@ class Laptop:
 
     def __post_init__(self) -> None:
         self.session = boto3.Session(
-            aws_access_key_id="AKIALOCALCLOUD000000",
-            aws_secret_access_key="local-cloud",
+            aws_access_key_id=cloud.ADMINISTRATOR,
+            aws_secret_access_key=self.info.secret,
             region_name=self.info.region,
         )
         self.faults = FaultClient(self.info)

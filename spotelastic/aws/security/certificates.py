@@ -10,15 +10,12 @@ Each is a SecureString parameter that one role may read (`names.py`, the templat
 
 `up` calls `ensure` every time: it creates what is missing, and renews what has lived for half of
 its time. The authority never changes: etcd reads it only at its start, so another authority means
-another cluster. `cryptography` is imported only for that; nodes just read.
+another cluster. Nodes just read.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import msgspec
 from spotelastic_checkpoints.decoders import from_json
@@ -26,62 +23,19 @@ from spotelastic_checkpoints.decoders import from_json
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.security.secrets import NO_DEMANDS, encryption, parameter
+from spotelastic.certificates import (
+    MEMBER_NAME,
+    WORKER_NAME,
+    Certificate,
+    Subject,
+    end,
+    fits,
+    issue,
+    make_authority,
+)
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import AccountDemands
 from spotelastic.model.validity import Validity
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-
-MEMBER_NAME = "spotelastic etcd member"
-"""Common name by which etcd members recognize each other; a worker's certificate does not make a
-member."""
-WORKER_NAME = "spotelastic worker"
-"""Common name of workers, whose checkpoint daemons send each other snapshots."""
-AUTHORITY_LIFE = timedelta(days=3650)
-LIFE = timedelta(days=365)
-_SKEW = timedelta(days=1)
-"""How long before its creation a certificate becomes valid, because clocks differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """PEM texts: the authority's certificate, the certificate itself, and its private key."""
-
-    authority: str
-    certificate: str
-    key: str
-
-    def write(self, folder: Path) -> tuple[Path, Path, Path]:
-        """Write the files and return their paths: authority, certificate, key.
-
-        Equal ones are not rewritten.
-        """
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        texts = {"ca.pem": self.authority, "key.pem": self.key, "cert.pem": self.certificate}
-        for name, text in texts.items():
-            path = folder / name
-            if path.exists() and path.read_text() == text:
-                continue
-            # Replaced atomically: etcd reads them at every handshake.
-            beside = folder / f".{name}"
-            beside.touch(mode=0o600)
-            beside.write_text(text)
-            beside.replace(path)
-        return folder / "ca.pem", folder / "cert.pem", folder / "key.pem"
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The holder of a certificate.
-
-    `address` is empty if there are many holders. A holder can be called at an address only if the
-    certificate contains it.
-    """
-
-    name: str
-    address: str = ""
 
 
 def ensure(
@@ -96,7 +50,7 @@ def ensure(
     Returns until when they are valid. Raises `EnvironmentFailure` if the authority has expired.
     """
     wanted = {
-        its.member_certificate(member): Subject(MEMBER_NAME, address)
+        its.member_certificate(member): Subject(MEMBER_NAME, (address,))
         for member, address in addresses.items()
     } | {its.worker_certificate: Subject(WORKER_NAME)}
     authority = _read(aws, its.authority)
@@ -124,142 +78,6 @@ def fetch(aws: Aws, parameter: str) -> Certificate:
             f"there is no certificate {parameter}: run `spotelastic up` again to create it"
         )
     return found
-
-
-# -- pure ----------------------------------------------------------------------------------------
-
-
-def make_authority(cluster: str, now: datetime) -> Certificate:
-    """Return a new certificate authority for the cluster."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(f"spotelastic {cluster}")
-    builder = (
-        _builder(now, AUTHORITY_LIFE)
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    certificate = _signed(builder, key)
-    return Certificate(certificate, certificate, _pem(key))
-
-
-def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificate:
-    """Return a certificate for `subject`, valid for both client and server."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    signer = load_pem_private_key(authority.key.encode(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP256R1())
-    life = min(LIFE, _loaded(authority).not_valid_after_utc - now)
-    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-    builder = (
-        _builder(now, life)
-        .subject_name(_name(subject.name))
-        .issuer_name(_loaded(authority).subject)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-        )
-    )
-    if subject.address:
-        host = x509.IPAddress(ip_address(subject.address))
-        builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
-    return Certificate(authority.certificate, _signed(builder, signer), _pem(key))
-
-
-def fits(found: Certificate, subject: Subject, authority: Certificate, now: datetime) -> bool:
-    """Whether the certificate is the authority's, for this subject, with half of its time left."""
-    from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    if found.authority != authority.certificate or _is_old(found, now):
-        return False
-    certificate = _loaded(found)
-    usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    if ExtendedKeyUsageOID.SERVER_AUTH not in usages:
-        return False  # an old one for workers, from before their daemons used it as servers
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        hosts = [str(host) for host in names.value.get_values_for_type(x509.IPAddress)]
-    except x509.ExtensionNotFound:
-        hosts = []
-    return hosts == ([subject.address] if subject.address else [])
-
-
-def end(found: Certificate) -> float:
-    """Return when the certificate ends, in epoch seconds. None outlives its authority."""
-    return _loaded(found).not_valid_after_utc.timestamp()
-
-
-def _is_old(found: Certificate, now: datetime) -> bool:
-    certificate = _loaded(found)
-    made, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return now > made + (ends - made) / 2
-
-
-def _builder(now: datetime, life: timedelta) -> "x509.CertificateBuilder":
-    from cryptography import x509
-
-    return (
-        x509.CertificateBuilder()
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now.astimezone(UTC) - _SKEW)
-        .not_valid_after(now.astimezone(UTC) + life)
-    )
-
-
-def _usage(*, signs: bool) -> "x509.KeyUsage":
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _name(common: str) -> "x509.Name":
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _signed(builder: "x509.CertificateBuilder", signer: "EllipticCurvePrivateKey") -> str:
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return builder.sign(signer, SHA256()).public_bytes(Encoding.PEM).decode()
-
-
-def _pem(key: "EllipticCurvePrivateKey") -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-def _loaded(found: Certificate) -> "x509.Certificate":
-    from cryptography import x509
-
-    return x509.load_pem_x509_certificate(found.certificate.encode())
 
 
 # -- the parameters ------------------------------------------------------------------------------

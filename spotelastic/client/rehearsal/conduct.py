@@ -31,13 +31,15 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
     Raises `JobFailed` where the script fails by itself.
     """
     from spotelastic.store.etcd_server.process import standalone
+    from spotelastic.store.tls import make_files
 
     if not job.here:
         copies.check(job.folder)
     base = Path(tempfile.mkdtemp(prefix="spotelastic-rehearsal-"))
     try:
-        with standalone(base / "etcd") as etcd, ThreadPoolExecutor(AT_ONCE) as pool:
-            nodes = Nodes(etcd.endpoint, within, job.gpus)
+        tls = make_files(base / "secrets")
+        with standalone(base / "etcd", tls=tls) as etcd, ThreadPoolExecutor(AT_ONCE) as pool:
+            nodes = Nodes(etcd.endpoint, tls, within, job.gpus)
             try:
                 return _conduct(Runs(job, nodes, base, say), pool)
             finally:

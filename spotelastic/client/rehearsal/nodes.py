@@ -15,10 +15,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.signals import send
+
+if TYPE_CHECKING:
+    from spotelastic.store.tls import TlsFiles
 
 MARK = "SPOTELASTIC_REHEARSAL_NODE"
 """Variable by which all processes of a node are found."""
@@ -102,8 +105,8 @@ class Launch:
 class Nodes:
     """All nodes of a rehearsal. They end with it."""
 
-    def __init__(self, endpoint: str, within: float, gpus: int = 0) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: str, tls: "TlsFiles", within: float, gpus: int = 0) -> None:
+        self._endpoint, self._tls = endpoint, tls
         self._within = within
         self._gpus = gpus
         self._running: list[RehearsalNode] = []
@@ -130,6 +133,7 @@ class Nodes:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(each % self._gpus) for each in own)
         command = [
             *(sys.executable, "-m", "spotelastic", "run", "--rdzv-endpoint", self._endpoint),
+            *("--rdzv-conf", f"{self._tls},daemon_tls=true"),
             *("--rdzv-id", launch.run, "--nnodes", launch.nodes, "--node-id", name),
             *("--nproc-per-node", str(launch.workers), "--local-addr", "127.0.0.1"),
             *("--storage", str(launch.storage), "--log-dir", str(logs / mark)),

@@ -53,9 +53,10 @@ class Remains:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace a file as a whole. Nobody but its owner can read it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.touch(mode=0o600)
     temporary.write_text(text)
     temporary.replace(path)
 

@@ -1,8 +1,8 @@
 """Decides which local AWS calls a role or user may make, and records them for tests.
 
 A call with a role's credentials is judged by the role's policies, as on AWS, and one with an IAM
-user's keys by that user's. Any other key is the account's administrator. Tests ask what each role
-has used, and what it was denied.
+user's keys by that user's. The account's administrator may do everything, and any other key
+nothing. Tests ask what each role has used, and what it was denied.
 """
 
 import json
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
+from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.iam import evaluation
 from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource
 
@@ -110,7 +111,7 @@ def principal_of(account: str, key: str) -> Principal:
             return Principal(
                 user.name, _documents([*own, *_managed(user.managed_policies.values())])
             )
-    return Principal("")
+    return Principal("" if key == ADMINISTRATOR else f"{key} (unknown)")
 
 
 def backend_policies(backend: Any, user: str) -> list[dict[str, Any]]:

@@ -1,14 +1,20 @@
 """Serves the instance metadata service (IMDSv2) of every local instance, each on its own address.
 
-One asyncio thread serves them all. A `Documents` provides the contents.
+One asyncio thread serves them all. A `Documents` provides the contents. Credentials of nodes are
+among them, and on AWS nobody but an instance reaches its own service. Here every process of the
+machine does, so those of other users are not answered.
 """
 
 import asyncio
+import os
 import secrets
+import socket
+import sys
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote
@@ -105,6 +111,8 @@ class MetadataServer:
     ) -> None:
         service.connections.add(writer)
         try:
+            if not _is_ours(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
+                return
             while request := await _read_request(reader):
                 if service.trouble == "hangs":
                     await reader.read()  # until the client gives up
@@ -134,6 +142,29 @@ class MetadataServer:
         if text is None:
             return HTTPStatus.NOT_FOUND, "", {}
         return HTTPStatus.OK, text, {}
+
+
+def _is_ours(peer: tuple[str, int], own: tuple[str, int]) -> bool:
+    """Whether a connection comes from a process of this user."""
+    return owner_of(peer, own, Path("/proc/net/tcp").read_text()) in (0, os.getuid())
+
+
+def owner_of(peer: tuple[str, int], own: tuple[str, int], table: str) -> int | None:
+    """Return the user id of a connection's other end; None if it has ended.
+
+    `table` is the text of /proc/net/tcp: the address of each socket, that of its peer, its user.
+    """
+    wanted = [_as_in_proc(*peer), _as_in_proc(*own)]
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if words[1:3] == wanted:
+            return int(words[7])
+    return None
+
+
+def _as_in_proc(host: str, port: int) -> str:
+    number = int.from_bytes(socket.inet_aton(host), sys.byteorder)
+    return f"{number:08X}:{port:04X}"
 
 
 def _new_token(

@@ -21,7 +21,7 @@ from typing import Any
 
 from spotelastic_checkpoints import isolated
 
-from spotelastic.aws.security.certificates import Subject, issue, make_authority
+from spotelastic.certificates import Subject, issue, make_authority
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local.base.remains import Remains
@@ -103,7 +103,7 @@ def _launch(remains: Remains, net: str) -> tuple[subprocess.Popen[bytes], Runnin
     address = net.replace(".0.0/16", ".0.1")
     now = datetime.fromtimestamp(wall(), UTC)
     authority = make_authority("emulated cluster", now)
-    made = issue(authority, Subject("kubernetes", address), now)
+    made = issue(authority, Subject("kubernetes", (address,)), now)
     ca, certificate, key = made.write(Path(remains.folder, "tls"))
     token = secrets.token_urlsafe(24)
     settings = ClusterSettings(

@@ -335,13 +335,13 @@ class EtcdMember:
         return f"etcd member {name} exited with {code}: {self.last_words()} (log: {self.log})"
 
 
-def standalone(folder: Path, *, host: str = "127.0.0.1") -> EtcdMember:
+def standalone(folder: Path, *, host: str = "127.0.0.1", tls: TlsFiles | None = None) -> EtcdMember:
     """Start a cluster of one on free ports, with its data in `folder`, and wait until it serves."""
     binary = find_binary()
     for last in (False, False, True):
         client, peer = free_ports(2, host)
         ours, among = addresses.join(host, client), addresses.join(host, peer)
-        config = MemberConfig("standalone", folder / "data", ours, among, fsync=False)
+        config = MemberConfig("standalone", folder / "data", ours, among, fsync=False, tls=tls)
         member = EtcdMember(config, log=folder / "etcd.log", binary=binary)
         member.start()
         try:

@@ -9,8 +9,8 @@ from support.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.security import certificates
-from spotelastic.aws.security.certificates import Certificate
 from spotelastic.bootstrap import context
+from spotelastic.certificates import Certificate
 from spotelastic.errors import Unavailable
 
 

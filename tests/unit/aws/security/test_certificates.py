@@ -10,7 +10,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from support.fake_aws import fake_aws, refusal
 
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.security.certificates import (
+from spotelastic.aws.security.certificates import ensure
+from spotelastic.certificates import (
     AUTHORITY_LIFE,
     LIFE,
     MEMBER_NAME,
@@ -18,7 +19,6 @@ from spotelastic.aws.security.certificates import (
     Certificate,
     Subject,
     end,
-    ensure,
     fits,
     issue,
     make_authority,
@@ -27,7 +27,7 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.validity import Validity
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-MEMBER = Subject(MEMBER_NAME, "10.64.0.253")
+MEMBER = Subject(MEMBER_NAME, ("10.64.0.253",))
 WORKER = Subject(WORKER_NAME)
 
 
@@ -65,12 +65,12 @@ def test_a_worker_calls_a_member_and_each_knows_the_other(
 ) -> None:
     now = datetime.now(UTC)
     member, worker = issue(authority, MEMBER, now), issue(authority, WORKER, now)
-    assert shake_hands(member, worker, MEMBER.address, tmp_path) == WORKER_NAME
-    assert shake_hands(member, member, MEMBER.address, tmp_path) == MEMBER_NAME
+    assert shake_hands(member, worker, MEMBER.hosts[0], tmp_path) == WORKER_NAME
+    assert shake_hands(member, member, MEMBER.hosts[0], tmp_path) == MEMBER_NAME
     with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
         shake_hands(member, worker, "10.64.0.1", tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
-        shake_hands(worker, member, MEMBER.address, tmp_path)
+        shake_hands(worker, member, MEMBER.hosts[0], tmp_path)
     assert shake_hands(worker, worker, "", tmp_path) == WORKER_NAME
 
 
@@ -81,7 +81,7 @@ def test_a_certificate_is_renewed_after_half_of_its_time_or_for_another_address(
     assert fits(found, MEMBER, authority, NOW)
     assert fits(found, MEMBER, authority, NOW + LIFE * 0.49)
     assert not fits(found, MEMBER, authority, NOW + LIFE * 0.51)
-    assert not fits(found, Subject(MEMBER_NAME, "10.64.4.253"), authority, NOW)
+    assert not fits(found, Subject(MEMBER_NAME, ("10.64.4.253",)), authority, NOW)
     assert not fits(found, MEMBER, make_authority("demo", NOW), NOW)
     assert fits(issue(authority, WORKER, NOW), WORKER, authority, NOW)
 

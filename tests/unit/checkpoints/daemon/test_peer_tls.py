@@ -30,7 +30,7 @@ from spotelastic_checkpoints.types import Holder, Resume
 from support.local_cloud import until
 from support.patience import PATIENT
 
-from spotelastic.aws.security.certificates import (
+from spotelastic.certificates import (
     LIFE,
     MEMBER_NAME,
     WORKER_NAME,
@@ -236,7 +236,7 @@ def not_ours(_: Authority, strange: Authority) -> PeerCredentials:
 
 
 def of_a_member(ours: Authority, _: Authority) -> PeerCredentials:
-    return ours.credentials("member", Subject(MEMBER_NAME, HOST))
+    return ours.credentials("member", Subject(MEMBER_NAME, (HOST,)))
 
 
 def another_token(ours: Authority, _: Authority) -> PeerCredentials:
