@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.iam import signatures
+from spotelastic.local.iam.authority import ADMINISTRATOR
 from spotelastic.local.iam.signatures import Signature
 from spotelastic.local.throttling import BusyAnswer, body, read_all
 

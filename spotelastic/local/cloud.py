@@ -26,11 +26,10 @@ from spotelastic.local.base import conditions as conditions_of
 from spotelastic.local.base import processes
 from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.base.remains import Remains
+from spotelastic.local.iam.authority import ADMINISTRATOR
 
 MOTO = "5.2.5"
 ACCOUNT = "123456789012"  # moto's
-ADMINISTRATOR = "AKIALOCALCLOUD000000"
-"""The access key of the account's administrator. Its secret is random."""
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 """The regions that every local cloud has."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")

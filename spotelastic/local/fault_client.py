@@ -19,9 +19,8 @@ import msgspec
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.local.base import processes
 from spotelastic.local.base.conditions import Conditions, ConditionsInForce
-from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.iam import signatures
-from spotelastic.local.iam.authority import Authority, Call
+from spotelastic.local.iam.authority import ADMINISTRATOR, Authority, Call
 from spotelastic.local.instances.imds import Trouble
 from spotelastic.local.instances.metadata import HEALTH_CODES
 from spotelastic.local.isolation import Isolation

@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.local_cloud import Laptop, running_cloud, until
 
-from spotelastic.local import cloud
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.iam.authority import ADMINISTRATOR
 
 ALLOW_ALL = {
     "Version": "2012-10-17",
@@ -85,7 +85,7 @@ SERVICES = {LIST: "s3", READ: "s3", WRITE: "s3", PARAMETER: "ssm", FAULT: "spote
 
 
 def signed(
-    sent: Sent, info: CloudInfo, key: str = cloud.ADMINISTRATOR, secret: str = "", token: str = ""
+    sent: Sent, info: CloudInfo, key: str = ADMINISTRATOR, secret: str = "", token: str = ""
 ) -> Sent:
     """The request with the signature of an access key, by default the administrator's."""
     service = SERVICES[sent]
@@ -166,7 +166,7 @@ def test_a_url_that_was_signed_serves_for_its_object_alone(info: CloudInfo) -> N
         "s3",
         endpoint_url=info.endpoint,
         region_name=info.region,
-        aws_access_key_id=cloud.ADMINISTRATOR,
+        aws_access_key_id=ADMINISTRATOR,
         aws_secret_access_key=info.secret,
         config=Config(signature_version="s3v4"),
     )

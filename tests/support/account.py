@@ -27,8 +27,7 @@ from spotelastic.local.base.conditions import (
     ConditionsInForce,
     from_environment,
 )
-from spotelastic.local.cloud import ADMINISTRATOR
-from spotelastic.local.iam.authority import Authority
+from spotelastic.local.iam.authority import ADMINISTRATOR, Authority
 from spotelastic.local.instances.power import Layout
 
 REGION = "us-east-1"

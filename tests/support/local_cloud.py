@@ -16,6 +16,7 @@ from support.patience import PATIENT
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.fault_client import FaultClient
+from spotelastic.local.iam.authority import ADMINISTRATOR
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class Laptop:
 
     def __post_init__(self) -> None:
         self.session = boto3.Session(
-            aws_access_key_id=cloud.ADMINISTRATOR,
+            aws_access_key_id=ADMINISTRATOR,
             aws_secret_access_key=self.info.secret,
             region_name=self.info.region,
         )

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
-from spotelastic.local.cloud import ADMINISTRATOR
 from spotelastic.local.iam import evaluation
 from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource
+
+ADMINISTRATOR = "AKIALOCALCLOUD000000"
+"""The access key of the account's administrator. Its secret is random."""
 
 _MADE = {"ec2:CreateVolume": "volume"}
 """Calls that create something without naming it."""
