@@ -11,14 +11,18 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotelastic_checkpoints.addresses import is_loopback, split
 
+from spotelastic.clock import wall
 from spotelastic.launcher.rendezvous_config import RendezvousConfig
 from spotelastic.store.tls import TlsFiles, files_in, make_files
 
+KEPT = 90 * 86400.0
+"""Seconds after which the secrets of a run are removed."""
 OPEN = (
     "whoever reaches the ports of this run's nodes can read its state and end it: give them "
     "--rdzv-conf protocol=https,cacert=FILE,cert=FILE,key=FILE,daemon_tls=true, or let nobody else "
@@ -55,6 +59,7 @@ def shared_on(asked: RendezvousConfig) -> RunSecrets:
     meeting = "\n".join((asked.run, *sorted(asked.endpoints)))
     folder = runs / hashlib.sha256(meeting.encode()).hexdigest()[:20]
     if not folder.exists():
+        _sweep(runs)
         making = Path(tempfile.mkdtemp(dir=runs))
         made_in(making, [split(endpoint)[0] for endpoint in asked.endpoints])
         try:
@@ -62,6 +67,14 @@ def shared_on(asked: RendezvousConfig) -> RunSecrets:
         except OSError:  # another node was faster
             shutil.rmtree(making)
     return _read(folder)
+
+
+def _sweep(runs: Path) -> None:
+    """Remove the secrets of runs that are long over."""
+    for each in runs.iterdir():
+        with suppress(FileNotFoundError):  # another node may just be making its own
+            if each.stat().st_mtime < wall() - KEPT:
+                shutil.rmtree(each, ignore_errors=True)
 
 
 def is_on_one_machine(asked: RendezvousConfig) -> bool:

@@ -1,6 +1,7 @@
 """A run on one machine: other users of the machine are not let in, and its own nodes are."""
 
 import contextlib
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,11 +47,15 @@ def test_nodes_on_one_machine_share_secrets_that_nobody_else_reads(home: Path) -
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(run_secrets.shared_on, [asked] * 24))
     assert len(found) == 1
+    (old,) = (home / "runs").iterdir()
     other = RendezvousConfig("either", HERE, run="another")
     assert run_secrets.shared_on(other) not in found
     files = list(home.rglob("*"))
     assert len(files) == 1 + 2 * 5  # the folder of runs, and for each its folder with four files
     assert not [each for each in files if stat.S_IMODE(each.stat().st_mode) & 0o077]
+    os.utime(old, (0, 0))
+    run_secrets.shared_on(RendezvousConfig("either", HERE, run="a third"))
+    assert not old.exists()
 
 
 @pytest.mark.parametrize(
