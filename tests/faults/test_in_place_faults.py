@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.launcher import Run, descendants, running, vanish
+from support.etcd import wait_until
+from support.launcher import Run, comm, descendants, running, vanish
 
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
@@ -71,15 +72,44 @@ def kept_its_process(run: Run, node: str, pid: int) -> None:
 
 def test_a_worker_that_is_killed_costs_no_step_and_no_process_of_its_peers(three: Run) -> None:
     pids = {node: three.nodes[node].workers()[0] for node in ALL}
+    before = three.trains(*ALL)
     os.kill(pids["c"], signal.SIGKILL)
-    two = three.trains("a", "b")
-    assert (two.cause, two.in_place) == ("worker", "keep")
+    three.wait(lambda s: s.round and s.round.number > before.number + 1, "c has come back")
     again = three.trains(*ALL)
     assert again.in_place == "keep", "it restores alone"
+    two = three.record(again.number - 1).round  # it may be over before anybody tells a step
+    assert {member.node for member in two.members} == {"a", "b"}
+    assert (two.cause, two.in_place) == ("worker", "keep")
     three.trains(*ALL, beyond=again.resume.step + 20)
     for node in "a", "b":
         kept_its_process(three, node, pids[node])
     none_was_lost(three)
+
+
+def test_a_zygote_that_is_killed_delays_nobody(three: Run) -> None:
+    """Not even that of the node which opens the store of the next round."""
+    first = three.trains(*ALL).members[0].node
+    others = [node for node in ALL if node != first]
+    pids = {node: three.nodes[node].workers()[0] for node in others}
+    (killed,) = _zygotes(three, first)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: _zygotes(three, first) not in ([], [killed]), "another zygote")
+    anew = _zygotes(three, first)[-1]
+    os.kill(anew, signal.SIGSTOP)  # it is not warm before the others have gone on
+    two = three.trains(*others)
+    assert (two.in_place, two.missed) == ("keep", ()), "nobody was waited for in vain"
+    three.trains(*others, beyond=two.resume.step + 20)
+    os.kill(anew, signal.SIGCONT)
+    again = three.trains(*ALL)
+    three.trains(*ALL, beyond=again.resume.step + 20)
+    for node in others:
+        kept_its_process(three, node, pids[node])
+    none_was_lost(three)
+
+
+def _zygotes(run: Run, node: str) -> list[int]:
+    below = descendants(run.nodes[node].process.pid)
+    return [pid for pid in below if comm(pid).startswith("se-zygote")]
 
 
 def _vanish(run: Run) -> None:
