@@ -10,6 +10,7 @@ from typing import Any
 
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
 DRILL_STALE = 30.0
@@ -149,6 +150,10 @@ class NodeStatus:
     """When the node may be gone, by a notice or an announcement; None: nothing is announced."""
 
 
+SILENT_AFTER = 20.0
+"""Seconds without a new status after which no controller seems to lead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What `spotelastic status` shows; the leading controller publishes it as an object in S3."""
@@ -202,6 +207,12 @@ class Status:
         """Whether a step was not the same when it was made again, or when it was read back."""
         return any(each is not None and each.differs for each in (self.rehearsal, self.proof))
 
+    def silent_for(self, now: float) -> float:
+        """Return the seconds since a controller last reported; 0 if one still does, or the job has
+        ended."""
+        age = now - self.at
+        return age if age > SILENT_AFTER and self.state not in ENDED else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
@@ -217,6 +228,8 @@ class ClusterSummary:
     step: int = 0
     differs: bool = False
     """Whether a step of the job was not the same when it was made again."""
+    silent_for: float = 0.0
+    """Seconds since a controller last reported; 0 if one still does, or the job has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ from spotelastic.model.counting import counted, dollars, loss
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
 
-STALE = 15.0
-"""Age of a status, in seconds, from which it is shown: the cluster does not answer."""
 EVENT_LINES = 6
 """Lines above the picture that are left to events, on a terminal of at least 24 lines."""
 HEAD_OF_TABLE = 2
@@ -59,7 +57,11 @@ def job_view(shown: JobPicture, now: float, width: int, height: int) -> Renderab
     counted.
     """
     status = shown.status
-    told = [*_job_lines(shown, now, width), *_notes(status, width, height), *_stale(status, now)]
+    told = [
+        *_job_lines(shown, now, width),
+        *_notes(status, width, height),
+        *tables.silence(status, now),
+    ]
     told = [_cut(line) for line in told]
     if status.state in ENDED:
         return Group(*told)
@@ -151,14 +153,6 @@ def _money(cost: Cost) -> str:
         saved = 1 - cost.cost_usd / cost.on_demand_usd
         text += f"   workers on demand: {dollars(cost.on_demand_usd)} ({saved:.0%} saved)"
     return text
-
-
-def _stale(status: Status, now: float) -> list[Text]:
-    """Return a line if the status is old: no controller has written one since."""
-    age = now - status.at
-    if age < STALE or status.state in ENDED:
-        return []
-    return [Text(f"the cluster last reported {tables.span(age)} ago", "yellow")]
 
 
 # -- the nodes -------------------------------------------------------------------------------------

@@ -118,10 +118,10 @@ class Plain:
 
     def status(self, status: Status) -> None:
         """Print the status, if it has changed or some seconds have passed."""
-        from spotelastic.cli.render.tables import status_line
+        from spotelastic.cli.render.tables import silence, status_line
 
         now = self._clock()
-        line = status_line(status)
+        line = "".join(map(str, silence(status, now))) or status_line(status)
         changed = (status.round, status.state) != self._told
         if line == self._line or not (changed or now >= self._due):
             return

@@ -158,7 +158,8 @@ def status_table(
     """Return the job, why its round began (or how it ended), its regions, the drill under way, and
     its nodes, if it has any.
     """
-    parts: list[RenderableType] = [headline(status), Text(status_line(status)), *notes(status)]
+    parts: list[RenderableType] = [headline(status), *silence(status, wall())]
+    parts += [Text(status_line(status)), *notes(status)]
     if regions is not None:
         parts.append(Text(f"regions: {regions.reason}"))
     if drill is not None:
@@ -172,6 +173,13 @@ def headline(status: Status) -> Text:
     """Return the job's name, its state, and why its round began or how it ended."""
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
     return Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
+
+
+def silence(status: Status, now: float) -> list[Text]:
+    """Return a line if the status is old: no controller has published one since."""
+    silent = status.silent_for(now)
+    told = f"no controller for {span(silent)}: training goes on, no node is bought or replaced"
+    return [Text(told, "yellow")] if silent else []
 
 
 def notes(status: Status) -> list[Text]:
@@ -281,6 +289,8 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
     for each in clusters:
         state = Text.assemble(each.state, *([(", differs when made again", "red")] * each.differs))
+        if each.silent_for:
+            state.append(f", no controller for {span(each.silent_for)}", "yellow")
         table.add_row(each.name, state, str(each.nodes), str(each.step))
     return table
 

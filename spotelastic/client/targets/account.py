@@ -26,6 +26,7 @@ from spotelastic.client.published import status_of
 from spotelastic.client.targets import everywhere
 from spotelastic.client.targets.asleep import others, sleeps
 from spotelastic.client.targets.shown_cluster import ShownCluster
+from spotelastic.clock import wall
 from spotelastic.cloud.bucket import CHECKPOINTS
 from spotelastic.errors import OtherVersion, SeveralClusters, UsageError
 from spotelastic.model.job import JobSpec
@@ -274,7 +275,8 @@ def _listed(name: str, cluster: ClusterRecord | None) -> ClusterSummary:
         return ClusterSummary(name, "asleep")
     status = status_of(cluster)
     workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-    return ClusterSummary(name, status.state, workers, status.step, status.differs)
+    silent = status.silent_for(wall())
+    return ClusterSummary(name, status.state, workers, status.step, status.differs, silent)
 
 
 def configured(key: str) -> str | None:

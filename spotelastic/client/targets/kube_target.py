@@ -13,7 +13,7 @@ from spotelastic.client.kubernetes.kube_cluster import KubeCluster, root
 from spotelastic.client.progress import Say
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.shown_cluster import ShownCluster
-from spotelastic.clock import steady
+from spotelastic.clock import steady, wall
 from spotelastic.errors import (
     EnvironmentFailure,
     OtherVersion,
@@ -80,7 +80,8 @@ class KubeTarget:
             state = status.state if status.state in ENDED else TAKEN_DOWN
             return ClusterSummary(name, state, 0, status.step, status.differs)
         workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-        return ClusterSummary(name, status.state, workers, status.step, status.differs)
+        silent = status.silent_for(wall())
+        return ClusterSummary(name, status.state, workers, status.step, status.differs, silent)
 
     def known(self, name: str) -> KubeCluster | None:
         """Return the cluster of that name, or None."""

@@ -31,8 +31,6 @@ TONES: dict[str, Tone] = {
 }
 REHEARSED = {"equal": "the same", "noise": "same but for rounding", "different": "differ"}
 """Words for what a step was that was made again."""
-STALE = 20.0
-"""Seconds after which the status of a running job counts as old: controllers write every second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +209,11 @@ def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
     status = it.status
     if it.is_gone:
         yield "This cluster is gone. This is what it has left."
-    elif status.state not in ENDED and now - status.at > STALE:
-        yield f"The newest status is {words.span(now - status.at)} old: no controller reports."
+    elif silent := status.silent_for(now):
+        yield (
+            f"No controller has reported for {words.span(silent)}. Training goes on without one, "
+            "but no node is bought or replaced."
+        )
     if status.short_since is not None and status.state not in ENDED:
         yield (
             f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."

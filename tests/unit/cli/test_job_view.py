@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from spotelastic.cli.commands.bring_up import COST_EVERY, CostWatch
+from spotelastic.cli.render import tables
 from spotelastic.cli.render.job_view import JobPicture, job_view
 from spotelastic.cli.render.progress import Live, Plain, view
 from spotelastic.cli.render.sparkline import MOST_POINTS, LossSeries, sparkline
@@ -121,8 +122,12 @@ def test_long_notes_take_a_quarter_of_the_screen_at_most() -> None:
 
 
 def test_a_silent_cluster_says_since_when() -> None:
-    assert "the cluster last reported 20 s ago" in picture(JobPicture(status(at=NOW - 20.0)))
-    assert not any("last reported" in line for line in picture(JobPicture(status())))
+    (told,) = tables.silence(status(at=NOW - 90.0), NOW)
+    assert str(told).startswith("no controller for 1:30 min: training goes on, no node is bought")
+    assert str(told) in picture(JobPicture(status(at=NOW - 90.0)))
+    ended = status(at=NOW - 90.0, state="succeeded")
+    for silent in status(), ended:
+        assert not any("no controller" in line for line in picture(JobPicture(silent)))
 
 
 def test_a_notice_that_has_run_out_and_a_failure_with_its_traceback_take_a_line_each() -> None:

@@ -12,7 +12,7 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Cost, DueInterruption, Event, RemainingDrill, Upload
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view import words
-from spotelastic.web.view.cluster_view import STALE, cluster_view
+from spotelastic.web.view.cluster_view import cluster_view
 
 NOW = BEGAN + 101
 
@@ -80,8 +80,11 @@ def test_a_cluster_that_boots_has_nothing_to_show_yet() -> None:
 
 
 def test_what_is_not_as_it_should_be_is_said() -> None:
-    late = cluster_view(PUBLISHED, STATUS.at + STALE + 70)
-    assert late.warnings == ("The newest status is 1 min 30 s old: no controller reports.",)
+    late = cluster_view(PUBLISHED, STATUS.at + 90)
+    assert late.warnings == (
+        "No controller has reported for 1 min 30 s. Training goes on without one, but no node is "
+        "bought or replaced.",
+    )
     short = replace(PUBLISHED, status=replace(STATUS, short_since=BEGAN + 40))
     assert cluster_view(short, NOW).warnings == (
         "There have been fewer nodes than wanted for 1 min 1 s.",
