@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import boto3
 import pytest
 import torch
 from support.local_cloud import Laptop, environment, running_cloud, until
@@ -95,8 +94,6 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         # pip finds there what the wheel needs, and has nothing else to turn to.
         f"PYTHONPATH={tmp_path}/shadow:{dependencies}",
         "PIP_NO_INDEX=1",
-        "AWS_ACCESS_KEY_ID=role",
-        "AWS_SECRET_ACCESS_KEY=role",
         *("bash", "-c", USER_DATA),
     )
     with running_cloud(tmp_path / "home", command) as info, environment(**cloud.environment(info)):
@@ -107,7 +104,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 @pytest.mark.soak
 def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Path) -> None:
-    boto3.client("s3").create_bucket(Bucket=BUCKET)
+    laptop.client("s3").create_bucket(Bucket=BUCKET)
     where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop)
     objects = BucketObjects(Aws(laptop.info.region), BUCKET, CLUSTER)
     boot_artifacts.ship(objects, None, print)
@@ -127,7 +124,7 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
 def test_a_worker_installs_torch_and_another_node_what_the_first_one_kept(
     laptop: Laptop, tmp_path: Path
 ) -> None:
-    boto3.client("s3").create_bucket(Bucket=BUCKET)
+    laptop.client("s3").create_bucket(Bucket=BUCKET)
     objects = BucketObjects(Aws(laptop.info.region), BUCKET, CLUSTER)
     boot_artifacts.ship(objects, None, print)
     root = tmp_path / "root"
@@ -206,13 +203,16 @@ def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) 
 
 def boot(laptop: Laptop, role: str = "control") -> str:
     """A node with the user data of all: what is on its console when that has ended."""
+    # In place of a role's, which it would have from its profile.
+    given = cloud.environment(laptop.info)
+    keys = f"export {' '.join(f'{name}={given[name]}' for name in given if 'KEY' in name)}"
     tags = {"cluster": CLUSTER, "bucket": BUCKET, "role": role, "member": "a"}
     (instance,) = laptop.ec2.run_instances(
         ImageId="ami-12345678",
         MinCount=1,
         MaxCount=1,
         SubnetId=laptop.subnets[0],
-        UserData=infra("boot/boot.sh").read_text(),
+        UserData=f"{keys}\n{infra('boot/boot.sh').read_text()}",
         MetadataOptions={"InstanceMetadataTags": "enabled"},
         TagSpecifications=[
             {
