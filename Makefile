@@ -75,7 +75,7 @@ linux:
 
 demo: linux install
 	$(VENV)/bin/spotelastic up --local --name demo --fresh --yes --min 2 --max 4 --drill \
-	  --report build/demo-report.json --curve build/demo-loss.png \
+	  --report build/demo-report.json --curve build/demo-loss.svg \
 	  examples/train_gpt.py --steps 400
 
 test-kube: linux install

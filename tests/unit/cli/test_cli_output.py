@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +12,6 @@ from spotelastic.cli.app import app
 from spotelastic.cli.commands import ckpt
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.progress import EVERY, Plain
-from spotelastic.client import loss_curve
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.interruptions.interrupt import CausedInterruption
 from spotelastic.client.targets import find
@@ -28,7 +26,6 @@ from spotelastic.model.progress import (
     Event,
     Interruption,
     NodeStatus,
-    Point,
     Report,
     ReportJob,
     Status,
@@ -350,37 +347,6 @@ def test_messages_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixt
     told = "RuntimeError: [/src/pair.cc:553] Connection closed by peer [127.0.0.1]"
     tables.show([Event(0.0, "failure", told)], tables.events_table, as_json=False)
     assert told in capsys.readouterr().out
-
-
-def test_the_loss_curve_is_a_picture_even_of_a_job_without_loss(tmp_path: Path) -> None:
-    points = [Point(step, 3.0 - step / 40, 1000.0 + step / 5) for step in range(1, 100)]
-    for name, data in (("curve.png", points), ("none.png", [])):
-        loss_curve.draw(data, REPORT.interruptions, tmp_path / "build" / name)
-        assert (tmp_path / "build" / name).read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_curve_begins_anew_where_training_went_back() -> None:
-    losses = [(1, 3.0), (2, 2.5), (3, None), (4, 2.0), (3, 2.2), (4, 2.1), (5, 1.9)]
-    executed = [Point(step, loss, 1000.0 + at) for at, (step, loss) in enumerate(losses)]
-    first, again = [(1, 3.0), (2, 2.5), (4, 2.0)], [(3, 2.2), (4, 2.1), (5, 1.9)]
-    assert loss_curve.stretches(executed) == [first, again]
-
-
-def test_an_interruption_is_marked_at_the_step_it_struck(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from matplotlib.axes import Axes
-
-    marks, draw_line = list[float](), Axes.axvline
-
-    def axvline(self: Axes, x: float, **how: object) -> object:
-        marks.append(x)
-        return draw_line(self, x, **how)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Axes, "axvline", axvline)
-    points = [Point(step, 1.0, 1000.0 + step) for step in range(1, 20)]
-    loss_curve.draw(points, REPORT.interruptions, tmp_path / "curve.png")
-    assert marks == [3, 8, 15]
 
 
 def test_an_interruption_is_told_to_programs_as_one_object(
