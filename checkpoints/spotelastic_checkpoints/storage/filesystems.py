@@ -5,6 +5,7 @@ then. The data that it writes was copied before. A call that creates or swaps an
 only lock until it ends.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,13 +18,14 @@ import xxhash
 from fsspec.spec import AbstractBufferedFile
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.answers import refuses
 from spotelastic_checkpoints.storage.arrival import check_arrived
 from spotelastic_checkpoints.storage.hanging import COPIES, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
-CREATING = ("gs", "gcs", "az", "abfs", "abfss", "memory")
+CREATING = ("s3", "gs", "gcs", "az", "abfs", "abfss", "memory")
 """Schemes of stores that write whole objects, and can create an object only if it is missing."""
 PACKAGES = {
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -308,6 +310,121 @@ class FsspecStorage:
         except Exception as error:
             text = str(error) or type(error).__name__
             raise StorageUnavailable(f"{self.url}/{what}: {text}") from error
+
+
+class S3fsStorage(FsspecStorage):
+    """S3 through s3fs, for options that obstore does not know. Its conditions are S3's own."""
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        whole: int = WHOLE,
+    ) -> None:
+        """Open the bucket. `options` are those of s3fs; an unknown one is refused."""
+        given = dict(options or {})
+        # s3fs accepts what it does not know, and fails with it at the first request.
+        known = inspect.signature(fsspec.get_filesystem_class("s3").__init__).parameters
+        if unknown := sorted(given.keys() - known.keys() - {"profile"}):
+            raise StorageRefused(f"{url}: s3fs has no option {unknown[0]}")
+        given["config_kwargs"] = {
+            # Others than AWS may not know these checksums. What is uploaded is read back.
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            **given.get("config_kwargs", {}),
+            "connect_timeout": 3.0,
+            "read_timeout": limits.answer,
+            "retries": {"total_max_attempts": 1},
+        }
+        super().__init__(url, given, limits, whole)
+        self.weaker = ""
+        self._bucket, _, prefix = self._root.partition("/")
+        self._prefix = prefix + "/" if prefix else ""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = [{"Key": self._prefix + key} for key in keys]
+        for first in range(0, len(names), 1000):
+            these = {"Objects": names[first : first + 1000], "Quiet": True}
+            self._of_bucket("a retired checkpoint", "delete_objects", Delete=these)
+
+    def unfinished(self) -> list[str]:
+        return [upload["Key"].removeprefix(self._prefix) for upload in self._uploads("")]
+
+    def abort_uploads(self, prefix: str) -> int:
+        uploads = self._uploads(prefix)
+        for each in uploads:
+            named = {"Key": each["Key"], "UploadId": each["UploadId"]}
+            self._of_bucket(prefix, "abort_multipart_upload", **named)
+        return len(uploads)
+
+    def _uploads(self, prefix: str) -> list[dict[str, str]]:
+        """Return the first thousand: whoever ends these finds the others."""
+        found = self._of_bucket(prefix, "list_multipart_uploads", Prefix=self._prefix + prefix)
+        return list(found.get("Uploads", ()))
+
+    def _of_bucket(self, what: str, method: str, **given: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._call(
+            what, self._limits.answer, lambda fs: fs.call_s3(method, Bucket=self._bucket, **given)
+        )
+        return answer
+
+    def _file_system(self) -> Any:
+        fs = super()._file_system()
+        fs.retries = 1  # the caller retries
+        return fs
+
+    def _swapped(self, fs: Any, key: str, data: bytes, etag: str) -> bool:
+        with suppress(FileNotFoundError):
+            # The tag is older than the content: what is written in between fails the condition.
+            tag = fs.info(self._path(key))["ETag"]
+            found = self._content(fs, key)
+            if found is not None and _etag(found) == etag:
+                return self._put_if(fs, key, data, IfMatch=tag)
+        return False
+
+    def _created(self, fs: Any, key: str, data: bytes) -> bool:
+        return self._put_if(fs, key, data, IfNoneMatch="*")
+
+    def _put_if(self, fs: Any, key: str, data: bytes, **condition: str) -> bool:
+        try:
+            self._write(fs, key, data, **condition)
+        except OSError as error:
+            if _s3_answer(error)[0] != 412:
+                raise
+            return False
+        return True
+
+    def _put_parts(self, path: str, data: memoryview, progress: Callable[[int], None]) -> None:
+        try:
+            super()._put_parts(path, data, progress)
+        except FileNotFoundError as error:
+            # The multipart upload is gone: another process aborted it as an unfinished one.
+            raise StorageUnavailable(f"{self.url}: an upload to {path} was aborted") from error
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            with super()._explained(what):
+                yield
+        except (StorageRefused, StorageUnavailable) as error:
+            status, code, message = _s3_answer(error.__cause__)
+            if not status:
+                raise
+            if status == 416:  # a range beyond the end
+                raise FileNotFoundError(what) from error
+            kind = StorageRefused if refuses(status, code) else StorageUnavailable
+            raise kind(f"{self.url}/{what}: {status} {code} {message}") from error
+
+
+def _s3_answer(error: BaseException | None) -> tuple[int, str, str]:
+    """Return status, code and message of what S3 answered; 0 if it did not answer."""
+    answer: dict[str, Any] = {}
+    while error is not None and not answer:
+        answer, error = getattr(error, "response", None) or {}, error.__cause__
+    told = answer.get("Error", {})
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return status, str(told.get("Code", "")), str(told.get("Message", ""))
 
 
 def _weaker(scheme: str, creates: bool) -> str:
