@@ -59,7 +59,6 @@ class ClusterView:
     script: str
     at: str
     """When the status was published, exactly."""
-    at_short: str
     figures: tuple[KeyFigure, ...]
     warnings: tuple[str, ...]
     chart: LossChart | None
@@ -109,7 +108,6 @@ def cluster_view(
         regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
-        at_short=words.moment(status.at, now),
         figures=tuple(_figures(it, now)),
         warnings=tuple(map(words.plain, _warnings(it, now))),
         chart=drawn if drawn is not None else chart_of(it, now),
