@@ -375,13 +375,20 @@ class S3fsStorage(FsspecStorage):
         return fs
 
     def _swapped(self, fs: Any, key: str, data: bytes, etag: str) -> bool:
+        place = {"Bucket": self._bucket, "Prefix": self._prefix + key, "MaxKeys": 1}
+        # The tag is older than the content: what is written in between fails the condition.
+        listed = fs.call_s3("list_objects_v2", **place).get("Contents", ())
+        found = self._content(fs, key) if listed else None
+        if found is None or _etag(found) != etag:
+            return False
+        return self._put_if(fs, key, data, IfMatch=listed[0]["ETag"])
+
+    def _content(self, fs: Any, key: str) -> bytes | None:
         with suppress(FileNotFoundError):
-            # The tag is older than the content: what is written in between fails the condition.
-            tag = fs.info(self._path(key))["ETag"]
-            found = self._content(fs, key)
-            if found is not None and _etag(found) == etag:
-                return self._put_if(fs, key, data, IfMatch=tag)
-        return False
+            # Otherwise it asks for the size first, and errors of that request have no code.
+            content: bytes = fs.cat_file(self._path(key), max_concurrency=1)
+            return content
+        return None
 
     def _created(self, fs: Any, key: str, data: bytes) -> bool:
         return self._put_if(fs, key, data, IfNoneMatch="*")
