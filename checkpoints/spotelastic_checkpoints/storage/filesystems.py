@@ -352,16 +352,30 @@ class S3fsStorage(FsspecStorage):
         return [upload["Key"].removeprefix(self._prefix) for upload in self._uploads("")]
 
     def abort_uploads(self, prefix: str) -> int:
+        return len(self.aborted(prefix))
+
+    def aborted(self, prefix: str) -> list[str]:
+        """Abort unfinished uploads, and return their keys."""
         uploads = self._uploads(prefix)
         for each in uploads:
             named = {"Key": each["Key"], "UploadId": each["UploadId"]}
             self._of_bucket(prefix, "abort_multipart_upload", **named)
-        return len(uploads)
+        return [each["Key"].removeprefix(self._prefix) for each in uploads]
 
     def _uploads(self, prefix: str) -> list[dict[str, str]]:
-        """Return the first thousand: whoever ends these finds the others."""
-        found = self._of_bucket(prefix, "list_multipart_uploads", Prefix=self._prefix + prefix)
-        return list(found.get("Uploads", ()))
+        found: list[dict[str, str]] = []
+        more: dict[str, str] = {}
+        while True:
+            page = self._of_bucket(
+                prefix, "list_multipart_uploads", Prefix=self._prefix + prefix, **more
+            )
+            found += page.get("Uploads", ())
+            if not page.get("IsTruncated"):
+                return found
+            more = {
+                "KeyMarker": page["NextKeyMarker"],
+                "UploadIdMarker": page["NextUploadIdMarker"],
+            }
 
     def _of_bucket(self, what: str, method: str, **given: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._call(

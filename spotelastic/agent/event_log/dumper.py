@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -74,12 +73,7 @@ class Dumper:
             self._start(LAST, "the agent before this one was killed")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         job = self._log.seen.job
         if kind is None and job is not None and job.state == "succeeded":
             return

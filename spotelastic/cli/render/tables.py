@@ -17,7 +17,6 @@ from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
 from spotelastic.model.in_place import Rehearsal
-from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
     ClusterSummary,
@@ -31,6 +30,7 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.web.view import rows
 
 T = TypeVar("T")
 LEDGER = (
@@ -308,7 +308,8 @@ def clock(at: float) -> str:
 
 def event_line(event: Event) -> str:
     """Return an event as one line."""
-    return f"{clock(event.at)}  {_kind(event):<{KIND_WIDTH}}  {_what(event)}"
+    row = rows.event(event, event.at)
+    return f"{clock(event.at)}  {row.kind:<{KIND_WIDTH}}  {row.message}"
 
 
 def event_row(event: Event) -> Table:
@@ -317,21 +318,9 @@ def event_row(event: Event) -> Table:
     row.add_column(width=8)
     row.add_column(min_width=KIND_WIDTH, no_wrap=True)  # a longer kind is never cut
     row.add_column(overflow="fold")
-    row.add_row(clock(event.at), _kind(event), Text(_what(event)))
+    shown = rows.event(event, event.at)
+    row.add_row(clock(event.at), shown.kind, Text(shown.message))
     return row
-
-
-def _kind(event: Event) -> str:
-    """Return the kind to show. A planned leave is not shown like AWS's notice."""
-    kind = InterruptionKind(str(event.data.get("kind", "")))
-    asked = event.kind == "notice" and kind.traits.is_asked_for
-    return InterruptionKind.PLANNED.traits.label if asked else event.kind
-
-
-def _what(event: Event) -> str:
-    """Return the message, with the node in front if the message does not name it."""
-    unnamed = event.kind == "failure" and event.node not in event.message
-    return f"{event.node} {event.message}" if unnamed else event.message
 
 
 def events_table(events: Sequence[Event]) -> RenderableType:
@@ -341,7 +330,8 @@ def events_table(events: Sequence[Event]) -> RenderableType:
     for column in table.columns:
         column.vertical = "top"  # a message may take several lines
     for event in events:
-        table.add_row(clock(event.at), _kind(event), Text(_what(event)))
+        row = rows.event(event, event.at)
+        table.add_row(clock(event.at), row.kind, Text(row.message))
     return table
 
 
@@ -390,40 +380,19 @@ def _with_control(report: Report) -> str:
 
 def cost_table(cost: Cost) -> RenderableType:
     """Return the costs of a cluster, so far and per hour."""
-    hours = f"{cost.spot_hours:.3f} spot"
-    if cost.on_demand_hours:
-        hours += f", {cost.on_demand_hours:.3f} on-demand"
     table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
-
-    def row(what: str, spent: float, per_hour: float, note: str = "") -> None:
-        table.add_row(what, dollars(spent), dollars(per_hour), note)
-
-    if not cost.is_priced:
-        table.add_row("workers", "-", "-", f"{hours} node-hours; {UNPRICED}")
-        return Group(Text(cost.name, "bold"), table)
-    row("workers", cost.cost_usd, cost.usd_per_hour, f"{hours} node-hours")
-    row("control nodes", cost.control_usd, cost.control_usd_per_hour)
-    row("in all", cost.total_usd, cost.total_usd_per_hour, "estimated")
-    if cost.max_cost is not None:
-        left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
-        table.add_row("limit", dollars(cost.max_cost), "", left)
-    if cost.interruptions_usd:
-        table.add_row("interruptions", dollars(cost.interruptions_usd), "", "of the workers'")
-    if cost.on_demand_usd > 0:
-        saved = 1 - cost.cost_usd / cost.on_demand_usd
-        dated = f", prices of {cost.prices_of}" if cost.prices_of else ""
-        note = f"for workers ({saved:.0%} saved{dated})"
-        table.add_row("on demand", dollars(cost.on_demand_usd), "", note)
+    for row in rows.costs(cost):
+        table.add_row(row.name.lower(), row.so_far, row.per_hour, row.note)
     return Group(Text(cost.name, "bold"), table)
 
 
-def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
+def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
     wide = table_of(*LEDGER, right=NUMBERS)
     narrow = table_of(*_stacked(LEDGER), right=NUMBERS)
     narrow.columns[0].no_wrap = False
     for column in narrow.columns:
         column.vertical = "top"
-    for row in rows:
+    for row in interruptions:
         cells = _cells(row)
         wide.add_row(*cells)
         narrow.add_row(*_stacked(cells))

@@ -32,8 +32,7 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
     """
     from spotelastic.store.etcd_server.process import standalone
 
-    if not job.here:
-        copies.check(job.folder)
+    copies.check(job.folder)
     base = Path(tempfile.mkdtemp(prefix="spotelastic-rehearsal-"))
     try:
         with standalone(base / "etcd") as etcd, ThreadPoolExecutor(AT_ONCE) as pool:
