@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from spotelastic.model.progress import ClusterSummary, Event, Interruption, Point
 from spotelastic.version import __version__
+from spotelastic.web.page import places
 from spotelastic.web.view import cluster_view, words
 from spotelastic.web.view.chart import loss_chart
 from spotelastic.web.view.cluster_view import ClusterView
@@ -127,10 +128,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
-        "across": across,
-        "up": up,
-        "path": path,
-        "anchor": anchor,
+        "across": places.across,
+        "up": places.up,
+        "path": places.path,
+        "anchor": places.anchor,
     }
     return made
 
@@ -138,28 +139,3 @@ def environment() -> Environment:
 def _hash(text: str) -> str:
     """Return the source expression that allows exactly this text to be run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-CURVE_TOP, CURVE_HEIGHT = 6.0, 228.0
-"""Where the curve lies in its picture, in pixels, as curve.html says, too."""
-
-
-def across(share: float) -> str:
-    """Return a place, or a width, from left to right."""
-    return f"{share * 100:.2f}%"
-
-
-def up(share: float) -> str:
-    """Return a height above the bottom of the curve's part of its picture."""
-    return f"{CURVE_TOP + (1.0 - share) * CURVE_HEIGHT:.1f}"
-
-
-def path(line: Sequence[tuple[float, float]]) -> str:
-    """Return a line within a box of 1000 by 1000; a single point is a short line."""
-    places = [f"{x * 1000:.1f} {(1.0 - y) * 1000:.1f}" for x, y in line]
-    return "M" + "L".join(places) + ("h1" if len(places) == 1 else "")
-
-
-def anchor(share: float) -> str:
-    """Return how a label lies at its tick, so that none is cut off at an end."""
-    return "start" if share < 0.04 else "end" if share > 0.96 else "middle"

@@ -27,7 +27,6 @@ def test_it_draws_what_the_page_draws() -> None:
     assert root.tag == f"{SVG}svg"
     assert len(list(root.iter(f"{SVG}circle"))) == len(report.interruptions) > 0
     assert "var(" not in picture, "a program that is no browser knows no variables"
-    assert picture._repr_svg_() == picture
 
 
 def test_what_a_node_is_called_is_text_in_it() -> None:
