@@ -87,7 +87,7 @@ class FsspecStorage:
 
     def get(self, key: str) -> Blob | None:
         data = self._call(key, self._limits.answer, lambda fs: self._content(fs, key))
-        return None if data is None else Blob(data, _etag(data))
+        return None if data is None else Blob(data, xxhash.xxh3_128_hexdigest(data))
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
         end = offset + len(target)
@@ -174,7 +174,7 @@ class FsspecStorage:
     def _swapped(self, fs: Any, key: str, data: bytes, etag: str) -> bool:
         with self._only_writer():
             found = self._content(fs, key)
-            if found is None or _etag(found) != etag:
+            if found is None or xxhash.xxh3_128_hexdigest(found) != etag:
                 return False
             self._write(fs, key, data)
             return True
@@ -393,7 +393,7 @@ class S3fsStorage(FsspecStorage):
         # The tag is older than the content: what is written in between fails the condition.
         listed = fs.call_s3("list_objects_v2", **place).get("Contents", ())
         found = self._content(fs, key) if listed else None
-        if found is None or _etag(found) != etag:
+        if found is None or xxhash.xxh3_128_hexdigest(found) != etag:
             return False
         return self._put_if(fs, key, data, IfMatch=listed[0]["ETag"])
 
@@ -486,7 +486,3 @@ def _written(entry: dict[str, Any]) -> float:
     if isinstance(told, str):
         told = datetime.fromisoformat(told)
     return told.timestamp() if isinstance(told, datetime) else float(told)
-
-
-def _etag(data: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
