@@ -15,6 +15,7 @@ from spotelastic.client.targets.find import following, holding, left_target
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import TAKEN_DOWN
+from spotelastic.model.progress import Report
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
