@@ -16,7 +16,6 @@ from pathlib import Path
 
 from spotelastic import wrapping
 from spotelastic.cli.commands.detach import LeftRunning
-from spotelastic.cli.render import list_prices as render_list_prices
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
@@ -49,7 +48,7 @@ def launch(config: JobConfig) -> int:
     job = check(config, Path.cwd())
     if config.plan and not chosen(config).has_account():
         plan = list_prices.planned(job)
-        lines = (tables.to_json(plan),) if config.json else render_list_prices.shown(plan)
+        lines = (tables.to_json(plan),) if config.json else render_plan.without_account(plan)
         for line in lines:
             wrapping.say(line)
         return 0

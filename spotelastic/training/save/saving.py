@@ -19,7 +19,6 @@ from spotelastic_checkpoints.types import Resume
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime import last_step, step_numbers
 from spotelastic.training.runtime.session import Ranks, WorkerSession
-from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
@@ -325,3 +324,31 @@ def _named(allowed: Any) -> str:
     module = inspect.getmodule(thing)
     name = getattr(thing, "__module__", None) or (module.__name__ if module else "")
     return f"{name}:{getattr(thing, '__qualname__', '')}"
+
+
+ALONE_WITHIN = 1.0
+"""Seconds in which a rank whose peers are gone waits for a slot. An older save gives up its own."""
+
+
+def save_alone(client: WorkerClient, plan: SavePlan, step: int) -> bool:
+    """Save this rank's part of a step into this node's memory, by the plan that there is.
+
+    Return whether it was saved. Nothing is asked of the other ranks or of their store,
+    which may be gone without an answer.
+    """
+    if not plan.is_made or not plan.find_room():
+        return False
+    plan.saver.wait()
+    slot = client.open_slot(ALONE_WITHIN, urgent=True)
+    if slot is None:
+        return False
+
+    def sealed() -> None:
+        client.sealed(slot, step, waiting=False, due=False)
+
+    try:
+        plan.follow()
+        plan.saver.begin(slot, step, due=False, overlaps=False, sealed=sealed)
+    except LayoutChanged:
+        return False
+    return True
