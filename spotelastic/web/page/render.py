@@ -80,7 +80,7 @@ def curve_picture(
     """
     style = asset("style.css")
     colours = dict(re.findall(r"(--[\w-]+): (#\w+)", style[: style.index("@media")]))
-    rules = re.findall(r"^(?:svg text|\.grid|\.curve|\.marks|\.kind).*$", style, re.MULTILINE)
+    rules = re.findall(r"^(?:svg|\.grid|\.curve|\.marks|\.kind).*$", style, re.MULTILINE)
     coloured = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], "\n".join(rules))
     chart = loss_chart(points, interruptions, round_starts(events), now)
     template = environment().get_template("curve.svg")
