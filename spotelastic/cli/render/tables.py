@@ -21,7 +21,6 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
     ClusterSummary,
     Cost,
-    DueInterruption,
     Event,
     Interruption,
     NodeStatus,
@@ -30,7 +29,8 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
-from spotelastic.web.view import rows
+from spotelastic.web.view import drill as drills
+from spotelastic.web.view import rows, words
 
 T = TypeVar("T")
 LEDGER = (
@@ -197,18 +197,10 @@ def _rehearsed(rehearsal: Rehearsal | None) -> list[Text]:
 
 def drill_line(drill: RemainingDrill, now: float) -> str:
     """Return how far a drill is, and what it interrupts next."""
-    first, *others = drill.due
-    text = f"drill: {drill.caused} of {drill.caused + len(drill.due)} interruptions caused"
-    text += f"; next {first.kind.traits.label}, {first.whom}, {_when(first, now)}"
+    coming = drills.remaining(drill, now)
+    first, *others = coming.due
+    text = f"drill: {coming.progress}; next {first.label}, {first.whom}, {first.when}"
     return text + (f"; {len(others)} more after it" if others else "")
-
-
-def _when(due: DueInterruption, now: float) -> str:
-    if due.step is not None:
-        return f"from step {due.step}"
-    if due.at is None:
-        return "once training has recovered"
-    return f"in {span(due.at - now)}" if due.at > now else "now"
 
 
 def _replicated(status: Status) -> str:
@@ -244,7 +236,7 @@ def nodes_table(status: Status) -> Fitting:
     tables = [table_of(*names) for names in kept]
     for node in status.nodes:
         state = state_text(node, status.at)
-        cells = (node.id, node.role, state, node.zone, node.address, ranks_text(node.ranks))
+        cells = (node.id, node.role, state, node.zone, node.address, words.ranks(node.ranks))
         row = dict(zip(NODE, cells, strict=True))
         for table, names in zip(tables, kept, strict=True):
             table.add_row(*(row[name] for name in names))
@@ -267,11 +259,6 @@ def span(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.0f} days"
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return a node's ranks, which are consecutive, as "8-15"."""
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
 
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:

@@ -113,7 +113,7 @@ def cluster_view(
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
-        drill=drill.remaining(it.drill, now),
+        drill=drill.remaining(it.drill, now) if it.drill is not None else None,
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),
         costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
         nodes=tuple(rows.node(row, seen_from) for row in status.nodes),

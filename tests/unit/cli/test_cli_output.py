@@ -271,7 +271,7 @@ def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:
 def test_the_status_shows_every_node() -> None:
     text = rendered(tables.status_table(STATUS))
     assert "step 120   round 3  1 node  loss 2.346   140 ms/step  checkpoint 100" in text
-    assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
+    assert all(word in text for word in ("i-1", "0–1", "control", "leading"))
 
 
 def test_a_small_loss_is_not_shown_as_zero() -> None:
