@@ -24,7 +24,7 @@ ON_MACOS := --config-file= --cache-dir=.mypy_cache/macos --platform darwin --pyt
   -m spotelastic_checkpoints.memory.reserve
 
 .PHONY: help install linux demo demo-kube test-kube docs test test-fast lint types types-on-macos test-examples test-programs \
-  test-dashboard test-conformance test-aws soak bench dist smoke clean lock
+  test-dashboard test-conformance test-aws soak bench dist smoke clean lock weight
 
 help:
 	@echo "make install   build .venv with everything"
@@ -47,9 +47,10 @@ help:
 	@echo "make dist      build the wheel and the source archive"
 	@echo "make smoke     install and use them in an empty environment (NEWEST=1: with the newest"
 	@echo "               versions of all dependencies)"
+	@echo "make weight    the product's lines of code by folder, without docstrings, comments, blank lines"
 	@echo "make lock      refresh constraints.txt from .venv"
 	@echo "make clean     remove .venv and what was built"
-	@echo "On macOS: install, docs, dist and clean. All others need Linux."
+	@echo "On macOS: install, docs, dist, weight and clean. All others need Linux."
 
 install: $(STAMP)
 
@@ -74,7 +75,7 @@ linux:
 
 demo: linux install
 	$(VENV)/bin/spotelastic up --local --name demo --fresh --yes --min 2 --max 4 --drill \
-	  --report build/demo-report.json --curve build/demo-loss.png \
+	  --report build/demo-report.json --curve build/demo-loss.svg \
 	  examples/train_gpt.py --steps 400
 
 test-kube: linux install
@@ -157,6 +158,9 @@ lock: linux install
 	  | grep -E '^[A-Za-z0-9._-]+==' \
 	  | grep -viE '^(torch|triton|nvidia[a-z0-9._-]*|cuda[a-z0-9._-]*|pip|setuptools|wheel|spotelastic)==' \
 	  > constraints.txt
+
+weight:
+	@python3 tools/weight.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

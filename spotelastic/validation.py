@@ -211,19 +211,13 @@ def writable(**files: str | Path | None) -> None:
 def local_parts() -> None:
     """Check that everything the local cloud runs is installed, without importing anything heavy."""
     for module, what in (("moto", "moto"), ("flask", "moto's server"), ("torch", "torch")):
-        installed(module, f"the local cloud needs {what}", "all")
+        if importlib.util.find_spec(module) is None:
+            raise EnvironmentFailure(
+                f"the local cloud needs {what}: pip install 'spotelastic[all]'"
+            )
     from spotelastic.store.etcd_server.process import find_binary
 
     find_binary()
-
-
-def installed(module: str, needed: str, extra: str) -> None:
-    """Check that an optional package is installed.
-
-    `needed` begins the error: what needs the package. `extra` installs it.
-    """
-    if importlib.util.find_spec(module) is None:
-        raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extra}]'")
 
 
 def ports(*numbers: int, address: str = "127.95.255.254") -> None:

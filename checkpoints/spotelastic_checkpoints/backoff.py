@@ -51,7 +51,3 @@ class Backoff:
         """Return the seconds until the next attempt."""
         low, high = self.jitter
         return draw(low * self.bound, high * self.bound)
-
-    def next_at(self, now: float, draw: Draw) -> float:
-        """Return when to make the next attempt, on the clock of `now`."""
-        return now + self.pause(draw)

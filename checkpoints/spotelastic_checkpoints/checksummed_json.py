@@ -25,7 +25,7 @@ T = TypeVar("T")
 def encode(value: msgspec.Struct) -> bytes:
     """Return the JSON object of a struct that has fields, with its checksum."""
     begun = msgspec.json.encode(value)[:-1]
-    return begun + _SEAL % _checksum(begun)
+    return begun + _SEAL % checksum(begun)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -38,7 +38,7 @@ def decode(data: bytes, kind: type[T]) -> T:
 def is_whole(data: bytes) -> bool:
     """Return False where the object has a checksum that does not match."""
     found = _SEALED.search(data)
-    return found is None or found[1] == _checksum(data[: found.start()])
+    return found is None or found[1] == checksum(data[: found.start()])
 
 
 def is_readable(data: bytes) -> bool:
@@ -49,5 +49,6 @@ def is_readable(data: bytes) -> bool:
     return False
 
 
-def _checksum(data: bytes) -> bytes:
+def checksum(data: bytes) -> bytes:
+    """Return the checksum that the data end with."""
     return xxhash.xxh3_64_hexdigest(data).encode()

@@ -28,7 +28,6 @@ from spotelastic.agent.round_stores import RoundStores
 from spotelastic.agent.state import events
 from spotelastic.agent.state.events import Exited, LocalEvent
 from spotelastic.agent.state.ports import Events
-from spotelastic.agent.state.round_line import describe_round
 from spotelastic.agent.state.values import (
     NodeState,
     RestingWorkers,
@@ -59,6 +58,7 @@ from spotelastic.linux import (
     interface_of,
     mark,
 )
+from spotelastic.model.counting import counted
 from spotelastic.model.in_place import Ask, Enter, Rest
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round, RoundEnd
@@ -514,3 +514,21 @@ class NodeProcesses:
             within = min(within, max(notice.deadline - unbroken(), 1.0))
         self._checkpoints.flush(action.round, within)
         return [events.FlushStarted(action.round)]
+
+
+def describe_round(round_: Round, member: Member) -> str:
+    """Tell in one line which round a node's workers take up."""
+    source = {
+        "fresh": "no saved step to go on from",
+        "memory": f"from step {round_.resume.step} in memory",
+        "store": f"from step {round_.resume.step} in the object store",
+    }[round_.resume.kind]
+    if round_.in_place == "keep":
+        source = f"on from step {round_.resume.step} in place"
+    workers = counted(round_.world_size, "worker")
+    if any(other.workers != member.workers for other in round_.members):
+        workers = f"{workers} ({member.workers} of them here)"
+    return (
+        f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
+        f"{len(round_.members)}, {workers}, {source}"
+    )

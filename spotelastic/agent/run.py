@@ -32,8 +32,7 @@ from spotelastic.agent.state.events import (
     Signalled,
     ZygoteWarm,
 )
-from spotelastic.agent.state.node_facts import node_facts
-from spotelastic.agent.state.values import NEW
+from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.clock import steady, unbroken
@@ -41,10 +40,12 @@ from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.linux import handled, name_process
 from spotelastic.metrics import node as node_metrics
 from spotelastic.metrics.catalogue import Sample
+from spotelastic.metrics.node import NodeFacts
 from spotelastic.metrics.serving import serving
 from spotelastic.model.job import ENDED, Failure, Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
+from spotelastic.model.progress import Progress
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd import EtcdStore
@@ -285,3 +286,19 @@ class AgentLoop:
             return config.put is None and route.shown and os.path.sameopenfile(1, 2)
         except OSError:  # one of them is closed
             return False
+
+
+def node_facts(config: AgentConfig, local: NodeState, progress: Progress | None) -> NodeFacts:
+    """Returns what is known of the node. `progress` is what it published last."""
+    workers = local.workers or (local.resting.workers if local.resting is not None else None)
+    return NodeFacts(
+        node=config.node,
+        zone=config.zone,
+        type=config.type,
+        registered=local.membership.registered,
+        workers=0 if workers is None else len(workers.alive),
+        daemon=bool(local.store.daemon),
+        notice=local.departure.notice,
+        sick=local.health.fault is not None,
+        progress=progress,
+    )

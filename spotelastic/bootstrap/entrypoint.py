@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from spotelastic.agent.config import HealthChecks
+from spotelastic.agent.health import kernel_log
 from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
@@ -29,19 +31,20 @@ from spotelastic.aws.messaging import log_group
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.messaging.log_group import LogStream
 from spotelastic.aws.node import hardware
+from spotelastic.aws.node.hardware import Hardware
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.aws.provider.notices import ImdsNotices
 from spotelastic.bootstrap import (
     container,
     control_node,
     first_rehearsal,
-    health_checks,
     image_pull,
     job_environment,
     kube_control,
     kube_worker,
 )
 from spotelastic.bootstrap.caches import SCRATCH
+from spotelastic.bootstrap.container import NVIDIA
 from spotelastic.bootstrap.context import (
     certificate,
     end_of_log,
@@ -211,7 +214,7 @@ def _agent_config(
         notices=ImdsNotices(imds(), me.instance),
         spot=me.spot,
         type=me.type,
-        health=health_checks.of_this_node(
+        health=health_checks_of(
             hardware.of_this_instance(), spec.gpus, found.env, home(), efa=has_efa
         ),
         efa=has_efa,
@@ -297,3 +300,24 @@ def _token(aws: Aws, spec: JobSpec) -> str:
     with calling(f"read the secret {name}"):
         answer = aws.ssm.get_parameter(Name=name, WithDecryption=True)
     return str(answer["Parameter"]["Value"])
+
+
+OFF = "SPOTELASTIC_NO_GPU_CHECK"
+"""Variable of the job: with 1 its nodes' GPUs are neither checked nor watched."""
+
+
+def health_checks_of(
+    hardware: Hardware, gpus: int, env: Mapping[str, str], home: Path, *, efa: bool
+) -> HealthChecks:
+    """Returns the checks of this node, whose type has so many `gpus`. `env`: the job's variables.
+
+    A node of the local cloud has none of its type's GPUs. A kernel log that is named, for
+    tests, is followed all the same; a relative path is one below `home`.
+    """
+    given = env.get(kernel_log.VARIABLE) or os.environ.get(kernel_log.VARIABLE)
+    log = home / (given or kernel_log.PATH)
+    promised = gpus if hardware.has_devices else 0
+    if env.get(OFF) == "1":
+        return HealthChecks(network=efa)
+    checked = bool(promised or given or (hardware.has_devices and NVIDIA.exists()))
+    return HealthChecks(gpus=checked, promised=promised, network=efa, kernel_log=log)

@@ -4,10 +4,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from spotelastic.client import commands, failure_log, kept_files, logs, loss_curve, watch
+from spotelastic.client import commands, failure_log, kept_files, logs, watch
 from spotelastic.client.commands import CommandResult
 from spotelastic.client.confirmation import (
     Confirm,
@@ -51,13 +50,13 @@ from spotelastic.client.storage import retried
 from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.client.targets.find import moved_to
 from spotelastic.client.targets.shown_cluster import ShownCluster
-from spotelastic.clock import steady
+from spotelastic.clock import steady, wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.errors import JobFailed, Unavailable, UsageError
 from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from spotelastic.web.page.render import SvgPicture
 
 
 class Cluster:
@@ -99,12 +98,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._is_down:
             self.down()
 
@@ -179,18 +173,20 @@ class Cluster:
         with self._asking():
             return tuple(self.record.objects.curve())
 
-    def plot(self, file: str | Path | None = None) -> "Figure":
-        """Draw loss over steps, with every interruption marked; needs matplotlib.
+    def plot(self, file: str | Path | None = None) -> "SvgPicture":
+        """Draw loss over steps, with every interruption marked, and return the SVG as text.
 
-        A notebook shows the returned figure. With `file` it is also written there.
+        A notebook shows it as an image. With `file` it is also written there.
         """
+        from spotelastic.web.page.render import curve_picture
+
         with self._asking():
             report = self.record.objects.report()
         rows = () if report is None else report.interruptions
-        figure = loss_curve.figure(self.curve(), rows)
+        picture = curve_picture(self.curve(), rows, self.events(), wall())
         if file is not None:
-            figure.savefig(Path(file), dpi=loss_curve.DPI)
-        return figure
+            Path(file).write_text(picture, "utf-8")
+        return picture
 
     def updates(self) -> Iterator[Update]:
         """Yield what is new, until the job has ended: events, and the status at each look.

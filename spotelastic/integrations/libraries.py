@@ -5,32 +5,22 @@ from importlib.metadata import PackageNotFoundError, version
 LEAST = {
     "accelerate": ("1.10", "accelerate"),
     "lightning": ("2.6", "lightning"),
-    "mlflow": ("2.13", "mlflow"),
-    "mlflow-skinny": ("2.13", "mlflow"),
-    "tensorboard": ("2.14", "tensorboard"),
     "transformers": ("5.5", "transformers[torch]"),
-    "wandb": ("0.19", "wandb"),
 }
 """The least version of each distribution, and what pip is to be asked for."""
 
 
-def require(*names: str) -> None:
-    """Raise `ModuleNotFoundError` unless one of these distributions is installed, and new enough.
-
-    Several names are one library under different names.
-    """
-    least, wanted = LEAST[names[0]]
-    found = [there for name in names if (there := _installed(name)) is not None]
+def require(name: str) -> None:
+    """Raise `ModuleNotFoundError` unless this distribution is installed, and new enough."""
+    least, wanted = LEAST[name]
+    found = _installed(name)
+    needs = f"spotelastic.integrations.{name} needs {name}"
     install = f"pip install '{wanted}>={least}'"
-    if not found:
-        raise ModuleNotFoundError(
-            f"spotelastic.integrations.{names[0]} needs {names[0]}: {install}", name=names[0]
-        )
-    if max(map(_numbers, found)) < _numbers(least):
+    if found is None:
+        raise ModuleNotFoundError(f"{needs}: {install}", name=name)
+    if _numbers(found) < _numbers(least):
         raise ImportError(
-            f"spotelastic.integrations.{names[0]} needs {names[0]} {least} or newer, and "
-            f"{found[0]} is installed: {install}",
-            name=names[0],
+            f"{needs} {least} or newer, and {found} is installed: {install}", name=name
         )
 
 

@@ -7,7 +7,6 @@ begins, and by every process that comes to log.
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import torch.distributed as dist
@@ -67,12 +66,7 @@ class Tracker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -15,7 +15,7 @@ from spotelastic.client.targets.find import following, holding, left_target
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import TAKEN_DOWN
-from spotelastic.model.progress import Cost, Report
+from spotelastic.model.progress import Report
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
 from spotelastic.web.view.published import PublishedCluster
@@ -76,7 +76,7 @@ class ClusterReader:
         self._drill = _KeptAnswer(OFTEN, cluster.drill, clock)
         self._regions = _KeptAnswer(SOMETIMES, self._ask_regions, clock)
         self._curve = _KeptAnswer(SOMETIMES, cluster.curve, clock)
-        self._cost = _KeptAnswer(SOMETIMES, self._ask_cost, clock)
+        self._cost = _KeptAnswer(SOMETIMES, cluster.cost, clock)
         self._checkpoints = _KeptAnswer(SELDOM, self._list_checkpoints, clock)
 
     def read(self) -> PublishedCluster:
@@ -136,10 +136,6 @@ class ClusterReader:
     def _ask_regions(self) -> str:
         record = self.cluster.regions()
         return record.reason if record is not None else ""
-
-    def _ask_cost(self) -> Cost | None:
-        """Return the cost; None if nothing of it is known yet."""
-        return self.cluster.cost()
 
     def _list_checkpoints(self) -> tuple[StepEntry, ...] | None:
         """Return the stored checkpoints; None if their storage does not answer."""

@@ -2,13 +2,13 @@ from collections.abc import Iterator
 
 import pytest
 from support.etcd import etcd_member, etcd_store, no_leftover_threads, prefix
+from support.memory_store import MemoryStore
 from support.patience import PATIENT
 from support.s3 import s3_endpoint
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Store
 
 __all__ = ["etcd_member", "etcd_store", "no_leftover_threads", "prefix", "s3_endpoint", "store"]

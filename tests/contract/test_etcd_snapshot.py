@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.etcd import EtcdMember
+from support.memory_bucket import MemoryBucket
 from support.patience import PATIENT
 from support.ports import HOST, held_ports
 
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import GENERATIONS, Generation
 from spotelastic.errors import EnvironmentFailure

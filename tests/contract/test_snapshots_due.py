@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from support.etcd import EtcdMember, wait_until
+from support.memory_bucket import MemoryBucket
 
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.etcd.snapshots import EVERY, PREFIX, Snapshots
 
 

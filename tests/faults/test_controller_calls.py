@@ -23,6 +23,7 @@ from botocore.exceptions import ReadTimeoutError
 from support.account import DENIED, LOST_ANSWER, THROTTLED, TIMED_OUT, Fault, account, truth
 from support.asked import request
 from support.local_cloud import until
+from support.memory_store import MemoryStore
 from support.patience import PATIENT
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.remains import remains
@@ -49,7 +50,6 @@ from spotelastic.model.requests.command import Command
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import StoredValue
 
 pytestmark = [pytest.mark.soak, pytest.mark.every_turn]

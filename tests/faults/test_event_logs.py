@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.event_files import LogRecord
 from support.event_replay import replay
 from support.launcher import running
 from support.replayed import decisions, differences, logs
 
 from spotelastic.agent.event_log import log
-from spotelastic.agent.event_log.records import LogRecord
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults

@@ -276,8 +276,9 @@ def test_others_see_what_a_drill_will_interrupt_as_long_as_it_runs(terminal: Ter
         assert within(PATIENT, lambda: terminal.cluster.drill() is not None)
         told = terminal.json("status")["drill"]
         assert (told["caused"], told["due"][0]["step"]) == (0, 10**6)
-        assert "drill: 0 of 1 interruptions caused; next node lost, rank 0, from step 1000000" in (
-            terminal("status").stdout
+        assert (
+            "drill: 0 of 1 interruptions caused; next node lost, rank 0, from step 1,000,000"
+            in (terminal("status").stdout)
         )
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENT)

@@ -154,14 +154,14 @@ def test_a_script_is_rehearsed_on_the_first_node_before_others_are_launched(
 @pytest.mark.soak
 def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('done')\n")
-    with spotelastic(tmp_path, *UP, "--drill", "--curve", "loss.png", "train.py") as process:
+    with spotelastic(tmp_path, *UP, "--drill", "--curve", "loss.svg", "train.py") as process:
         told, complaint = process.communicate(timeout=2 * PATIENT)
     assert process.returncode == 1, complaint
     assert "succeeded" in told
     assert (
         "training ended before the drill did: it lacks spot notice, node lost, worker" in complaint
     )
-    assert (tmp_path / "loss.png").exists()
+    assert (tmp_path / "loss.svg").exists()
 
 
 @pytest.mark.soak

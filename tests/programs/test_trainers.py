@@ -93,12 +93,12 @@ def test_a_run_that_is_over_is_left_as_it_is(library: str, tmp_path: Path) -> No
 def test_a_library_that_is_missing_or_old_is_named_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = tmp_path / "wandb-0.1.0.dist-info"
+    told = tmp_path / "lightning-0.1.0.dist-info"
     told.mkdir()
-    (told / "METADATA").write_text("Name: wandb\nVersion: 0.1.0\n")
+    (told / "METADATA").write_text("Name: lightning\nVersion: 0.1.0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match=r"wandb 0\.19 or newer, and 0\.1\.0 is .*pip install"):
-        require("wandb")
+    with pytest.raises(ImportError, match=r"lightning 2\.6 or newer, and 0\.1\.0 is .*pip install"):
+        require("lightning")
 
 
 def test_a_history_that_grows_keeps_its_length_for_long() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.history import Recorder, violations
+from support.memory_store import MemoryStore
 from support.versions import (
     NEW_WORD,
     OtherVersionsStore,
@@ -19,7 +20,6 @@ from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import decode
-from spotelastic.store.memory import MemoryStore
 
 SETTINGS = Settings(1, 4, snapshot_every=Interval(10), checkpoint_every=Interval(50))
 NAMES = ("n0", "n1", "n2", "n3")

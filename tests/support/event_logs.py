@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
+from support.event_files import LogFile, load, parse
 from support.event_replay import Replayed, replay
 
-from spotelastic.agent.event_log.records import LogFile, load, parse
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from support.event_files import LogFile, LogRecord
 from support.event_values import Unreadable, build, hints, named
 from support.event_wording import action_line, event_line, store_lines
 
 from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.event_log import log
 from spotelastic.agent.event_log.codec import decode, encode
-from spotelastic.agent.event_log.records import LogFile, LogRecord
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import LocalEvent
 from spotelastic.agent.state.values import NEW, NodeState

@@ -24,7 +24,7 @@ from support.guard import ENDS_AFTER, guard
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import MEMBERS, Names
-from spotelastic.aws.clusters import lifecycle
+from spotelastic.aws.clusters import lifecycle, teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.clock import steady, wall
 from spotelastic.model.progress import Status
@@ -190,7 +190,7 @@ def stage(number: int, folder: Path, script: str, name: str = NAME) -> Iterator[
         yield run
     finally:
         with run.check("nothing is left"):
-            lifecycle.delete(name, aws=run.aws, keep_data=False)
+            teardown.delete(name, aws=run.aws, keep_data=False)
             assert tagged(run.aws.region, name) == []
     run.evidence.finish()
 

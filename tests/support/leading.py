@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
+from support.memory_store import MemoryStore
 from support.recorded_cloud import CloudCalls, RecordedBucket, RecordedCapacity, RecordedCloud
 
 from spotelastic.clock import unbroken
@@ -60,7 +61,6 @@ from spotelastic.notifications.notification import Notification
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 KEYS = Keys("demo")
 NODES = ("i-1", "i-2", "i-3")

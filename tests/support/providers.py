@@ -19,6 +19,7 @@ from support.account import NETWORK, account
 from support.asked import request
 from support.kube import IMAGE, Kube, emulated, shell
 from support.local_cloud import until
+from support.memory_bucket import MemoryBucket
 from support.patience import PATIENT
 from support.process_cloud import ProcessCloud
 
@@ -29,7 +30,6 @@ from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import wall
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue

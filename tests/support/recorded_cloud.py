@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from support.memory_bucket import MemoryBucket
+
 from spotelastic.clock import Clock
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.cloud.memory.capacity import LaunchedInstance, MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import IN_SERVICE, Instance, WorkerGroup, ZoneOffer

@@ -65,7 +65,9 @@ def play(markets: Mapping[str, Sequence[int]], policy: RegionPolicy) -> Counted:
             RegionOffer(region, counts[gap], USD, PAUSE, 0.2) for region, counts in markets.items()
         )
 
-    history = RegionHistory(regions.first(offers(0.0), policy).region, 0.0, 0.0)
+    # `up` begins where the most nodes are to be had for the money.
+    first = max(offers(0.0), key=lambda each: (regions.worth(each, policy), each.nodes or 0))
+    history = RegionHistory(first.region, 0.0, 0.0)
     now, trains_from, seconds, moves = 0.0, BOOT, 0.0, []
     while now < gaps * GAP:
         if now >= trains_from:

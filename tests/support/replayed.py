@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.event_files import LogFile, load
 from support.event_replay import Replayed, replay
 
-from spotelastic.agent.event_log.records import LogFile, load
 from spotelastic.model.protocol import PROTOCOL
 
 

@@ -9,9 +9,10 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from support.memory_store import MemoryStore
+
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.store.codec import encode
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import (
     Change,
     Compare,

@@ -7,8 +7,8 @@ one, or each has its own state and can rest (`in_place=True`).
 Simulated: a zygote that takes `WARM` seconds; workers that restore, step in lockstep once all of a
 round run, seal at scheduled and agreed steps, and fail when one of them vanishes; daemons that hold
 what is sealed and upload it in a while; agents that hardly get to run (`SimNode.lag`). Real: the
-agent's core with its executor (`agent.core`), `rendezvous.*`, `store.memory`, and the commit
-protocol, on an object store in memory.
+agent's core with its executor (`agent.core`), `rendezvous.*`, `support.memory_store`, and the
+commit protocol, on an object store in memory.
 """
 
 import heapq
@@ -19,6 +19,7 @@ from typing import Any
 
 from spotelastic_checkpoints.types import Commit
 from support.history import Recorder, violations
+from support.memory_store import MemoryStore
 from support.virtual_bucket import VirtualBucket
 from support.virtual_node import SimNode
 from support.virtual_ranks import FORK, Group, Rank, Saves
@@ -29,7 +30,6 @@ from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import WatchItem
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.memory_store import MemoryStore
 from support.virtual_processes import VirtualProcesses
 from support.virtual_ranks import Rank
 from support.virtual_training import NETWORK
@@ -36,7 +37,6 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import RunState
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Change
 
 if TYPE_CHECKING:

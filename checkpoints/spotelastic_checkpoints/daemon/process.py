@@ -30,7 +30,7 @@ import msgspec
 from spotelastic_checkpoints import addresses, framing, log_records, messages
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
-from spotelastic_checkpoints.daemon import handover, peer_port
+from spotelastic_checkpoints.daemon import handover
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.file_keeper import ScriptFolder
 from spotelastic_checkpoints.daemon.service import Service
@@ -173,14 +173,14 @@ def _peer_server(
 ) -> PeerServer:
     """Listen for other daemons, where the daemon before did unless a port is given."""
     host, port = addresses.split(options.listen)
-    before = 0 if port else peer_port.recall(options.arena)
+    before = 0 if port else recall_port(options.arena)
     try:
         peers = PeerServer(service.arena, credentials, host, before or port, warn, service.offers)
     except OSError:
         if not before:
             raise
         peers = PeerServer(service.arena, credentials, host, port, warn, service.offers)
-    peer_port.remember(options.arena, peers.address)
+    remember_port(options.arena, peers.address)
     return peers
 
 
@@ -315,3 +315,24 @@ async def _sent(pipeline: Pipeline) -> bool:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+PORT_FILE = "port"
+
+
+def remember_port(arena: Path, address: str) -> None:
+    """Write down the port of an endpoint, for the daemon that takes over.
+
+    Other nodes were told of it when their round began: whoever keeps this node's replica, or
+    restores from its slots, goes on asking there.
+    """
+    with suppress(OSError):  # Slots may have left no room for it: the next one has another port.
+        (arena / PORT_FILE).write_text(str(addresses.split(address)[1]))
+
+
+def recall_port(arena: Path) -> int:
+    """Return the port of the daemon before; 0 if there is none, or it is not known."""
+    try:
+        return int((arena / PORT_FILE).read_text())
+    except (OSError, ValueError):
+        return 0

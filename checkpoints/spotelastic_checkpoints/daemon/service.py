@@ -7,6 +7,7 @@ runs beside it.
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import (
     CheckpointsError,
     DaemonUnavailable,
+    StorageRefused,
 )
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.files.keeping import KeptFolders
@@ -41,8 +43,8 @@ from spotelastic_checkpoints.replicas.keeper import ReplicaKeeper
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import SourceContext
+from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
-from spotelastic_checkpoints.storage.room import check_room
 from spotelastic_checkpoints.threads import step_back
 from spotelastic_checkpoints.types import (
     Commit,
@@ -505,3 +507,24 @@ def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
 
 _LATER = object()
 """Returned by a handler whose request is answered later, or not at all."""
+
+
+SLACK = 1 << 20
+"""Largest number of bytes of a slot that are no content. A smaller shortage is not certain."""
+
+
+def check_room(url: str, round_: RoundInfo | None, nbytes: int) -> None:
+    """Raise `StorageRefused` where a run that begins could not save `nbytes` once.
+
+    A run that resumes is not stopped: its disk may be full only for a while.
+    """
+    folder = folder_of(url)
+    if folder is None or round_ is None or round_.resume.kind != "fresh":
+        return
+    with suppress(OSError):  # What is wrong with the folder, the claim has reported.
+        free = shutil.disk_usage(folder).free
+        if free + SLACK < nbytes:
+            raise StorageRefused(
+                f"storage {folder}: {free >> 20} MiB are free, and one checkpoint takes "
+                f"{nbytes >> 20} MiB: make room, or name another storage"
+            )

@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from operator import eq
 
-import xxhash
-
+from spotelastic_checkpoints.checksummed_json import checksum
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.format.opcodes import Emitter
 from spotelastic_checkpoints.types import Item
@@ -59,7 +58,7 @@ def is_whole(data: bytes) -> bool:
     found = _SEALED.search(data)
     if found is None:
         return _is_bare(data)
-    return found[1] == _checksum(data[: found.start()])
+    return found[1] == checksum(data[: found.start()])
 
 
 def _is_bare(data: bytes) -> bool:
@@ -71,10 +70,6 @@ def _pickle(data: bytes) -> bytes:
     data = unpinned(data)
     found = _SEALED.search(data)
     return data[: found.start()] if found else data
-
-
-def _checksum(data: bytes) -> bytes:
-    return xxhash.xxh3_64_hexdigest(data).encode()
 
 
 def is_tombstone(data: bytes) -> bool:
@@ -125,7 +120,7 @@ def write(manifests: Sequence[Manifest]) -> bytes:
     out.raw(b"u")
     out.build()
     data = out.done()
-    return data + _SEAL % _checksum(data)
+    return data + _SEAL % checksum(data)
 
 
 def _storage_type(

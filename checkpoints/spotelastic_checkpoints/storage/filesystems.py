@@ -5,6 +5,7 @@ then. The data that it writes was copied before. A call that creates or swaps an
 only lock until it ends.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,13 +18,14 @@ import xxhash
 from fsspec.spec import AbstractBufferedFile
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.answers import refuses
 from spotelastic_checkpoints.storage.arrival import check_arrived
 from spotelastic_checkpoints.storage.hanging import COPIES, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
-CREATING = ("gs", "gcs", "az", "abfs", "abfss", "memory")
+CREATING = ("s3", "gs", "gcs", "az", "abfs", "abfss", "memory")
 """Schemes of stores that write whole objects, and can create an object only if it is missing."""
 PACKAGES = {
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -85,7 +87,7 @@ class FsspecStorage:
 
     def get(self, key: str) -> Blob | None:
         data = self._call(key, self._limits.answer, lambda fs: self._content(fs, key))
-        return None if data is None else Blob(data, _etag(data))
+        return None if data is None else Blob(data, xxhash.xxh3_128_hexdigest(data))
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
         end = offset + len(target)
@@ -172,7 +174,7 @@ class FsspecStorage:
     def _swapped(self, fs: Any, key: str, data: bytes, etag: str) -> bool:
         with self._only_writer():
             found = self._content(fs, key)
-            if found is None or _etag(found) != etag:
+            if found is None or xxhash.xxh3_128_hexdigest(found) != etag:
                 return False
             self._write(fs, key, data)
             return True
@@ -310,6 +312,142 @@ class FsspecStorage:
             raise StorageUnavailable(f"{self.url}/{what}: {text}") from error
 
 
+class S3fsStorage(FsspecStorage):
+    """S3 through s3fs, for options that obstore does not know. Its conditions are S3's own."""
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        whole: int = WHOLE,
+    ) -> None:
+        """Open the bucket. `options` are those of s3fs; an unknown one is refused."""
+        given = dict(options or {})
+        # s3fs accepts what it does not know, and fails with it at the first request.
+        known = inspect.signature(fsspec.get_filesystem_class("s3").__init__).parameters
+        if unknown := sorted(given.keys() - known.keys() - {"profile"}):
+            raise StorageRefused(f"{url}: s3fs has no option {unknown[0]}")
+        given["config_kwargs"] = {
+            # Others than AWS may not know these checksums. What is uploaded is read back.
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            **given.get("config_kwargs", {}),
+            "connect_timeout": 3.0,
+            "read_timeout": limits.answer,
+            "retries": {"total_max_attempts": 1},
+        }
+        super().__init__(url, given, limits, whole)
+        self.weaker = ""
+        self._bucket, _, prefix = self._root.partition("/")
+        self._prefix = prefix + "/" if prefix else ""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = [{"Key": self._prefix + key} for key in keys]
+        for first in range(0, len(names), 1000):
+            these = {"Objects": names[first : first + 1000], "Quiet": True}
+            self._of_bucket("a retired checkpoint", "delete_objects", Delete=these)
+
+    def unfinished(self) -> list[str]:
+        return [upload["Key"].removeprefix(self._prefix) for upload in self._uploads("")]
+
+    def abort_uploads(self, prefix: str) -> int:
+        return len(self.aborted(prefix))
+
+    def aborted(self, prefix: str) -> list[str]:
+        """Abort unfinished uploads, and return their keys."""
+        uploads = self._uploads(prefix)
+        for each in uploads:
+            named = {"Key": each["Key"], "UploadId": each["UploadId"]}
+            self._of_bucket(prefix, "abort_multipart_upload", **named)
+        return [each["Key"].removeprefix(self._prefix) for each in uploads]
+
+    def _uploads(self, prefix: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = []
+        more: dict[str, str] = {}
+        while True:
+            page = self._of_bucket(
+                prefix, "list_multipart_uploads", Prefix=self._prefix + prefix, **more
+            )
+            found += page.get("Uploads", ())
+            if not page.get("IsTruncated"):
+                return found
+            more = {
+                "KeyMarker": page["NextKeyMarker"],
+                "UploadIdMarker": page["NextUploadIdMarker"],
+            }
+
+    def _of_bucket(self, what: str, method: str, **given: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._call(
+            what, self._limits.answer, lambda fs: fs.call_s3(method, Bucket=self._bucket, **given)
+        )
+        return answer
+
+    def _file_system(self) -> Any:
+        fs = super()._file_system()
+        fs.retries = 1  # the caller retries
+        return fs
+
+    def _swapped(self, fs: Any, key: str, data: bytes, etag: str) -> bool:
+        place = {"Bucket": self._bucket, "Prefix": self._prefix + key, "MaxKeys": 1}
+        # The tag is older than the content: what is written in between fails the condition.
+        listed = fs.call_s3("list_objects_v2", **place).get("Contents", ())
+        found = self._content(fs, key) if listed else None
+        if found is None or xxhash.xxh3_128_hexdigest(found) != etag:
+            return False
+        return self._put_if(fs, key, data, IfMatch=listed[0]["ETag"])
+
+    def _content(self, fs: Any, key: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            # Otherwise it asks for the size first, and errors of that request have no code.
+            content: bytes = fs.cat_file(self._path(key), max_concurrency=1)
+            return content
+        return None
+
+    def _created(self, fs: Any, key: str, data: bytes) -> bool:
+        return self._put_if(fs, key, data, IfNoneMatch="*")
+
+    def _put_if(self, fs: Any, key: str, data: bytes, **condition: str) -> bool:
+        try:
+            self._write(fs, key, data, **condition)
+        except OSError as error:
+            if _s3_answer(error)[0] != 412:
+                raise
+            return False
+        return True
+
+    def _put_parts(self, path: str, data: memoryview, progress: Callable[[int], None]) -> None:
+        try:
+            super()._put_parts(path, data, progress)
+        except FileNotFoundError as error:
+            # The multipart upload is gone: another process aborted it as an unfinished one.
+            raise StorageUnavailable(f"{self.url}: an upload to {path} was aborted") from error
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            with super()._explained(what):
+                yield
+        except (StorageRefused, StorageUnavailable) as error:
+            status, code, message = _s3_answer(error.__cause__)
+            if not status:
+                raise
+            if status == 416:  # a range beyond the end
+                raise FileNotFoundError(what) from error
+            kind = StorageRefused if refuses(status, code) else StorageUnavailable
+            raise kind(f"{self.url}/{what}: {status} {code} {message}") from error
+
+
+def _s3_answer(error: BaseException | None) -> tuple[int, str, str]:
+    """Return status, code and message of what S3 answered; 0 if it did not answer."""
+    answer: dict[str, Any] = {}
+    while error is not None and not answer:
+        answer, error = getattr(error, "response", None) or {}, error.__cause__
+    told = answer.get("Error", {})
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return status, str(told.get("Code", "")), str(told.get("Message", ""))
+
+
 def _weaker(scheme: str, creates: bool) -> str:
     if creates:
         return (
@@ -348,7 +486,3 @@ def _written(entry: dict[str, Any]) -> float:
     if isinstance(told, str):
         told = datetime.fromisoformat(told)
     return told.timestamp() if isinstance(told, datetime) else float(told)
-
-
-def _etag(data: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(data)

@@ -41,7 +41,7 @@ class FolderStorage:
                 data = (self._root / key).read_bytes()
             except FileNotFoundError:
                 return None
-        return Blob(data, _etag(data))
+        return Blob(data, xxhash.xxh3_128_hexdigest(data))
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
         filled = 0
@@ -152,10 +152,6 @@ class FolderStorage:
         with (self._root / _LOCK).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _etag(data: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
 
 
 @contextmanager

@@ -29,15 +29,19 @@ def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
         if unknown := sorted(set(options or {}) - {"auto_mkdir"}):
             raise StorageRefused(f"{url}: a folder has no option {unknown[0]}")
         return FolderStorage(folder)
-    if url.startswith("s3://"):
-        return _open_s3(url, options)
-    if url.startswith(_GOOGLE_OR_AZURE) and not options:
-        return _open_google_or_azure(url)
     if "::" in url:
         raise StorageRefused(f"{url}: a chained URL could return stale data: name the store itself")
-    from spotelastic_checkpoints.storage.filesystems import FsspecStorage
+    if url.startswith("s3://") and not options:
+        from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 
-    return FsspecStorage(url, options)
+        return S3Storage(url)
+    if url.startswith(_GOOGLE_OR_AZURE) and not options:
+        from spotelastic_checkpoints.storage.google_azure import open_google_or_azure
+
+        return open_google_or_azure(url)
+    from spotelastic_checkpoints.storage.filesystems import FsspecStorage, S3fsStorage
+
+    return S3fsStorage(url, options) if url.startswith("s3://") else FsspecStorage(url, options)
 
 
 def folder_of(url: str) -> Path | None:
@@ -71,27 +75,3 @@ def _checked(url: str) -> str:
         if "" in parts:
             raise StorageRefused(f"{url}: there is an empty name between two slashes")
     return url
-
-
-def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:
-    """Open S3 through obstore; through s3fs if there are options, which only s3fs knows."""
-    if not options:
-        try:
-            from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
-        except ImportError:
-            pass
-        else:
-            return S3Storage(url)
-    try:
-        from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
-    except ImportError as error:
-        raise StorageRefused(f"{url} needs a package: pip install obstore") from error
-    return S3fsStorage(url, options)
-
-
-def _open_google_or_azure(url: str) -> Storage:
-    try:
-        from spotelastic_checkpoints.storage.google_azure import open_google_or_azure
-    except ImportError as error:
-        raise StorageRefused(f"{url} needs a package: pip install obstore") from error
-    return open_google_or_azure(url)

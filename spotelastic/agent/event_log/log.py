@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from spotelastic.agent.decide import AgentDecision
-from spotelastic.agent.event_log.codec import encode
+from spotelastic.agent.event_log.codec import LENGTH, encode
 from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.clock import Clock, unbroken
@@ -41,10 +41,8 @@ LIMIT = 4 * 2**20
 """Bytes of one of the two files."""
 FORMAT = 1
 """Number of this format. A file of another one is not read."""
-LENGTH = 4
-"""Bytes before each record, which hold its length."""
 OPENED, EVENT, STORE, STATE, SEEN, DECIDED, LOST, CLOSED = range(8)
-"""Kinds of records; `records.py` says what each of them holds."""
+"""Kinds of records; `codec.py` says what each of them holds."""
 
 
 def log_file(folder: Path, node: str) -> Path:

@@ -20,9 +20,8 @@ import msgspec
 from spotelastic_checkpoints.provenance import HIDDEN, without_secrets
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.event_log.codec import decode, encode, foreign
+from spotelastic.agent.event_log.codec import LENGTH, decode, encode, foreign, split
 from spotelastic.agent.event_log.log import (
-    LENGTH,
     STORE,
     EventLog,
     earlier,
@@ -30,7 +29,6 @@ from spotelastic.agent.event_log.log import (
     masks,
     written_forms,
 )
-from spotelastic.agent.event_log.records import split
 from spotelastic.agent.event_log.versions import versions
 from spotelastic.clock import Clock, wall
 from spotelastic.redaction import redactor, telling, without_known_formats

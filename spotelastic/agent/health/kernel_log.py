@@ -59,7 +59,11 @@ class KernelLog:
             return
         self._said = True
         why = error.strerror or str(error)
-        advice = "run as root, or set kernel.dmesg_restrict=0" if _is_refused(error) else ""
+        advice = (
+            "run as root, or set kernel.dmesg_restrict=0"
+            if isinstance(error, PermissionError)
+            else ""
+        )
         told = f"{self._path}: {why}: Xid errors of GPUs are not seen"
         self._say(f"{told}; {advice}" if advice else told)
 
@@ -84,10 +88,6 @@ class KernelLog:
                         self._sink(report)
         finally:
             os.close(fd)
-
-
-def _is_refused(error: OSError) -> bool:
-    return isinstance(error, PermissionError)
 
 
 def _skip_to_end(fd: int) -> None:

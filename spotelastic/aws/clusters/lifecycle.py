@@ -389,9 +389,6 @@ def all_names(aws: Aws | None = None) -> tuple[str, ...]:
     return tuple(sorted({*cloudformation.clusters(aws), *autoscaling.clusters(aws)}))
 
 
-delete = teardown.delete
-
-
 def ship(cluster: ClusterRecord, request: ClusterSpec, *, new: bool) -> ClusterRecord:
     """Store secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects

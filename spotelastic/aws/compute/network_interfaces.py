@@ -46,11 +46,6 @@ class Interface:
     """Index among the interfaces of the card."""
     kind: Literal["interface", "efa", "efa-only"]
 
-    @property
-    def has_address(self) -> bool:
-        """Whether it takes an address of its subnet."""
-        return self.kind != EFA_ONLY
-
 
 ORDINARY = (Interface(0, 0, "interface"),)
 """The only interface of a worker without EFA."""

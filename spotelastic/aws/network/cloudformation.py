@@ -4,6 +4,7 @@ That one is made from `infra/cluster.yaml`.
 """
 
 import hashlib
+import json
 import re
 import time
 from collections import Counter
@@ -17,7 +18,6 @@ from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.aws.base.names import PREFIX
 from spotelastic.aws.base.waiting import until
-from spotelastic.aws.network.stack_template import stack_template
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
@@ -403,3 +403,26 @@ def inside(aws: Aws, vpcs: Sequence[str], tag: str) -> list[str]:
         for id, what, its in found
         if what != "default" and not any(each["Key"] == tag for each in its or ())
     ]
+
+
+_MORE = re.compile(r"^( *)# own tags\n", re.M)
+"""Where tags end of something that launch templates make, or of a launch template."""
+_OF_A_KIND = re.compile(r"^( *)# own tags of (\S+)\n", re.M)
+"""Where a kind of resource stands that has no other tags; a list of no tags is refused."""
+
+
+def stack_template(tags: Mapping[str, str]) -> str:
+    """Return the template's text."""
+    text = infra("cluster.yaml").read_text()
+    lines = [f"- {{Key: {json.dumps(k)}, Value: {json.dumps(v)}}}\n" for k, v in tags.items()]
+
+    def items(indent: str) -> str:
+        return "".join(indent + line for line in lines)
+
+    def kind(found: re.Match[str]) -> str:
+        indent = found[1]
+        if not lines:
+            return ""
+        return f"{indent}- ResourceType: {found[2]}\n{indent}  Tags:\n{items(indent + '    ')}"
+
+    return _OF_A_KIND.sub(kind, _MORE.sub(lambda found: items(found[1]), text))

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from spotelastic import wrapping
 from spotelastic.cli.commands.detach import LeftRunning
-from spotelastic.cli.render import list_prices as render_list_prices
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
 from spotelastic.cli.render.progress import ProgressView, show, view
-from spotelastic.client import failure_log, kept_files, loss_curve, storage
+from spotelastic.client import failure_log, kept_files, storage
 from spotelastic.client.bringing_up import bring_up, list_prices, preflight, regions
 from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
@@ -33,7 +32,7 @@ from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.client.watch import JobOutcome, outcome
-from spotelastic.clock import Clock, steady
+from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.local.drill import Drill, DrillPlan, FaultInjector
 from spotelastic.model.counting import counted, size
@@ -49,7 +48,7 @@ def launch(config: JobConfig) -> int:
     job = check(config, Path.cwd())
     if config.plan and not chosen(config).has_account():
         plan = list_prices.planned(job)
-        lines = (tables.to_json(plan),) if config.json else render_list_prices.shown(plan)
+        lines = (tables.to_json(plan),) if config.json else render_plan.without_account(plan)
         for line in lines:
             wrapping.say(line)
         return 0
@@ -285,6 +284,7 @@ def _write(config: JobConfig, result: JobOutcome, page: Callable[[], str | None]
 
     The page comes last, as it asks the cluster once more.
     """
+    from spotelastic.web.page.render import curve_picture
     from spotelastic.web.reading import write_html
 
     try:
@@ -293,7 +293,10 @@ def _write(config: JobConfig, result: JobOutcome, page: Callable[[], str | None]
             report.parent.mkdir(parents=True, exist_ok=True)
             report.write_text(tables.to_json(result.report) + "\n")
         if config.curve:
-            loss_curve.draw(result.points, result.report.interruptions, Path(config.curve))
+            curve = Path(config.curve)
+            curve.parent.mkdir(parents=True, exist_ok=True)
+            rows = result.report.interruptions
+            curve.write_text(curve_picture(result.points, rows, result.events, wall()), "utf-8")
         if config.report and (written := page()) is not None:
             write_html(written, Path(config.report).with_suffix(".html"))
     except OSError as error:

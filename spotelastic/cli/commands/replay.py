@@ -4,14 +4,75 @@ spent."""
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from spotelastic.cli.options import replay as options
+import typer
+
 from spotelastic.cli.options.common import AsJson
-from spotelastic.client.config.capacity_policy import capacity, seconds_left, with_deadline
+from spotelastic.client.config.capacity_policy import (
+    ON_DEMAND,
+    capacity,
+    seconds_left,
+    with_deadline,
+)
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import counted, dollars
 from spotelastic.validation import size
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="Lines of milliseconds,add|remove,node, or JSON with a node count per interval.",
+    ),
+]
+Minimum = Annotated[int, typer.Option("--min", min=1, help="Fewest nodes to train with.")]
+Maximum = Annotated[
+    int | None,
+    typer.Option(
+        "--max", min=1, help="Most nodes to train with.", show_default="the trace's maximum"
+    ),
+]
+StepTime = Annotated[float, typer.Option(help="Seconds per step.")]
+State = Annotated[str, typer.Option(metavar="SIZE", help="Size of model and optimizer, e.g. 20GB.")]
+Sharded = Annotated[
+    bool, typer.Option("--sharded", help="Each node holds only a part of the state (FSDP).")
+]
+Notice = Annotated[
+    float, typer.Option(min=0, help="Seconds of notice before a node is taken; 0: none.")
+]
+Boot = Annotated[float, typer.Option(min=0, help="Seconds from launch until a node is ready.")]
+StartTime = Annotated[
+    float, typer.Option(min=0, help="Seconds until new workers can step: CUDA, NCCL.")
+]
+SnapshotEvery = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps between snapshots.", show_default="the best for the trace"),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(min=1, help="Steps between checkpoints.", show_default="as for snapshots"),
+]
+InstanceType = Annotated[str, typer.Option(help="Instance type whose prices are used.")]
+SpotPrice = Annotated[
+    float | None,
+    typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on-demand"),
+]
+OnDemand = Annotated[str, typer.Option(help=f"When to buy on-demand nodes: {ON_DEMAND}.")]
+SpotPatience = Annotated[
+    float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
+]
+MaxCost = Annotated[
+    float | None, typer.Option(help="Stop the job before its workers cost this many US dollars.")
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Stop the job after this time, e.g. 90m or 8h, finished or not."
+    ),
+]
+
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,23 +104,23 @@ TYPE = "g5.xlarge"
 
 
 def replay(
-    file: options.TraceFile,
-    minimum: options.Minimum = 1,
-    maximum: options.Maximum = None,
-    step_time: options.StepTime = 1.0,
-    state: options.State = "10GB",
-    sharded: options.Sharded = False,
-    notice: options.Notice = 120.0,
-    boot: options.Boot = 90.0,
-    start_time: options.StartTime = 3.0,
-    snapshot_every: options.SnapshotEvery = None,
-    checkpoint_every: options.CheckpointEvery = None,
-    instance_type: options.InstanceType = TYPE,
-    spot_price: options.SpotPrice = None,
-    on_demand: options.OnDemand = "never",
-    spot_patience: options.SpotPatience = 600.0,
-    max_cost: options.MaxCost = None,
-    deadline: options.Deadline = None,
+    file: TraceFile,
+    minimum: Minimum = 1,
+    maximum: Maximum = None,
+    step_time: StepTime = 1.0,
+    state: State = "10GB",
+    sharded: Sharded = False,
+    notice: Notice = 120.0,
+    boot: Boot = 90.0,
+    start_time: StartTime = 3.0,
+    snapshot_every: SnapshotEvery = None,
+    checkpoint_every: CheckpointEvery = None,
+    instance_type: InstanceType = TYPE,
+    spot_price: SpotPrice = None,
+    on_demand: OnDemand = "never",
+    spot_patience: SpotPatience = 600.0,
+    max_cost: MaxCost = None,
+    deadline: Deadline = None,
     json: AsJson = False,
 ) -> None:
     """Simulate a job on a recorded spot trace, in virtual time.

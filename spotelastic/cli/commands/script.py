@@ -175,7 +175,7 @@ def _rehearsed(script: Path) -> tuple[str, ...]:
 
     text = script.read_text(errors="replace")
     job = RehearsedScript(
-        Path.cwd(), str(script), (), text, FEWEST, 0, "", False, conduct.gpus(), ("stopped",)
+        Path.cwd(), str(script), (), text, FEWEST, 0, "", conduct.gpus(), ("stopped",)
     )
     found = conduct.rehearse(job, REHEARSED_WITHIN, note)
     lost = (f"the loop carries {each}, and nobody saves it" for each in found.variables)
@@ -230,10 +230,6 @@ def rehearse(
     act_within: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="How long an act may take.")
     ] = 600.0,
-    here: Annotated[
-        bool,
-        typer.Option("--here", help="Run in this folder itself, not in copies of it."),
-    ] = False,
     json: AsJson = False,
 ) -> None:
     """Interrupt a script in all usual ways on this machine, and compare its steps.
@@ -259,7 +255,6 @@ def rehearse(
         steps,
         ranks or 0,
         more,
-        here,
         conduct.gpus(),
         _acts(only),
     )

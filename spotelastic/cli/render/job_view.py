@@ -17,6 +17,7 @@ from spotelastic.cli.render.tables import Fitting
 from spotelastic.model.counting import counted, dollars, loss
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
+from spotelastic.web.view import words
 
 EVENT_LINES = 6
 """Lines above the picture that are left to events, on a terminal of at least 24 lines."""
@@ -198,7 +199,7 @@ def _table(names: Sequence[str], nodes: Sequence[NodeStatus], now: float) -> Tab
             Text(tables.state_text(node, now), STATE_COLOUR.get(node.state, "")),
             node.type,
             node.zone,
-            tables.ranks_text(node.ranks),
+            words.ranks(node.ranks),
             node.address,
         )
         row = dict(zip(NODE, cells, strict=True))

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.compute.estimate import Estimate
+from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.aws.planning.survey import Survey
+from spotelastic.client.bringing_up.list_prices import UNKNOWN
 from spotelastic.client.bringing_up.plan import Planned, RegionPlan
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.model.counting import counted, duration, size, usd
@@ -190,3 +192,20 @@ def price_table(costs: Estimate, about_prices: str) -> Iterator[str]:
 
 def _range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
+
+
+def without_account(plan: Planned) -> Iterator[str]:
+    """Yield the lines of a plan that was made from list prices."""
+    table = shipped_table()
+    yield (
+        "no AWS account is configured (`aws configure`, AWS_PROFILE): this plan uses list prices"
+    )
+    yield ""
+    yield from price_table(
+        Estimate(plan.lines),
+        f"On-demand list prices of {table.region}, {table.date}; spot nodes cost less. Traffic and "
+        "storage come on top.",
+    )
+    yield ""
+    yield f"not known without an account: {'; '.join(UNKNOWN)}"
+    yield f"would create the cluster {plan.name}; nothing was created"

@@ -4,7 +4,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from spotelastic.cli.render.sparkline import LossSeries
@@ -36,12 +35,7 @@ class ProgressView(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def say(self, line: str) -> None:
         """Print one line that stays."""

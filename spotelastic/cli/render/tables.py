@@ -17,12 +17,10 @@ from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
 from spotelastic.model.in_place import Rehearsal
-from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
     ClusterSummary,
     Cost,
-    DueInterruption,
     Event,
     Interruption,
     NodeStatus,
@@ -31,6 +29,8 @@ from spotelastic.model.progress import (
     Status,
     Upload,
 )
+from spotelastic.web.view import drill as drills
+from spotelastic.web.view import rows, words
 
 T = TypeVar("T")
 LEDGER = (
@@ -205,18 +205,10 @@ def _rehearsed(rehearsal: Rehearsal | None) -> list[Text]:
 
 def drill_line(drill: RemainingDrill, now: float) -> str:
     """Return how far a drill is, and what it interrupts next."""
-    first, *others = drill.due
-    text = f"drill: {drill.caused} of {drill.caused + len(drill.due)} interruptions caused"
-    text += f"; next {first.kind.traits.label}, {first.whom}, {_when(first, now)}"
+    coming = drills.remaining(drill, now)
+    first, *others = coming.due
+    text = f"drill: {coming.progress}; next {first.label}, {first.whom}, {first.when}"
     return text + (f"; {len(others)} more after it" if others else "")
-
-
-def _when(due: DueInterruption, now: float) -> str:
-    if due.step is not None:
-        return f"from step {due.step}"
-    if due.at is None:
-        return "once training has recovered"
-    return f"in {span(due.at - now)}" if due.at > now else "now"
 
 
 def _replicated(status: Status) -> str:
@@ -252,7 +244,7 @@ def nodes_table(status: Status) -> Fitting:
     tables = [table_of(*names) for names in kept]
     for node in status.nodes:
         state = state_text(node, status.at)
-        cells = (node.id, node.role, state, node.zone, node.address, ranks_text(node.ranks))
+        cells = (node.id, node.role, state, node.zone, node.address, words.ranks(node.ranks))
         row = dict(zip(NODE, cells, strict=True))
         for table, names in zip(tables, kept, strict=True):
             table.add_row(*(row[name] for name in names))
@@ -275,11 +267,6 @@ def span(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.0f} days"
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return a node's ranks, which are consecutive, as "8-15"."""
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
 
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
@@ -318,7 +305,8 @@ def clock(at: float) -> str:
 
 def event_line(event: Event) -> str:
     """Return an event as one line."""
-    return f"{clock(event.at)}  {_kind(event):<{KIND_WIDTH}}  {_what(event)}"
+    row = rows.event(event, event.at)
+    return f"{clock(event.at)}  {row.kind:<{KIND_WIDTH}}  {row.message}"
 
 
 def event_row(event: Event) -> Table:
@@ -327,21 +315,9 @@ def event_row(event: Event) -> Table:
     row.add_column(width=8)
     row.add_column(min_width=KIND_WIDTH, no_wrap=True)  # a longer kind is never cut
     row.add_column(overflow="fold")
-    row.add_row(clock(event.at), _kind(event), Text(_what(event)))
+    shown = rows.event(event, event.at)
+    row.add_row(clock(event.at), shown.kind, Text(shown.message))
     return row
-
-
-def _kind(event: Event) -> str:
-    """Return the kind to show. A planned leave is not shown like AWS's notice."""
-    kind = InterruptionKind(str(event.data.get("kind", "")))
-    asked = event.kind == "notice" and kind.traits.is_asked_for
-    return InterruptionKind.PLANNED.traits.label if asked else event.kind
-
-
-def _what(event: Event) -> str:
-    """Return the message, with the node in front if the message does not name it."""
-    unnamed = event.kind == "failure" and event.node not in event.message
-    return f"{event.node} {event.message}" if unnamed else event.message
 
 
 def events_table(events: Sequence[Event]) -> RenderableType:
@@ -351,7 +327,8 @@ def events_table(events: Sequence[Event]) -> RenderableType:
     for column in table.columns:
         column.vertical = "top"  # a message may take several lines
     for event in events:
-        table.add_row(clock(event.at), _kind(event), Text(_what(event)))
+        row = rows.event(event, event.at)
+        table.add_row(clock(event.at), row.kind, Text(row.message))
     return table
 
 
@@ -400,40 +377,19 @@ def _with_control(report: Report) -> str:
 
 def cost_table(cost: Cost) -> RenderableType:
     """Return the costs of a cluster, so far and per hour."""
-    hours = f"{cost.spot_hours:.3f} spot"
-    if cost.on_demand_hours:
-        hours += f", {cost.on_demand_hours:.3f} on-demand"
     table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
-
-    def row(what: str, spent: float, per_hour: float, note: str = "") -> None:
-        table.add_row(what, dollars(spent), dollars(per_hour), note)
-
-    if not cost.is_priced:
-        table.add_row("workers", "-", "-", f"{hours} node-hours; {UNPRICED}")
-        return Group(Text(cost.name, "bold"), table)
-    row("workers", cost.cost_usd, cost.usd_per_hour, f"{hours} node-hours")
-    row("control nodes", cost.control_usd, cost.control_usd_per_hour)
-    row("in all", cost.total_usd, cost.total_usd_per_hour, "estimated")
-    if cost.max_cost is not None:
-        left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
-        table.add_row("limit", dollars(cost.max_cost), "", left)
-    if cost.interruptions_usd:
-        table.add_row("interruptions", dollars(cost.interruptions_usd), "", "of the workers'")
-    if cost.on_demand_usd > 0:
-        saved = 1 - cost.cost_usd / cost.on_demand_usd
-        dated = f", prices of {cost.prices_of}" if cost.prices_of else ""
-        note = f"for workers ({saved:.0%} saved{dated})"
-        table.add_row("on demand", dollars(cost.on_demand_usd), "", note)
+    for row in rows.costs(cost):
+        table.add_row(row.name.lower(), row.so_far, row.per_hour, row.note)
     return Group(Text(cost.name, "bold"), table)
 
 
-def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
+def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
     wide = table_of(*LEDGER, right=NUMBERS)
     narrow = table_of(*_stacked(LEDGER), right=NUMBERS)
     narrow.columns[0].no_wrap = False
     for column in narrow.columns:
         column.vertical = "top"
-    for row in rows:
+    for row in interruptions:
         cells = _cells(row)
         wide.add_row(*cells)
         narrow.add_row(*_stacked(cells))

@@ -6,7 +6,6 @@ make anything. What fails in one region is told, and the job goes on without it.
 Must never happen: a cluster that is asleep is woken here, and two of them train.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from spotelastic_checkpoints.commit.latest import LATEST
@@ -15,6 +14,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.planning.survey import survey
+from spotelastic.client.bringing_up.plan import other_regions
 from spotelastic.client.config.validated_job import ValidatedJob
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.account import pointer_of
@@ -30,7 +30,7 @@ def ensure(
     """Make or change the clusters that sleep. `wanted` is the one in which the job is, `record` is
     that as it was made.
     """
-    for region in _others(record.spec, home.aws.region):
+    for region in other_regions(record.spec, home.aws.region):
         at = home.in_region(region)
         say(f"{region}: a cluster of {job.name} that is asleep until the job moves there")
         try:
@@ -71,7 +71,9 @@ def end_former(home: CloudTarget, known: JobSpec, now: JobSpec, say: Say) -> Non
 
     It is made a job of that region alone before, so that its end, by whomever, is none of this one.
     """
-    for region in set(_others(known, home.aws.region)) - set(_others(now, home.aws.region)):
+    for region in set(other_regions(known, home.aws.region)) - set(
+        other_regions(now, home.aws.region)
+    ):
         at = home.in_region(region)
         if known.cluster not in at.names():
             continue
@@ -89,8 +91,3 @@ def end_former(home: CloudTarget, known: JobSpec, now: JobSpec, say: Say) -> Non
 
 def _of(region: str, say: Say) -> Say:
     return lambda line: say(f"{region}: {line}")
-
-
-def _others(spec: JobSpec, home: str) -> Iterable[str]:
-    names = () if spec.regions is None else spec.regions.names
-    return tuple(region for region in names if region != home)

@@ -90,12 +90,13 @@ def planned(
         warnings=tuple(found.warnings),
         regions=regions,
         moves=wanted.regions,
-        asleep=(others := _others(wanted, here)),
+        asleep=(others := other_regions(wanted, here)),
         usd_per_month_asleep=len(others) * found.estimate.asleep_month,
     )
 
 
-def _others(wanted: JobSpec, here: str) -> tuple[str, ...]:
+def other_regions(wanted: JobSpec, here: str) -> tuple[str, ...]:
+    """Return the regions that the job may move to."""
     names = () if wanted.regions is None else wanted.regions.names
     return tuple(region for region in names if region != here)
 

@@ -135,7 +135,7 @@ class JobConfig(  # whose signature begins with the last of these
         metavar="FILE",
     )
     curve: str | Path | None = option(
-        None, "Draw the loss curve here, as PNG.", COMMAND, JOB, metavar="FILE"
+        None, "Draw the loss curve here, as SVG.", COMMAND, JOB, metavar="FILE"
     )
 
     def __post_init__(self) -> None:

@@ -222,8 +222,8 @@ def _requirement(config: JobConfig) -> Requirement:
 def _check_machine(config: JobConfig) -> None:
     """Check what this machine has to offer: files, packages, and what the cloud needs of it."""
     validation.writable(report=config.report, curve=config.curve)
-    if config.curve:
-        validation.installed("matplotlib", "--curve needs matplotlib", "local")
+    if config.curve and Path(config.curve).suffix.lower() != ".svg":
+        raise UsageError(f"--curve draws an SVG: name it {Path(config.curve).with_suffix('.svg')}")
     chosen(config).check_machine(config)
 
 

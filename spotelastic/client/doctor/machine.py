@@ -31,7 +31,7 @@ FEW_FILES, USUAL_FILES = 256, 1024
 TORCH_WITHIN = 60.0
 """Seconds that the import of torch may take, from a disk that is cold."""
 DRIVER_WITHIN = 15.0
-EXTRAS: Mapping[str, str] = {"moto": "moto", "flask": "flask", "matplotlib": "matplotlib"}
+EXTRAS: Mapping[str, str] = {"moto": "moto", "flask": "flask"}
 """What the local cloud needs of the extra `local`."""
 ASK_TORCH = """
 import json, torch

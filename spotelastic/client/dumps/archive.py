@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotelastic_checkpoints.decoders import from_json
-
 from spotelastic.agent.event_log.node_archive import Redaction
 from spotelastic.errors import UsageError, told
 
@@ -114,8 +112,3 @@ class DumpArchive:
 def _is_below(name: str) -> bool:
     """Whether a name from a node's archive stays below the node's folder."""
     return not name.startswith("/") and ".." not in name.split("/")
-
-
-def read_index(data: bytes) -> DumpIndex:
-    """Return the index of an archive."""
-    return from_json(data, DumpIndex)

@@ -64,7 +64,7 @@ class MoveRegions:
 
     def storage_here(self) -> Storage:
         """Open the source's storage."""
-        return self.source.storage(_url(self.run_here))
+        return self.source.storage(self.url_here)
 
     def storage_there(self) -> Storage:
         """Open the target's storage."""

@@ -33,8 +33,7 @@ def rehearse(job: RehearsedScript, within: float, say: Callable[[str], None]) ->
     from spotelastic.store.etcd_server.process import standalone
     from spotelastic.store.tls import make_files
 
-    if not job.here:
-        copies.check(job.folder)
+    copies.check(job.folder)
     base = Path(tempfile.mkdtemp(prefix="spotelastic-rehearsal-"))
     try:
         tls = make_files(base / "secrets")

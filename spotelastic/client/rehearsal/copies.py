@@ -23,7 +23,7 @@ def check(folder: Path) -> None:
     if found > MOST:
         raise UsageError(
             f"{folder} holds {size(found)}: a rehearsal runs in copies of it, so that your files "
-            f"stay as they are. Move data out of it (or link to them), or give --here to run in it"
+            "stay as they are. Move data out of it, or link to them"
         )
 
 

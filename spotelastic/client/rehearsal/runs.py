@@ -43,8 +43,6 @@ class RehearsedScript:
     """How many ranks; 0: as many as it can have."""
     more: str = ""
     """Arguments that make it longer."""
-    here: bool = False
-    """Whether it runs in its folder itself."""
     gpus: int = 0
     only: tuple[str, ...] = ()
     """The acts that are wanted (`plan.ACTS`); empty: all."""
@@ -99,15 +97,9 @@ class Runs:
         `storage` is the run whose storage it has, `every` the steps between two checkpoints.
         """
         if workdir is None:
-            workdir = self.job.folder if self.job.here else self.base / name / "folder"
-            if not self.job.here:
-                self._stamps[workdir] = copies.copy(self.job.folder, workdir)
-        intervals = (
-            "--snapshot-every",
-            str(SNAPSHOTS),
-            "--checkpoint-every",
-            str(every or CHECKPOINTS),
-        )
+            workdir = self.base / name / "folder"
+            self._stamps[workdir] = copies.copy(self.job.folder, workdir)
+        intervals = f"--snapshot-every={SNAPSHOTS}", f"--checkpoint-every={every or CHECKPOINTS}"
         return Launch(
             run=storage or name,
             folder=self.base / name,
@@ -158,12 +150,11 @@ class Runs:
             for line in node.text().splitlines()
             if line.startswith("[") and not line.startswith("[spotelastic]")
         ]
-        before = self._stamps.get(launch.workdir)
         return Played(
             read([launch.folder]),
             failure(nodes, launch.workdir) if any(codes) else "",
             0 in codes,
-            tuple(copies.written(before, launch.workdir)) if before is not None else (),
+            tuple(copies.written(self._stamps[launch.workdir], launch.workdir)),
             min(node.since for node in nodes),
             launch.folder,
             launch.workdir,

@@ -90,7 +90,6 @@ class MemoryCapacity:
     launched: dict[str, LaunchedInstance] = field(default_factory=dict)
     """All instances, by id, until `forget`."""
     consoles: dict[str, str] = field(default_factory=dict)
-    torn_down: bool = False
     _count: int = field(default=0, init=False)
     _until: float = field(default=math.inf, init=False)
     _groups: dict[str, _Group] = field(default_factory=dict, init=False)
@@ -200,7 +199,6 @@ class MemoryCapacity:
         with self._lock:
             self._groups.clear()
             self.end(tuple(self.launched))
-            self.torn_down = True
 
     # -- where to launch -------------------------------------------------------------------------
 

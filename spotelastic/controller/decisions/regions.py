@@ -36,14 +36,6 @@ gains nothing by waiting where there are no nodes.
 """
 
 
-def first(offers: tuple[RegionOffer, ...], policy: RegionPolicy) -> RegionOffer:
-    """Return the region in which a job begins: the one that is worth most.
-
-    Among equals it is the cheapest one, then the one that is named first.
-    """
-    return max(offers, key=lambda offer: (worth(offer, policy), offer.nodes or 0, -offer.usd))
-
-
 def worth(offer: RegionOffer, policy: RegionPolicy) -> float:
     """Return the US dollars an hour that a region is worth to the job."""
     nodes = min(offer.nodes or 0, policy.max_nodes)

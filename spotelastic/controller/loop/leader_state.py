@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from spotelastic.cloud.model import GroupNames, Instance, LaunchQuotas, WorkerGroup, ZoneOffer
+from spotelastic.cloud.model import (
+    ALIVE,
+    GroupNames,
+    Instance,
+    LaunchQuotas,
+    WorkerGroup,
+    ZoneOffer,
+)
 from spotelastic.controller.accounting import rehearsals, usage
 from spotelastic.controller.accounting.status import reached
 from spotelastic.controller.accounting.usage import Bill
@@ -17,7 +24,6 @@ from spotelastic.controller.decisions.throttle import CloudThrottle, WarningRetr
 from spotelastic.controller.decisions.urgent import Membership, acted
 from spotelastic.controller.effects.publisher import Account
 from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.loop.late_answers import Ended, groups_now, instances_now
 from spotelastic.controller.loop.requests import (
     AnyAction,
     GroupsSeen,
@@ -45,6 +51,44 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.progress import newest_committed
 from spotelastic.model.validity import Validity
 from spotelastic.notifications.due import NotificationFacts
+
+SHOWN_WITHIN = 60.0
+"""Seconds after its launch within which an instance may be left out of an answer."""
+_LAST: Mapping[str, int] = {"shutting-down": 1, "terminated": 2}
+"""States that an instance never leaves for one before."""
+
+Ended = Mapping[str, Replace | Remove]
+"""What the groups were told to end, by instance."""
+
+
+def groups_now(groups: Mapping[str, WorkerGroup], ended: Ended) -> dict[str, WorkerGroup]:
+    """Return the groups as they are by now. An instance that was told to end does not stay, and
+    where it does, the answer is from before, with the size of then.
+
+    An answer of a cloud may be some seconds old, and older than the one before. Deciding from it
+    as it is would do things twice: end an instance again, and shrink its group by two.
+    """
+    return acted(groups, ended.values())
+
+
+def instances_now(
+    before: Mapping[str, Instance], found: Mapping[str, Instance], now: float
+) -> dict[str, Instance]:
+    """Return the instances as they are by now: none comes back to life, and none that was just
+    launched is forgotten.
+    """
+    missing = {
+        name: each
+        for name, each in before.items()
+        if name not in found and each.state in ALIVE and now - each.launched_at < SHOWN_WITHIN
+    }
+    return missing | {name: _later(before.get(name), each) for name, each in found.items()}
+
+
+def _later(before: Instance | None, found: Instance) -> Instance:
+    if before is not None and _LAST.get(before.state, 0) > _LAST.get(found.state, 0):
+        return before
+    return found
 
 
 @dataclass(frozen=True, slots=True)

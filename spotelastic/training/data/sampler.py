@@ -17,6 +17,7 @@ All ranks have one cursor, and the global batch stays the same. A loader may be 
 only steps move the cursor.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
@@ -25,11 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from spotelastic.errors import UsageError
 from spotelastic.training.data.loader_passes import Pass, Passes
-from spotelastic.training.data.permutation import Permutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,3 +276,48 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if not 0 <= own < size:
         raise UsageError(f"rank {own} is not in a world of {size}")
     return own, size
+
+
+ROUNDS = 8
+"""Rounds of the Feistel network."""
+
+
+class Permutation:
+    """A permutation of 0 to `size` - 1, the same for equal (size, seed, epoch) on any machine.
+
+    It is not stored: a Feistel network over the smallest power of two that holds the size, with
+    cycle walking: an image beyond the size is sent through again until it falls inside (Black and
+    Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Every position costs the same.
+    """
+
+    def __init__(self, size: int, seed: int, epoch: int) -> None:
+        self.size = size
+        bits = max(2, (size - 1).bit_length())
+        self._right_bits = np.uint64(bits - bits // 2)
+        self._left = np.uint64((1 << bits // 2) - 1)
+        self._right = np.uint64((1 << int(self._right_bits)) - 1)
+        digest = hashlib.shake_256(f"{seed}/{epoch}".encode()).digest(8 * ROUNDS)
+        self._keys = np.frombuffer(digest, dtype="<u8")
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elements at these positions."""
+        found = self._encipher(positions.astype(np.uint64))
+        while (outside := found >= self.size).any():
+            found[outside] = self._encipher(found[outside])
+        return found.astype(np.int64)
+
+    def _encipher(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left, right = values >> self._right_bits, values & self._right
+        for number, key in enumerate(self._keys):
+            if number % 2:
+                right = right ^ (_mix(left ^ key) & self._right)
+            else:
+                left = left ^ (_mix(right ^ key) & self._left)
+        return (left << self._right_bits) | right
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Apply the finalizer of splitmix64, by which each bit of input affects each bit of output."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

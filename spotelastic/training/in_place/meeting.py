@@ -1,6 +1,7 @@
 """Takes a worker out of a round that is over, and into the next one, in the same process."""
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,7 @@ from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.in_place import Enter, Standing
-from spotelastic.training.in_place import control, failures, libraries, loaders, models
+from spotelastic.training.in_place import control, failures, loaders, models
 from spotelastic.training.in_place.building import Builder
 from spotelastic.training.in_place.control import Control
 from spotelastic.training.in_place.groups import Groups
@@ -297,7 +298,7 @@ def join(loop: LoopParts, variables: Mapping[str, str], step: int, *, restores: 
     loop.leave()
     builder.let_go()
     groups.make(variables)
-    libraries.tell()
+    tell_libraries()
     models.point_to_group(loop.state, groups.former)
     groups.former = None
     loop.enter()
@@ -330,3 +331,17 @@ def _restore_on(restoring: list[int], loop: LoopParts, ranks: Ranks, step: int) 
     dist.destroy_process_group(group)
     if found != step:
         raise SpotelasticError(f"step {step} cannot be restored on the ranks that lack it")
+
+
+def tell_libraries() -> None:
+    """Tell libraries that keep rank and world size in variables of their own what they are now.
+
+    Only those that the script has imported. Otherwise Hugging Face's accelerate, and the Trainer
+    with it, would weight losses by the number of ranks of a round that is over.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    accelerate = sys.modules.get("accelerate.state")
+    for name in ("PartialState", "AcceleratorState"):
+        shared: Any = getattr(getattr(accelerate, name, None), "_shared_state", None)
+        if shared:
+            shared.update(process_index=rank, num_processes=world_size)

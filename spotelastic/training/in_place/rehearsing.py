@@ -183,7 +183,7 @@ class Rehearsing:
 
     def give_up(self) -> None:
         """Leave it at what was made: a peer is lost, or the script has left its loop."""
-        self._unwatch()
+        self._watching.close()
         self.stage, self.restores_first, self._has_struck = TrialStage.NONE, False, False
         self._begin()
 
@@ -216,7 +216,7 @@ class Rehearsing:
 
     def has_struck(self, error: BaseException | None) -> bool:
         """Return whether the block has ended by a loss that is not real."""
-        self._unwatch()
+        self._watching.close()
         struck, self._has_struck = self._has_struck or self._collectives.has_struck, False
         if struck and error is not None:
             return failures.is_unwinding(error) or failures.is_of_collective(error)
@@ -306,9 +306,6 @@ class Rehearsing:
             return outside.carried(sys._getframe(1), self._loop.state.values)
         except Exception:  # the script may have anything
             return {}
-
-    def _unwatch(self) -> None:
-        self._watching.close()
 
 
 def _store() -> Any:

@@ -55,7 +55,9 @@ class Undo:
 
     def note(self) -> None:
         """Note what there is, at the beginning of a step."""
-        modules = [value for value in self._state.values.values() if _is_module(value)]
+        modules = [
+            value for value in self._state.values.values() if isinstance(value, torch.nn.Module)
+        ]
         if not _are_same(modules, self._modules):
             self._modules, self._buffers = modules, [*_places(modules)]
             self._trained = [each for module in modules for each in module.parameters()]
@@ -73,7 +75,7 @@ class Undo:
                 begun.watched.append(value)
             elif isinstance(value, ElasticSampler):
                 begun.samplers.append((value, value.position()))
-            elif not (_is_module(value) or isinstance(value, Lasting)):
+            elif not isinstance(value, torch.nn.Module | Lasting):
                 begun.values[name] = _noted(value, begun)
         begun.versions = [*map(version, begun.parameters)]
         begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
@@ -107,7 +109,11 @@ class Undo:
         """Return parameters whose gradients the next step may add to, with copies of these."""
         if not self._carries:
             return []
-        own = [each.param_groups for each in self._state.values.values() if _is_optimizer(each)]
+        own = [
+            each.param_groups
+            for each in self._state.values.values()
+            if isinstance(each, torch.optim.Optimizer)
+        ]
         found = (each for groups in own for group in groups for each in group["params"])
         return [(each, each.grad.clone()) for each in found if each.grad is not None]
 
@@ -352,14 +358,6 @@ def _samples(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         for tensor in tensors
         if type(tensor.detach()) is torch.Tensor and tensor.is_contiguous() and tensor.numel()
     ]
-
-
-def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, torch.optim.Optimizer)
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module)
 
 
 def _are_same(left: list[Any], right: list[Any]) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class _NameReader(ast.NodeVisitor):

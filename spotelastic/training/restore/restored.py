@@ -1,6 +1,5 @@
 """Loads an opened checkpoint into a script's state, in place and for any number of ranks."""
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,6 +32,7 @@ from spotelastic.training.restore.optimizer_options import OptimizerOptions
 from spotelastic.training.restore.per_rank_loading import PerRankEntries
 from spotelastic.training.restore.saved_items import SavedItems
 from spotelastic.training.restore.streaming import Copy, Window, fill, fill_window, joined, windows
+from spotelastic.training.runtime.arena_folder import say
 from spotelastic.training.state import growth, module_loading
 from spotelastic.training.state.chunks import Chunk
 from spotelastic.training.state.compatibility import (
@@ -314,7 +314,7 @@ class RestoreSource:
     def _tell_what_is_left(self) -> None:
         names, begin = ", ".join(self._left), "begins" if len(self._left) == 1 else "begin"
         if names:
-            _say(f"step {self.step} is an imported part of a state: {names} {begin} afresh")
+            say(f"step {self.step} is an imported part of a state: {names} {begin} afresh")
 
     def _tell_classes(self, state: State) -> None:
         """Tell of optimizers of another class, which may have the same options."""
@@ -322,7 +322,7 @@ class RestoreSource:
         for name, value in state.values.items():
             here = class_name(value)
             if isinstance(value, torch.optim.Optimizer) and saved.get(name, here) != here:
-                _say(
+                say(
                     f"{name} was saved of {saved[name]} and is {here} here: "
                     "it goes on with the options and the state that were saved"
                 )
@@ -453,10 +453,6 @@ class RestoreSource:
             self._saved.fill(chunk.fqn, chunk.tensor, chunk.offsets)
         elif pieces:
             pour([chunk.tensor], [torch.as_tensor(self._saved.value(pieces[0]))])
-
-
-def _say(line: str) -> None:
-    print(f"spotelastic: {line}", file=sys.stderr, flush=True)
 
 
 def _optimizers(state: State) -> list[torch.optim.Optimizer]:

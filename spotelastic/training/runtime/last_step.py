@@ -1,7 +1,6 @@
 """Waits at the end of a run until its last step is committed, or fails the script."""
 
 import os
-import sys
 import time
 
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
@@ -9,6 +8,7 @@ from spotelastic_checkpoints.types import DaemonStatus
 
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import ALLOW_UNCOMMITTED
+from spotelastic.training.runtime.arena_folder import say
 from spotelastic.training.runtime.session import Ranks, WorkerSession
 
 AGAIN = 30.0
@@ -29,7 +29,7 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
         line = f"waiting for the commit of step {step}{_progress(status)}"
         if ranks.rank == 0 and (line != told or time.monotonic() > told_at + AGAIN):
             told, told_at = line, time.monotonic()
-            _say(line)
+            say(line)
 
     committed = client.finish(within, tell)
     if saved and committed:
@@ -45,13 +45,13 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
             f"{ALLOW_UNCOMMITTED}=1, the run succeeds all the same)"
         )
     if ranks.local_rank == 0:
-        _say(problem)
+        say(problem)
 
 
 def tell_nothing_was_left(session: WorkerSession, step: int) -> None:
     """Report that a script ended well without a step."""
     if session.ranks.rank == 0:
-        _say(
+        say(
             f"no step was executed: the run had reached step {step} before; to train from the "
             f"beginning, begin afresh with {session.afresh}"
         )
@@ -67,7 +67,3 @@ def _progress(status: DaemonStatus | None) -> str:
         else ""
     )
     return f"{far}: {status.error}" if status.error else far
-
-
-def _say(message: str) -> None:
-    print(f"spotelastic: {message}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from spotelastic_checkpoints.provenance import Recorded, StoredRun, ago, lines, 
 from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training.runtime.arena_folder import say
 
 FRESH = "SPOTELASTIC_FRESH"
 """Environment variable. With 1, the run begins at step 0 and leaves stored checkpoints alone."""
@@ -54,7 +55,7 @@ class OwnStorage:
         with suppress(CheckpointsError):
             kept = StoredRun(open_storage(self._url), self._owner)
             for line in lines(kept, self._record, f"{FRESH}=1"):
-                _say(line)
+                say(line)
             self._recorded = Recorded(kept, self._record)
 
     def close(self, *, well: bool) -> None:
@@ -66,13 +67,13 @@ class OwnStorage:
     def _afresh(self, *, take_over: bool) -> None:
         before = Commits(open_storage(self._url), self._owner).begin_afresh(take_over=take_over)
         if before is not None:
-            _say(
+            say(
                 f"beginning afresh: step {before.step} and earlier ones stay in "
                 f"{shown(self._url)}, but are no longer used"
             )
 
     def _displaced(self, by: Tenant) -> None:
-        _say(
+        say(
             f"another run ({_told(by)}) has taken {shown(self._url)}, because this one did not "
             "answer there in time: this run ends"
         )
@@ -81,7 +82,3 @@ class OwnStorage:
 
 def _told(tenant: Tenant) -> str:
     return f"{tenant.command}, begun {ago(tenant.begun_at)}, pid {tenant.pid} on {tenant.host}"
-
-
-def _say(message: str) -> None:
-    print(f"spotelastic: {message}", file=sys.stderr, flush=True)

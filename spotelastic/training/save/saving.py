@@ -1,12 +1,17 @@
 """Decides when a Checkpointer saves, and saves: what all its loops have in common."""
 
+import inspect
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import torch
 from spotelastic_checkpoints import crash_points
+from spotelastic_checkpoints.commit.first_save import FirstSave, key
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
 from spotelastic_checkpoints.types import Resume
@@ -14,13 +19,12 @@ from spotelastic_checkpoints.types import Resume
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime import last_step, step_numbers
 from spotelastic.training.runtime.session import Ranks, WorkerSession
-from spotelastic.training.save import first_save_note
-from spotelastic.training.save.alone import save_alone
 from spotelastic.training.save.beside import Beside
 from spotelastic.training.save.save_plan import AGREED_PATIENCE, PATIENCE, SavePlan, has_left_group
 from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.state import rank_agreement, values
 from spotelastic.training.state.lasting import Lasting
-from spotelastic.training.state.state import State
+from spotelastic.training.state.state import State, StateView
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and that the last save goes on without another byte."""
@@ -154,7 +158,7 @@ class Saving:
         session, *_ = self._entered()
         if session.resume.kind == "fresh" and not self._last_committing:
             with suppress(OSError):  # without room for it the commit is not proven, but made
-                first_save_note.of(plan.view, session.ranks.rank, step).leave(arena)
+                first_save_note(plan.view, session.ranks.rank, step).leave(arena)
 
     def _commit_step(self, *, urgent: bool = False) -> bool:
         """Save the last step to be committed, unless it was. All ranks call this. Returns False if
@@ -283,3 +287,68 @@ class Saving:
                 "Checkpointer: only that one restores and saves"
             )
         return self._session, self._client, self._plan
+
+
+def first_save_note(view: StateView, rank: int, step: int) -> FirstSave:
+    """Return what this rank has in its state at the first save of a run.
+
+    Leave it in the arena's folder before the save is sealed.
+    """
+    return FirstSave(
+        rank,
+        step,
+        {name: digest or b"" for name, digest in _digests(view)},
+        tuple(sys.path),
+        safe_globals(),
+    )
+
+
+def safe_globals() -> tuple[str, ...]:
+    """Return what the script lets its values refer to, each as "module:name"."""
+    return tuple(_named(each) for each in torch.serialization.get_safe_globals())
+
+
+def _digests(view: StateView) -> Iterator[tuple[str, rank_agreement.Digest | None]]:
+    for (fqn, offsets), digest in rank_agreement.digests_of(view.chunks).items():
+        yield key(fqn, offsets), digest
+    for entry in view.entries:
+        if entry.is_of_script:
+            # What is compared is decoded here as well: on a device a tensor has another hash.
+            value = values.decode(entry.shown, values.encode(entry.shown, entry.get()))
+            yield entry.fqn, rank_agreement.digest_of_value(value)
+
+
+def _named(allowed: Any) -> str:
+    """Return what a value may refer to as "module:name"."""
+    thing = allowed[0] if isinstance(allowed, tuple) else allowed
+    module = inspect.getmodule(thing)
+    name = getattr(thing, "__module__", None) or (module.__name__ if module else "")
+    return f"{name}:{getattr(thing, '__qualname__', '')}"
+
+
+ALONE_WITHIN = 1.0
+"""Seconds in which a rank whose peers are gone waits for a slot. An older save gives up its own."""
+
+
+def save_alone(client: WorkerClient, plan: SavePlan, step: int) -> bool:
+    """Save this rank's part of a step into this node's memory, by the plan that there is.
+
+    Return whether it was saved. Nothing is asked of the other ranks or of their store,
+    which may be gone without an answer.
+    """
+    if not plan.is_made or not plan.find_room():
+        return False
+    plan.saver.wait()
+    slot = client.open_slot(ALONE_WITHIN, urgent=True)
+    if slot is None:
+        return False
+
+    def sealed() -> None:
+        client.sealed(slot, step, waiting=False, due=False)
+
+    try:
+        plan.follow()
+        plan.saver.begin(slot, step, due=False, overlaps=False, sealed=sealed)
+    except LayoutChanged:
+        return False
+    return True

@@ -70,11 +70,6 @@ def misfit_of_all(found: Sequence[Misfit]) -> Misfit:
     )
 
 
-def misfit(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> str:
-    """Return the first of each kind of difference as text; empty where the checkpoint fits."""
-    return str(misfit_of(here, there))
-
-
 def _first(names: Sequence[str]) -> str:
     return names[0] + _more(names)
 

@@ -7,7 +7,7 @@ texts and lines keep their size.
 from collections.abc import Sequence
 
 CURVE_TOP, CURVE_HEIGHT = 6.0, 228.0
-"""Where the curve lies in its picture, in pixels, as chart.html says, too."""
+"""Where the curve lies in its picture, in pixels, as curve.html says, too."""
 
 
 def across(share: float) -> str:

@@ -6,6 +6,7 @@ Templates escape whatever they are given. So a name, a log line or an error can 
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -14,11 +15,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spotelastic.model.progress import ClusterSummary
+from spotelastic.model.progress import ClusterSummary, Event, Interruption, Point
 from spotelastic.version import __version__
 from spotelastic.web.page import places
 from spotelastic.web.view import cluster_view, words
+from spotelastic.web.view.chart import loss_chart
 from spotelastic.web.view.cluster_view import ClusterView
+from spotelastic.web.view.timeline import round_starts
 
 SECTIONS = (
     *("head", "warnings", "figures", "chart", "timeline", "interruptions"),
@@ -55,6 +58,34 @@ def report_page(view: ClusterView) -> str:
             script=Markup(script),
             version=__version__,
         )
+    )
+
+
+class SvgPicture(str):
+    """An SVG image as text, which a notebook shows as an image."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+def curve_picture(
+    points: Sequence[Point],
+    interruptions: Sequence[Interruption],
+    events: Sequence[Event],
+    now: float,
+) -> SvgPicture:
+    """Return the loss curve of the page as an image of its own.
+
+    Programs that draw SVG and are no browsers know no variables, so colours stand in it.
+    """
+    style = asset("style.css")
+    colours = dict(re.findall(r"(--[\w-]+): (#\w+)", style[: style.index("@media")]))
+    rules = re.findall(r"^(?:svg|\.grid|\.curve|\.marks|\.kind).*$", style, re.MULTILINE)
+    coloured = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], "\n".join(rules))
+    chart = loss_chart(points, interruptions, round_starts(events), now)
+    template = environment().get_template("curve.svg")
+    return SvgPicture(
+        template.render(chart=chart, style=Markup(coloured), ground=colours["--card"])
     )
 
 

@@ -41,18 +41,14 @@ HEADERS = {
 """Sent with every answer. Nothing is loaded from elsewhere, and no text can become a script."""
 
 
-def _random() -> str:
-    return secrets.token_urlsafe(24)
-
-
 @dataclass(frozen=True, slots=True)
 class DashboardAccess:
     """The secrets of one dashboard, which end with its process."""
 
     port: int
-    token: str = field(default_factory=_random, repr=False)
-    cookie: str = field(default_factory=_random, repr=False)
-    folder: str = field(default_factory=_random, repr=False)
+    token: str = field(default_factory=secrets.token_urlsafe, repr=False)
+    cookie: str = field(default_factory=secrets.token_urlsafe, repr=False)
+    folder: str = field(default_factory=secrets.token_urlsafe, repr=False)
     """Name of the path below which everything is."""
 
     @property

@@ -57,7 +57,6 @@ class ClusterView:
     script: str
     at: str
     """When the status was published, exactly."""
-    at_short: str
     figures: tuple[KeyFigure, ...]
     warnings: tuple[str, ...]
     chart: LossChart | None
@@ -107,13 +106,12 @@ def cluster_view(
         regions="" if status.state in ENDED else words.plain(it.regions),
         script=words.plain(it.script),
         at=words.exactly(status.at),
-        at_short=words.moment(status.at, now),
         figures=tuple(_figures(it, now)),
         warnings=tuple(map(words.plain, _warnings(it, now))),
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
-        drill=drill.remaining(it.drill, now),
+        drill=drill.remaining(it.drill, now) if it.drill is not None else None,
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),
         costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
         nodes=tuple(rows.node(row, seen_from) for row in status.nodes),

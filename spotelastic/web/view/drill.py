@@ -21,17 +21,15 @@ class DrillRows:
     """The rest of a drill."""
 
     progress: str
-    """How many of its interruptions were caused: "1 of 4 caused"."""
+    """How many of its interruptions were caused: "1 of 4 interruptions caused"."""
     due: tuple[DueRow, ...]
 
 
-def remaining(drill: RemainingDrill | None, now: float) -> DrillRows | None:
-    """Return what will come; None if no drill is under way."""
-    if drill is None:
-        return None
+def remaining(drill: RemainingDrill, now: float) -> DrillRows:
+    """Return what will come of a drill that is under way."""
     total = drill.caused + len(drill.due)
     return DrillRows(
-        f"{drill.caused} of {total} caused",
+        f"{drill.caused} of {total} interruptions caused",
         tuple(
             DueRow(
                 kind=each.kind.value if each.kind.is_known else "other",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.memory_store import MemoryStore
 from support.node_state import node_state
 from test_worker_environment import CONFIG, ROUND
 
@@ -19,7 +20,6 @@ from spotelastic.model.progress import Event
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.session import Session
 
 WORKERS = Workers("r3", 3, 2, 1, 0.0, frozenset(), exits=(WorkerExit(1, 1, 5.0),))

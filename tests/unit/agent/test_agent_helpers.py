@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.memory_store import MemoryStore
 from test_worker_environment import CONFIG
 
 from spotelastic.agent.run import AgentLoop, HelperEnded, minding
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.store.memory import MemoryStore
 
 UNHANDLED = "ignore::pytest.PytestUnhandledThreadExceptionWarning"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints.errors import ArenaFull
+from support.memory_store import MemoryStore
 from support.node_state import changed, node_state
 from test_worker_environment import CONFIG, MEMBERS, ROUND
 
@@ -32,7 +33,6 @@ from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.session import Session
 
 CLAIMED = replace(ROUND, epoch=1)

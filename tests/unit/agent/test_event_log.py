@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from support.event_files import LogFile, load, parse
 from support.event_replay import EVENTS, replay
 from support.event_values import build
 
@@ -18,7 +19,6 @@ from spotelastic.agent import actions
 from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.event_log.codec import decode, encode
 from spotelastic.agent.event_log.log import EventLog, Origin, log_file
-from spotelastic.agent.event_log.records import LogFile, load, parse
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
     Claimed,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.event_files import parse
 from support.event_replay import replay
 from support.patience import PATIENT
 
@@ -18,7 +19,6 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.event_log.dumper import Dumper
 from spotelastic.agent.event_log.log import EventLog, Origin, log_file
 from spotelastic.agent.event_log.node_archive import pack
-from spotelastic.agent.event_log.records import parse
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import SessionLost
 from spotelastic.agent.state.values import NEW

@@ -6,7 +6,7 @@ import pytest
 from support.node_state import node_state
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.state.node_facts import node_facts
+from spotelastic.agent.run import node_facts
 from spotelastic.agent.state.values import RestingWorkers, Workers
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.leading import SPEC
+from support.memory_store import MemoryStore
 
 from spotelastic.bootstrap.first_rehearsal import rehearsed
 from spotelastic.bootstrap.job_environment import World
@@ -19,7 +20,6 @@ from spotelastic.model.job import Job, Settings
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 DIFFERENT = {
     "act": "stopped",

@@ -7,7 +7,7 @@ import pytest
 from spotelastic.agent.config import HealthChecks
 from spotelastic.agent.health.kernel_log import PATH, VARIABLE
 from spotelastic.aws.node.hardware import Ec2Hardware, FolderHardware
-from spotelastic.bootstrap.health_checks import OFF, of_this_node
+from spotelastic.bootstrap.entrypoint import OFF, health_checks_of
 
 HOME = Path("/home/node")
 
@@ -24,11 +24,11 @@ HOME = Path("/home/node")
 def test_an_instance_has_what_its_type_promises(
     gpus: int, env: dict[str, str], checks: HealthChecks
 ) -> None:
-    assert of_this_node(Ec2Hardware(), gpus, env, HOME, efa=False) == checks
+    assert health_checks_of(Ec2Hardware(), gpus, env, HOME, efa=False) == checks
 
 
 def test_a_node_of_the_local_cloud_has_no_gpu_but_may_have_a_log() -> None:
     local = FolderHardware(Path("/volumes"))
-    assert not of_this_node(local, 8, {}, HOME, efa=False).gpus
-    given = of_this_node(local, 8, {VARIABLE: "kmsg"}, HOME, efa=True)
+    assert not health_checks_of(local, 8, {}, HOME, efa=False).gpus
+    given = health_checks_of(local, 8, {VARIABLE: "kmsg"}, HOME, efa=True)
     assert given == HealthChecks(gpus=True, network=True, kernel_log=HOME / "kmsg")

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from support.memory_store import MemoryStore
 
 from spotelastic.bootstrap.phases import BootPhases
 from spotelastic.bootstrap.reports import BootReports
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 
 def test_the_run_is_told_once_what_all_processes_of_a_boot_have_measured(

@@ -76,7 +76,7 @@ def test_a_terminal_of_80_by_24_shows_the_whole_job() -> None:
         $1.34 so far, $4.98 an hour   workers on demand: $4.20 (70% saved)
 
         node                 state                    type         zone        ranks
-        i-0a1b2c3d4e5f60700  training                 g5.12xlarge  us-east-1a  0-3
+        i-0a1b2c3d4e5f60700  training                 g5.12xlarge  us-east-1a  0–3
         i-0a1b2c3d4e5f60701  draining, 1:43 min left  g5.12xlarge  us-east-1a
         control  i-0ca leading, 2 standing by
         """).splitlines()

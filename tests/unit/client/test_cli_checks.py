@@ -165,6 +165,7 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"report": Path("/dev/null/r.json")}, "/dev/null/r.json cannot be written"),
         ({"report": Path("a/r.html")}, "give --report a/r.json"),
         ({"curve": Path("/")}, "--curve / is a folder"),
+        ({"curve": Path("loss.png")}, "--curve draws an SVG: name it loss.svg"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -12,7 +12,7 @@ from support.patience import PATIENT
 
 from spotelastic.cli import main as main_module
 
-HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
+HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "numpy", "s3fs")
 COMMANDS = (
     *("up", "ls", "status", "logs", "events", "report", "cost", "stop", "restart", "scale"),
     *("interrupt", "drill", "replay", "down", "run"),

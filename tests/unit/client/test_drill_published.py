@@ -1,11 +1,11 @@
 """What a drill tells others of what it will interrupt: as long as it is under way."""
 
 import msgspec
+from support.memory_bucket import MemoryBucket
 
 from spotelastic.client.interruptions.drill_plan import PlannedInterruption, due
 from spotelastic.client.interruptions.drill_publisher import EVERY, DrillPublisher
 from spotelastic.cloud.bucket import DRILL
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import Unavailable
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import DRILL_STALE, DueInterruption, RemainingDrill

@@ -10,6 +10,7 @@ import pytest
 from spotelastic_checkpoints.commit.commit_protocol import folder
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
+from support.memory_bucket import MemoryBucket
 from support.published import BEGAN, REPORT, STATUS
 
 from spotelastic.client.cluster import Cluster
@@ -19,7 +20,6 @@ from spotelastic.clock import wall
 from spotelastic.cloud.bucket import REPORT as REPORT_JSON
 from spotelastic.cloud.bucket import STATUS as STATUS_JSON
 from spotelastic.cloud.bucket import STOPPING, USAGE
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import Status

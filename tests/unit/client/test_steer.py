@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from support.fake_aws import fake_aws
+from support.memory_bucket import MemoryBucket
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
@@ -24,7 +25,6 @@ from spotelastic.client.targets.cloud_target import CloudTarget, ClusterTarget
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.provider.api import KubeApi
 from spotelastic.local.cloud import CloudInfo

@@ -11,6 +11,7 @@ from spotelastic_checkpoints.errors import StorageOwned
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
+from support.memory_store import MemoryStore
 from support.patience import PATIENT
 from support.s3 import s3_endpoint, use_s3
 
@@ -20,7 +21,6 @@ from spotelastic.launcher import run_storage
 from spotelastic.launcher.flags import parse
 from spotelastic.launcher.other_nodes import OtherNodes
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 __all__ = ["s3_endpoint"]
 claimed = partial(run_storage.claimed, pace=TenancyPace(answer_within=PATIENT))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from support.memory_store import MemoryStore
 
 from spotelastic.model.job import Capacity, Interval, JobSpec, Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -17,7 +18,6 @@ from spotelastic.rendezvous.rules import describe
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Change, Reset, StoredValue
 
 KEYS = Keys("r")

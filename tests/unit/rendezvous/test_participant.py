@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from support.memory_store import MemoryStore
 from support.patience import PATIENT
 
 from spotelastic.clock import unbroken
@@ -16,7 +17,6 @@ from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.participant import Participant
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 KEYS = Keys("r")
 SETTINGS = Settings(1, 2)

@@ -18,7 +18,7 @@ def test_another_module_that_is_missing_is_named_as_python_names_it() -> None:
 def test_all_brings_what_training_and_the_local_cloud_need() -> None:
     brought = [line for line in requires("spotelastic") or () if "extra == 'all'" in line]
     names = {re.split(r"[\[>=]", line)[0] for line in brought}
-    assert names == {"torch", "numpy", "moto", "matplotlib"}
+    assert names == {"torch", "numpy", "moto"}
 
 
 def _without(module: str) -> str:

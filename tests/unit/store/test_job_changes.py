@@ -11,6 +11,7 @@ import pytest
 from support.account import account
 from support.asked import request
 from support.fake_aws import cloud_over
+from support.memory_store import MemoryStore
 from support.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
@@ -27,7 +28,6 @@ from spotelastic.model.requests.command import Command
 from spotelastic.model.validity import Validity
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 SPEC = JobSpec("demo", "run", "train.py", (), "c0de", Settings(1, 4), "s3://bucket/demo", ())
 TIMES = 15

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Commit
+from support.memory_store import MemoryStore
 
 from spotelastic.model.agreement import Vote
 from spotelastic.model.interruption_kind import InterruptionKind
@@ -21,7 +22,6 @@ from spotelastic.rendezvous.view import Measure, RunState
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Compare, StoredValue, TransactionResult, Write
 
 KEYS = Keys("r")

@@ -1,10 +1,10 @@
 """Time and partitions of the store in memory, which only it can have without waiting."""
 
 import pytest
+from support.memory_store import MemoryStore
 from support.sinks import Recorder
 
 from spotelastic.errors import Unavailable
-from spotelastic.store.memory import MemoryStore
 
 
 class Time:

@@ -202,7 +202,7 @@ def test_what_a_drill_will_interrupt_is_told_as_long_as_it_is_under_way() -> Non
     )
     drill = cluster_view(replace(PUBLISHED, drill=RemainingDrill(NOW, 1, due)), NOW).drill
     assert drill is not None
-    assert drill.progress == "1 of 4 caused"
+    assert drill.progress == "1 of 4 interruptions caused"
     assert [(row.label, row.whom, row.when) for row in drill.due] == [
         ("node lost", "any node", "from step 1,040"),
         ("worker died", "any worker", "after the one before"),

@@ -9,13 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support.memory_bucket import MemoryBucket
 from support.wheels import tiny
 
 from spotelastic.aws.artifacts.build_secrets import build_variables, hiding
 from spotelastic.aws.artifacts.environments import BuildFailed, Environments
 from spotelastic.aws.artifacts.requirements import find
 from spotelastic.client.config import variables
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Environment
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from support.memory_bucket import MemoryBucket
 from support.wheels import tiny
 
 from spotelastic.aws.artifacts import environments
@@ -21,7 +22,6 @@ from spotelastic.aws.artifacts.environments import (
 )
 from spotelastic.aws.artifacts.micromamba import MicromambaRelease
 from spotelastic.aws.artifacts.requirements import find
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.model.job import Environment
 
 

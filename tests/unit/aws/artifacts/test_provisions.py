@@ -17,12 +17,12 @@ from threading import Thread
 from typing import IO
 
 import pytest
+from support.memory_bucket import MemoryBucket
 from support.patience import PATIENT
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT, PROGRAMS, BootRelease
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.errors import EnvironmentFailure
 
 

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints.daemon.service import check_room
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
-from spotelastic_checkpoints.storage.room import check_room
 from spotelastic_checkpoints.types import Resume, RoundInfo
 from support.small_disk import fill, make_read_only, small_disk
 

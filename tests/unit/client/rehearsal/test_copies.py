@@ -48,5 +48,5 @@ def test_what_a_script_writes_is_told_and_the_folder_stays_as_it_is(
 def test_a_folder_that_is_too_large_is_refused_in_a_line(folder: Path) -> None:
     with (folder / "large.bin").open("wb") as file:
         file.truncate(copies.MOST + 1)
-    with pytest.raises(UsageError, match="--here"):
+    with pytest.raises(UsageError, match="Move data out of it"):
         copies.check(folder)

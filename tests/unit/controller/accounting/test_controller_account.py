@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.fake_aws import fake_aws
+from support.memory_store import MemoryStore
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import estimate
@@ -26,7 +27,6 @@ from spotelastic.model.progress import Event, Point, Progress, Status
 from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Health
 
 KEYS = Keys("demo")

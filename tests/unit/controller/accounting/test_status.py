@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from spotelastic_checkpoints.types import Schedule
+from support.memory_store import MemoryStore
 
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import status, step_time
@@ -18,7 +19,6 @@ from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 from spotelastic.model.round import Member, Partner, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 KEYS = Keys("demo")
 

@@ -43,17 +43,6 @@ def after(
     return regions.decide(RegionsSeen(history, tuple(offers)), now, policy)
 
 
-def test_a_job_begins_where_it_has_most_nodes_for_its_money() -> None:
-    few, many, cheap = offer("a", 4), offer("b", 8), offer("c", 8, usd=0.2)
-    assert regions.first((few, many, cheap), POLICY) == cheap
-    assert regions.first((few, many), POLICY) == many
-    assert regions.first((few, replace(many, nodes=None)), POLICY) == few
-    too_few = (offer("a", 1), offer("b", 3), offer("c", 0))
-    assert regions.first(too_few, POLICY).region == "b"
-    unknown = (offer("a", None), offer("b", None, usd=0.1))
-    assert regions.first(unknown, POLICY).region == "b"
-
-
 def test_nodes_above_max_are_worth_nothing() -> None:
     assert regions.worth(offer("a", 80), POLICY) == regions.worth(offer("a", 8), POLICY) > 0
     assert regions.worth(offer("a", 3), POLICY) == 0.0

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from spotelastic_checkpoints.types import Resume
 from support.fake_aws import cloud_over
 from support.leading import CONFIG
+from support.memory_store import MemoryStore
 
 from spotelastic.cloud.events import SpotWarning
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, WorkerGroup, ZoneOffer
@@ -56,7 +57,6 @@ from spotelastic.rendezvous.view import RunState as ViewSeen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.keys import Keys
-from spotelastic.store.memory import MemoryStore
 
 NOW = 10_000.0
 KEYS = Keys("run")

@@ -6,10 +6,10 @@ from typing import IO
 
 import msgspec
 from support.begun import begun
+from support.memory_bucket import MemoryBucket
 from support.patience import PATIENT
 
 from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable

@@ -4,9 +4,9 @@ import itertools
 from pathlib import Path
 
 import pytest
+from support.memory_bucket import MemoryBucket
 
 from spotelastic.aws.node.etcd_identity import VolumeHolder, step
-from spotelastic.cloud.memory.bucket import MemoryBucket
 from spotelastic.controller.etcd import member_lifecycle
 from spotelastic.controller.etcd.generations import (
     GENERATIONS,

@@ -14,8 +14,12 @@ from spotelastic.cloud.memory.capacity import NAMES, MemoryCapacity
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions import interruptions
 from spotelastic.controller.etcd.etcd_mirror import Records
-from spotelastic.controller.loop.late_answers import SHOWN_WITHIN, groups_now, instances_now
-from spotelastic.controller.loop.leader_state import LeaderState
+from spotelastic.controller.loop.leader_state import (
+    SHOWN_WITHIN,
+    LeaderState,
+    groups_now,
+    instances_now,
+)
 from spotelastic.controller.loop.requests import AnyAction, Inputs, JobRead, Request, StepAnswer
 from spotelastic.controller.model.observation import (
     CompleteDrain,

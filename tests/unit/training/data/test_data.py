@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import spotelastic as se
 from spotelastic.errors import UsageError
-from spotelastic.training.data.permutation import Permutation
+from spotelastic.training.data.sampler import Permutation
 
 
 @given(st.integers(1, 700), st.integers(0, 2**63), st.integers(0, 10))

@@ -30,8 +30,8 @@ import spotelastic as se
 from spotelastic.errors import UsageError
 from spotelastic.model import in_place
 from spotelastic.training.rehearsal import reading_back
-from spotelastic.training.save import first_save_note
 from spotelastic.training.save.saver import LayoutChanged
+from spotelastic.training.save.saving import first_save_note, safe_globals
 from spotelastic.training.state.rank_agreement import digest_of_tensor
 
 SCRIPT = """
@@ -167,7 +167,7 @@ def test_no_state_that_comes_back_is_called_different(life: Life) -> None:
         except UsageError:
             return
         step = len(life.changes)
-        note = first_save_note.of(saver.view, 0, step)
+        note = first_save_note(saver.view, 0, step)
         found = [*filter(None, _problems(Path(folder) / "slot", step, note))]
         assert found == []
 
@@ -175,7 +175,7 @@ def test_no_state_that_comes_back_is_called_different(life: Life) -> None:
 def test_what_a_script_allows_is_allowed(saved: tuple[Catalog, FirstSave]) -> None:
     _, note = saved
     with torch.serialization.safe_globals([Config]):
-        told = replace(note, allowed=first_save_note.allowed())
+        told = replace(note, allowed=safe_globals())
     assert f"{__name__}:Config" in told.allowed
     with torch.serialization.safe_globals([]):
         reading_back.allow(replace(told, allowed=(*told.allowed, "__main__:Other", "no.such:X")))

@@ -1,18 +1,4 @@
-"""Reads the files of an agent's event log.
-
-A record is a list: its kind, its time, and what that kind tells.
-
-| kind      | what it tells                                                        |
-|-----------|----------------------------------------------------------------------|
-| `OPENED`  | header; the node's state; the state of the run                       |
-| `EVENT`   | name of the event's type; the event                                  |
-| `STORE`   | the watched prefix; what etcd delivered of it                        |
-| `STATE`   | fields of the node's state that changed without an event             |
-| `SEEN`    | fields of the run's state that changed without a delivery            |
-| `DECIDED` | when to look again; actions, each with its name; new ids that it took |
-| `LOST`    | why a record could not be written                                    |
-| `CLOSED`  | the traceback with which the agent ended; empty: as decided          |
-"""
+"""Reads the files of an agent's event log; `event_log/codec.py` says what stands in them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from spotelastic.agent.event_log.codec import decode
-from spotelastic.agent.event_log.log import CLOSED, FORMAT, LENGTH, OPENED, earlier
+from spotelastic.agent.event_log.codec import decode, split
+from spotelastic.agent.event_log.log import FORMAT, OPENED, earlier
 from spotelastic.errors import UsageError
 
 
@@ -49,7 +35,7 @@ class LogFile:
 
 
 def parse(data: bytes, name: str) -> LogFile:
-    """Returns the file with this content. Raises `UsageError` for what is no event log."""
+    """the file with this content. Raises `UsageError` for what is no event log."""
     records = tuple(_records(data))
     if not records or records[0].kind != OPENED:
         raise UsageError(f"{name} is not the event log of an agent")
@@ -63,7 +49,7 @@ def parse(data: bytes, name: str) -> LogFile:
 
 
 def load(current: Path) -> tuple[LogFile, ...]:
-    """Returns the files of a log, oldest first. Raises `UsageError` if there is none."""
+    """the files of a log, oldest first. Raises `UsageError` if there is none."""
     try:
         newest = parse(current.read_bytes(), str(current))
         before = earlier(current)
@@ -71,26 +57,6 @@ def load(current: Path) -> tuple[LogFile, ...]:
     except OSError as error:
         raise UsageError(f"{current} cannot be read: {error.strerror}") from error
     return (*older, newest)
-
-
-def was_killed(path: Path) -> bool:
-    """Whether the log is that of an agent which has not come to its end."""
-    try:
-        last = parse(path.read_bytes(), str(path)).records[-1]
-    except (OSError, UsageError):
-        return False
-    return last.kind != CLOSED
-
-
-def split(data: bytes) -> Iterator[bytes]:
-    """Yields the bytes of each complete record. The agent may be killed while it writes one."""
-    at = 0
-    while at + LENGTH <= len(data):
-        end = at + LENGTH + int.from_bytes(data[at : at + LENGTH], "big")
-        if end > len(data):
-            return
-        yield data[at + LENGTH : end]
-        at = end
 
 
 def _records(data: bytes) -> Iterator[LogRecord]:
