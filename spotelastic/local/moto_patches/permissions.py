@@ -39,6 +39,7 @@ _PARAMETERS = (
     "PolicyArn",
     "QueueName",
     "QueueUrl",
+    "Resources",
     "RoleARN",
     "RoleName",
     "StackName",
