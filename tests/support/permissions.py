@@ -2,7 +2,7 @@
 documentation advises, and those of roles whose calls were recorded."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from spotelastic.local.iam.authority import Call
 GROUP = ":autoScalingGroup:"
 """Part of the ARN of each Auto Scaling group."""
 DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "reference/permissions.md"
 BOUNDARY = "arn:*:iam::*:policy/spotelastic-boundary"
 """As infra/laptop.json names the boundary that roles are made with."""
 PLACES = {
@@ -30,6 +31,14 @@ PLACES = {
     "MY-TOPIC": "alerts",
 }
 """What a reader puts in the place of these words."""
+LONGEST = PLACES | {
+    "REGION": "ap-southeast-1",
+    "MY-BUCKET": "b" * 63,
+    "MY-DATA": "d" * 63,
+    "MY-KEY": f"mrk-{'0' * 32}",
+    "MY-TOPIC": "t" * 256,
+}
+"""The longest that AWS takes there."""
 
 
 def shipped() -> evaluation.Policy:
@@ -55,32 +64,37 @@ def boundary() -> evaluation.Policy:
     return dict(json.loads(infra("boundary.json").read_text()))
 
 
-def boundary_with_more() -> evaluation.Policy:
-    """The same with all that a job may use besides."""
-    (more, _) = _blocks("how-to/tags-and-boundaries.md")
+def more_of_boundary(places: Mapping[str, str] = PLACES) -> evaluation.Policy:
+    """What a job may use besides, as the documentation adds it to that."""
+    more = _blocks(DOCS / "how-to/tags-and-boundaries.md", places)[0]
+    return {"Version": "2012-10-17", "Statement": json.loads(more)}
+
+
+def boundary_with_more(places: Mapping[str, str] = PLACES) -> evaluation.Policy:
+    """Both together."""
     its = boundary()
-    return {**its, "Statement": [*its["Statement"], *json.loads(more)]}
+    return {**its, "Statement": [*its["Statement"], *more_of_boundary(places)["Statement"]]}
 
 
 def documented() -> evaluation.Policy:
     """The list that a reader of the documentation copies."""
-    return dict(json.loads(_blocks("reference/permissions.md")[0]))
+    return dict(json.loads(_blocks(PAGE)[0]))
 
 
-def additions() -> evaluation.Policy:
+def additions(places: Mapping[str, str] = PLACES) -> evaluation.Policy:
     """What the documentation adds to that where it is needed."""
-    return dict(json.loads(_blocks("reference/permissions.md")[1]))
+    return dict(json.loads(_blocks(PAGE, places)[1]))
 
 
 def watching() -> evaluation.Policy:
     """What it calls enough for the commands that only look."""
-    return dict(json.loads(_blocks("reference/permissions.md")[2]))
+    return dict(json.loads(_blocks(PAGE)[2]))
 
 
-def _blocks(page: str) -> list[str]:
-    """The JSON of a page of the documentation, with a reader's own names."""
-    text = (DOCS / page).read_text()
-    for word, value in PLACES.items():
+def _blocks(page: Path, places: Mapping[str, str] = PLACES) -> list[str]:
+    """The JSON of a page, with a reader's own names."""
+    text = page.read_text()
+    for word, value in places.items():
         text = text.replace(word, value)
     return [each.partition("```")[0] for each in text.split("```json")[1:]]
 
