@@ -48,7 +48,7 @@ def actions(policies: Iterable[Policy]) -> list[str]:
     found = set()
     for policy in policies:
         for statement in policy["Statement"]:
-            for pattern in _several(statement["Action"]):
+            for pattern in actions_of(statement):
                 service, _, name = pattern.partition(":")
                 if "*" not in name:
                     found.add(pattern)
@@ -59,8 +59,10 @@ def actions(policies: Iterable[Policy]) -> list[str]:
     return sorted(found)
 
 
-def _several(value: object) -> list[str]:
-    return list(value) if isinstance(value, list | tuple) else [str(value)]
+def actions_of(statement: Policy) -> list[str]:
+    """As the statement names them."""
+    its = statement["Action"]
+    return [its] if isinstance(its, str) else list(its)
 
 
 def things(action: str, *, another: bool) -> Iterator[Resource]:

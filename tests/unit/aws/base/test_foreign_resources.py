@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 import pytest
-from support.foreign import actions, circumstances, kind, operations, things
+from support.foreign import actions, actions_of, circumstances, kind, operations, things
 from support.formation import accesses
 from support.permissions import (
     LONGEST,
@@ -54,13 +54,13 @@ POLICIES: dict[str, tuple[Callable[[], list[Policy]], bool]] = {
 
 LOOKS = (
     *("autoscaling:Describe*", "cloudformation:DescribeStacks", "ec2:Describe*"),
-    *("ec2:GetConsoleOutput", "ec2:GetEbsDefaultKmsKeyId"),
+    "ec2:GetEbsDefaultKmsKeyId",
     *("ec2:GetInstanceTypesFromInstanceRequirements", "ec2:GetSpotPlacementScores"),
     *("ecr:GetAuthorizationToken", "iam:GetRole", "kms:DescribeKey", "logs:DescribeLogGroups"),
     *("pricing:GetProducts", "servicequotas:GetServiceQuota", "ssm:DescribeParameters"),
 )
 """Actions that are permitted on everything: they tell and change nothing, and for most of them AWS
-knows no narrower permission. One instance's console is looked at before its tags are known."""
+knows no narrower permission."""
 OF_THE_CALLER = (
     *("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel"),
     *("ssmmessages:CreateDataChannel", "ssmmessages:OpenControlChannel"),
@@ -133,11 +133,6 @@ def policy_of(action: str, policy: Policy) -> Policy:
     """The statements that name the action, which saves the time to look at the others each time."""
     these = [each for each in policy["Statement"] if named(actions_of(each), action)]
     return {**policy, "Statement": these}
-
-
-def actions_of(statement: Policy) -> list[str]:
-    its = statement["Action"]
-    return [its] if isinstance(its, str) else list(its)
 
 
 @pytest.mark.parametrize("name", POLICIES)
