@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import boto3
 import pytest
 from botocore import xform_name
-from support.foreign import actions_of
+from support.foreign import actions_of, operations
 from support.permissions import additions, shipped
-from support.template import REGION, policies, resources
+from support.template import policies, resources
 
 import spotelastic
 from spotelastic.local.iam.authority import OPEN
@@ -62,21 +61,15 @@ def called() -> Iterator[tuple[str, str]]:
 
 
 def _operations(service: str) -> dict[str, str]:
-    model = boto3.client(service, region_name=REGION).meta.service_model
-    its = {xform_name(each): each for each in model.operation_names}
-    return its | (
-        {"download_file": "DownloadFile", "upload_file": "UploadFile"} if service == "s3" else {}
-    )
+    its = (*operations(service), *(("DownloadFile", "UploadFile") if service == "s3" else ()))
+    return {xform_name(each): each for each in its}
 
 
 @pytest.fixture(scope="module")
 def given() -> list[str]:
-    control = [
-        *policies("ControlRole"),
-        resources()["MovingPolicy"]["Properties"]["PolicyDocument"],
-    ]
-    notify = resources()["NotifyPolicy"]["Properties"]["PolicyDocument"]
-    everybody = [shipped(), additions(), *control, notify, *policies("WorkerRole")]
+    apart = [resources()[each]["Properties"] for each in ("MovingPolicy", "NotifyPolicy")]
+    everybody = [shipped(), additions(), *policies("ControlRole"), *policies("WorkerRole")]
+    everybody += [each["PolicyDocument"] for each in apart]
     return [each for policy in everybody for one in policy["Statement"] for each in actions_of(one)]
 
 
