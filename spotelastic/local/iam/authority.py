@@ -230,7 +230,8 @@ def _ec2(request: AwsRequest) -> list[Resource]:
 
     backend = ec2_backends[request.account][request.region]
     found = []
-    named = backend.launch_template_name_to_ids.get(request.given.get("LaunchTemplateName"), "")
+    template = str(request.given.get("LaunchTemplateName"))
+    named = backend.launch_template_name_to_ids.get(template, "")
     attached = _attached(backend, request.given.get("AttachmentId"))
     given = [*request.given.values(), *attached, named]
     for text in _texts(given):
