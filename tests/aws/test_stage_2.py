@@ -1,7 +1,9 @@
 """Stage 2 of a first run on AWS: workers without GPUs train, are lost, noticed and scaled.
 
-The credentials should be of a user who has infra/laptop.json and `tag:GetResources` and nothing
-else: that these suffice, also for what CloudFormation does in that user's name, is part of it.
+The credentials should be of a user who has infra/laptop.json, the statement `Interruptions` of
+docs/reference/permissions.md and `tag:GetResources` and nothing else, in an account that has
+infra/boundary.json: that these suffice, also for what CloudFormation does in that user's name, is
+part of it.
 """
 
 import json

@@ -10,12 +10,14 @@ from botocore.exceptions import ClientError
 from support.account import REGION, account
 from support.asked import job, request
 from support.permissions import (
-    documented,
+    boundary,
+    bounded_by,
     keeps_to_its_cluster,
     role_of,
     session_of,
     shipped,
     signed_in,
+    watching,
 )
 
 from spotelastic.aws.base.clients import Aws, Rejected
@@ -31,6 +33,7 @@ from spotelastic.client.logs import tail
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.aws_target import AwsTarget
 from spotelastic.local.iam.authority import Authority
+from spotelastic.model.job import AccountDemands
 from spotelastic.model.requests.command import Command
 
 Policy = dict[str, Any]
@@ -39,6 +42,9 @@ READ = folders("read", ["s3://datasets/train"])
 WRITE = folders("write", ["s3://results/ours/"])
 """What the first cluster is given besides."""
 BUCKET = "spotelastic-123456789012-us-east-1"
+OWN_BOUNDARY = "arn:aws:iam::123456789012:policy/spotelastic-boundary"
+COMPANYS = "arn:aws:iam::123456789012:policy/boundary-of-the-company"
+"""Another boundary than the product's own."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +52,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
     """Of an account with two clusters."""
     with account(tmp_path_factory.mktemp("account")) as authority:
         aws = Aws(REGION)
+        aws.iam.create_policy(
+            PolicyName="spotelastic-boundary", PolicyDocument=json.dumps(boundary())
+        )
         for bucket in ("datasets", "results", "others"):
             aws.s3.create_bucket(Bucket=bucket)
             for key in ("train/1", "training/1", "ours/1", "theirs/1"):
@@ -280,17 +289,6 @@ def test_the_leader_takes_its_cluster_down_with_what_its_role_may_and_no_other(
 # -- whoever runs the commands -------------------------------------------------------------------
 
 
-def looking() -> Policy:
-    """What the documentation calls enough for the commands that only look."""
-    first = documented()["Statement"][0]
-    objects = {
-        "Effect": "Allow",
-        "Action": ["s3:GetObject", "s3:ListBucket"],
-        "Resource": "arn:aws:s3:::spotelastic-*",
-    }
-    return {"Version": "2012-10-17", "Statement": [first, objects]}
-
-
 def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> AwsTarget:
     """As a user of the account who may do what the policy says."""
     iam = boto3.client("iam", region_name=REGION)
@@ -302,13 +300,15 @@ def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Aws
     return AwsTarget(Aws(REGION))
 
 
-@pytest.mark.parametrize("policy", [shipped, documented])
+@pytest.mark.parametrize("bound", ["", COMPANYS], ids=["the product's own", "the company's"])
 def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documented(
     roles: Callable[[str], boto3.Session],
     monkeypatch: pytest.MonkeyPatch,
-    policy: Callable[[], Policy],
+    bound: str,
 ) -> None:
-    place = user_with(policy(), policy.__name__, monkeypatch)
+    policy = bounded_by(bound) if bound else shipped()
+    place = user_with(policy, f"bounded-{bool(bound)}", monkeypatch)
+    demands = AccountDemands(boundary=bound)
     told: list[str] = []
     for wish in (
         job("engineered"),
@@ -316,8 +316,12 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
     ):
         assert not [line for line in survey(place.aws, wish).warnings if "permitted" in line]
     for _ in range(2):
-        wanted = request("engineered", placement="cluster")
+        wanted = request("engineered", placement="cluster", demands=demands)
         cluster = clusters.create(wanted, lambda _: None, place.aws)
+    for role in ("ControlRole", "WorkerRole"):
+        its = place.aws.iam.get_role(RoleName=role_of(place.aws, "engineered", role).name)["Role"]
+        arn = its["PermissionsBoundary"]["PermissionsBoundaryArn"]
+        assert arn == (bound or OWN_BOUNDARY)
     assert [each.name for each in place.listing()] == ["engineered", OURS, THEIRS]
     assert list(tail(cluster)) == []
     command_queue.send(place.aws, "engineered", Command("1", "stop"))
@@ -330,26 +334,72 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
         place.aws.iam.list_users()
 
 
-@pytest.mark.parametrize("policy", [shipped, documented])
 def test_the_roles_of_aws_are_made_by_whoever_may_run_up(
     roles: Callable[[str], boto3.Session],
     monkeypatch: pytest.MonkeyPatch,
-    policy: Callable[[], Policy],
 ) -> None:
     """Who may look at such roles alone is denied one that is missing."""
     iam = boto3.client("iam", region_name=REGION)
     for role in SERVICE_ROLES:
         iam.delete_service_linked_role(RoleName=role)
-    place = user_with(policy(), f"{policy.__name__}-first", monkeypatch)
+    place = user_with(shipped(), "first", monkeypatch)
     for _ in range(2):
         ensure_service_roles(place.aws)
     assert {role["RoleName"] for role in iam.list_roles()["Roles"]} >= set(SERVICE_ROLES)
 
 
+def test_nothing_foreign_becomes_a_clusters_and_nobody_an_administrator(
+    roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    administrator = Aws(REGION)
+    its = {"AvailabilityZone": f"{REGION}a", "Size": 1}
+    foreign = administrator.ec2.create_volume(**its)["VolumeId"]
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    administrator.iam.create_role(RoleName="spotelastic-old", AssumeRolePolicyDocument=trust)
+    aws = user_with(shipped(), "curious", monkeypatch).aws
+    mine = [{"Key": CLUSTER, "Value": "engineered"}]
+    tagged = [{"ResourceType": "volume", "Tags": mine}]
+    own = aws.ec2.create_volume(**its, TagSpecifications=tagged)["VolumeId"]
+    made = {"RoleName": "spotelastic-x", "AssumeRolePolicyDocument": trust}
+    everything = {"PolicyName": "x", "PolicyDocument": json.dumps(shipped())}
+    refused: dict[str, Callable[[], object]] = {
+        "tag": lambda: aws.ec2.create_tags(Resources=[foreign], Tags=mine),
+        "end": lambda: aws.ec2.delete_volume(VolumeId=foreign),
+        "a role": lambda: aws.iam.create_role(**made),
+        "with another boundary": lambda: aws.iam.create_role(**made, PermissionsBoundary=COMPANYS),
+        "rights of a role without": lambda: aws.iam.put_role_policy(
+            RoleName="spotelastic-old", **everything
+        ),
+        "no boundary any more": lambda: aws.iam.delete_role_permissions_boundary(
+            RoleName=f"spotelastic-cloudformation-{REGION}"
+        ),
+        "another boundary": lambda: aws.iam.create_policy_version(
+            PolicyArn=OWN_BOUNDARY, PolicyDocument=json.dumps(shipped()), SetAsDefault=True
+        ),
+    }
+    for what, call in refused.items():
+        with pytest.raises(ClientError) as error:
+            call()
+        assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403, what
+    aws.ec2.create_tags(Resources=[own], Tags=mine)
+    aws.ec2.delete_volume(VolumeId=own)
+    aws.iam.create_role(**made, PermissionsBoundary=OWN_BOUNDARY)
+    aws.iam.put_role_policy(RoleName="spotelastic-x", **everything)
+
+
+def test_without_the_boundary_it_is_told_who_makes_it(
+    roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Aws(REGION).iam.delete_policy(PolicyArn=OWN_BOUNDARY)
+    place = user_with(shipped(), "early", monkeypatch)
+    with pytest.raises(Rejected, match="spotelastic-boundary as boundary, which an administrator"):
+        clusters.create(request("early"), lambda _: None, place.aws)
+
+
 def test_commands_that_look_need_little(
     roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = user_with(looking(), "looking", monkeypatch)
+    place = user_with(watching(), "watching", monkeypatch)
     assert [each.name for each in place.listing()] == [OURS, THEIRS]
     cluster = place.cluster_or_gone(OURS, print)
     assert status_of(cluster).state == "pending"

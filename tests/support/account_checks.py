@@ -10,7 +10,7 @@ from typing import Any
 from botocore.config import Config
 from support.asked import request
 from support.evidence import Evidence
-from support.permissions import deletion, documented, shipped
+from support.permissions import additions, boundary_with_more, deletion, shipped, watching
 from support.role_calls import ROLES, calls
 from support.template import policies, template
 
@@ -82,7 +82,8 @@ def _role(aws: Aws, role: str) -> str:
 
 def policies_are_valid(aws: Aws, evidence: Evidence, lacking: frozenset[str]) -> None:
     """By IAM Access Analyzer."""
-    documents = {"laptop": shipped(), "short list": documented(), "deletion": deletion()}
+    documents = {"laptop": shipped(), "additions": additions(), "watching": watching()}
+    documents |= {"boundary": boundary_with_more(), "deletion": deletion()}
     for role in ROLES:
         documents |= {f"{role} {at}": each for at, each in enumerate(policies(role))}
     for name, document in documents.items():

@@ -41,7 +41,9 @@ NOT_OURS = {
     "elasticloadbalancing:*": "there is none",
     "iam:*GroupPolicy": "roles only",
     "iam:*UserPolicy": "roles only",
+    "iam:AttachRolePolicy": "the roles' policies are their own",
     "iam:CreateServiceLinkedRole": "`up` has made it before",
+    "iam:DeleteRolePermissionsBoundary": "a boundary is replaced at most",
     "iam:UpdateAssumeRolePolicy": "what takes a role stays",
     "iam:UpdateRole*": "of roles the policies change alone",
     "kms:*": "what the user's own key permits is that key's policy, and asked through a service",
@@ -75,6 +77,8 @@ PARTS = {
 """Of EC2: what is no resource in IAM's sense, and whose it is."""
 EC2 = {
     "EIP": "elastic-ip/eipalloc-1",
+    "Image": "image/ami-1",
+    "Instance": "instance/i-1",
     "InternetGateway": "internet-gateway/igw-1",
     "LaunchTemplate": "launch-template/lt-1",
     "NatGateway": "natgateway/nat-1",
@@ -87,12 +91,38 @@ EC2 = {
     "VPCEndpoint": "vpc-endpoint/vpce-1",
     "Volume": "volume/vol-1",
 }
+NEW = {
+    "ec2:AllocateAddress": ("EIP",),
+    "ec2:CreateInternetGateway": ("InternetGateway",),
+    "ec2:CreateLaunchTemplate": ("LaunchTemplate",),
+    "ec2:CreateNatGateway": ("NatGateway",),
+    "ec2:CreateNetworkInterface": ("NetworkInterface",),
+    "ec2:CreatePlacementGroup": ("PlacementGroup",),
+    "ec2:CreateRouteTable": ("RouteTable",),
+    "ec2:CreateSecurityGroup": ("SecurityGroup",),
+    "ec2:CreateSubnet": ("Subnet",),
+    "ec2:CreateVolume": ("Volume",),
+    "ec2:CreateVpc": ("VPC",),
+    "ec2:CreateVpcEndpoint": ("VPCEndpoint",),
+    "ec2:RunInstances": ("Image", "Instance", "NetworkInterface", "Volume"),
+}
+"""Of EC2: what calls make, which has no tags yet (and AWS's own image)."""
+NEAR = {
+    "ec2:CreateNatGateway": ("EIP", "Subnet"),
+    "ec2:CreateNetworkInterface": ("SecurityGroup", "Subnet"),
+    "ec2:CreateRouteTable": ("VPC",),
+    "ec2:CreateSecurityGroup": ("VPC",),
+    "ec2:CreateSubnet": ("VPC",),
+    "ec2:CreateVpcEndpoint": ("RouteTable", "VPC"),
+    "ec2:RunInstances": ("LaunchTemplate", "PlacementGroup", "SecurityGroup", "Subnet"),
+}
+"""What has been there, and is needed for it."""
+BOUNDARY = arn("iam", "policy/spotelastic-boundary", region="")
 WHOLE = (
     "autoscaling:Describe*",
     "ec2:Describe*",
-    "ec2:RunInstances",
 )
-"""Calls that are permitted for all resources or for none, or are about many."""
+"""Calls that are permitted for all resources or for none."""
 
 
 def accesses(operation: str) -> Iterator[AccessRequest]:
@@ -101,7 +131,7 @@ def accesses(operation: str) -> Iterator[AccessRequest]:
         kind = resource["Type"]
         for action in sorted(_actions(kind, operation)):
             if not any(fnmatch(action, pattern) for pattern in NOT_OURS):
-                yield from _access(logical, action)
+                yield from _access(logical, action, made=operation == "create")
 
 
 def network_accesses(operation: str) -> Iterator[AccessRequest]:
@@ -116,9 +146,11 @@ def network_accesses(operation: str) -> Iterator[AccessRequest]:
             if any(fnmatch(action, pattern) for pattern in WHOLE):
                 yield access
                 continue
-            for each in map(_of_ec2, PARTS.get(name, (name,))):
-                tags = {NETWORK: "1"} if each.tags else {}
-                yield replace(access, resources=(replace(each, tags=tags),))
+            its = tuple(map(_of_ec2, PARTS.get(name, (name,))))
+            for each in _judged(access, its, made=operation == "create"):
+                (thing,) = each.resources
+                tags = {NETWORK: "1"} if thing.tags else {}
+                yield replace(each, resources=(replace(thing, tags=tags),))
 
 
 def declared() -> set[str]:
@@ -151,7 +183,7 @@ def _schema(kind: str) -> dict[str, Any]:
     return found
 
 
-def _access(logical: str, action: str) -> Iterator[AccessRequest]:
+def _access(logical: str, action: str, *, made: bool) -> Iterator[AccessRequest]:
     access = AccessRequest(action, context={"aws:RequestedRegion": REGION})
     if action == "iam:PassRole":
         passed = {**access.context, "iam:PassedToService": "ec2.amazonaws.com"}
@@ -160,7 +192,24 @@ def _access(logical: str, action: str) -> Iterator[AccessRequest]:
     elif any(fnmatch(action, pattern) for pattern in WHOLE):
         yield access
     else:
-        yield from (replace(access, resources=(each,)) for each in of(logical))
+        yield from _judged(access, of(logical), made=made)
+
+
+def _judged(
+    access: AccessRequest, its: tuple[Resource, ...], *, made: bool
+) -> Iterator[AccessRequest]:
+    """The access on each resource that it is judged by. `made`: its own are made just now."""
+    action = access.action
+    if action in NEW:
+        near = tuple(map(_of_ec2, NEAR.get(action, ())))
+        its = (*(replace(_of_ec2(each), tags={}) for each in NEW[action]), *near)
+    elif action == "ec2:CreateTags" and made:
+        its = tuple(replace(each, tags={}) for each in its)
+        access = replace(access, context={**access.context, "ec2:CreateAction": "CreateThing"})
+    elif action.startswith("iam:"):
+        bounded = {**access.context, "iam:PermissionsBoundary": BOUNDARY}
+        access = replace(access, context=bounded)
+    yield from (replace(access, resources=(each,)) for each in its)
 
 
 def of(logical: str) -> tuple[Resource, ...]:
@@ -192,5 +241,7 @@ def of(logical: str) -> tuple[Resource, ...]:
 
 def _of_ec2(name: str) -> Resource:
     kind = f"AWS::EC2::{name}"
+    if name in ("Image", "Instance"):
+        return Resource(arn("ec2", EC2[name]))
     tagged = kind in TAGGED_BY_THE_TEMPLATE or (_schema(kind).get("tagging") or {}).get("taggable")
     return Resource(arn("ec2", EC2[name]), {TAG: CLUSTER} if tagged else {})

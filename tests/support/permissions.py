@@ -1,14 +1,14 @@
-"""Reads what IAM policies permit: the documented ones, and those of roles whose calls were
-recorded."""
+"""Reads what IAM policies permit: those that are shipped or documented, in each form that the
+documentation advises, and those of roles whose calls were recorded."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import boto3
 from support.account import is_kind
-from support.template import ACCOUNT, REGION
+from support.template import ACCOUNT, KEY, REGION
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import infra
@@ -18,7 +18,27 @@ from spotelastic.local.iam.authority import Call
 
 GROUP = ":autoScalingGroup:"
 """Part of the ARN of each Auto Scaling group."""
-DOCUMENT = Path(__file__).parents[2] / "docs/reference/permissions.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "reference/permissions.md"
+BOUNDARY = "arn:*:iam::*:policy/spotelastic-boundary"
+"""As infra/laptop.json names the boundary that roles are made with."""
+PLACES = {
+    "ACCOUNT": ACCOUNT,
+    "REGION": REGION,
+    "MY-BUCKET": "results",
+    "MY-DATA": "datasets",
+    "MY-KEY": KEY.rpartition("/")[2],
+    "MY-TOPIC": "alerts",
+}
+"""What a reader puts in the place of these words."""
+LONGEST = PLACES | {
+    "REGION": "ap-southeast-1",
+    "MY-BUCKET": "b" * 63,
+    "MY-DATA": "d" * 63,
+    "MY-KEY": f"mrk-{'0' * 32}",
+    "MY-TOPIC": "t" * 256,
+}
+"""The longest that AWS takes there."""
 
 
 def shipped() -> evaluation.Policy:
@@ -26,10 +46,57 @@ def shipped() -> evaluation.Policy:
     return dict(json.loads(infra("laptop.json").read_text()))
 
 
+def bounded_by(arn: str) -> evaluation.Policy:
+    """The same with a boundary of the user's own, as docs/how-to/tags-and-boundaries.md says."""
+    text = infra("laptop.json").read_text()
+    assert text.count(BOUNDARY.rpartition("/")[2]) == 2  # to look at it, and to make roles with it
+    return dict(
+        json.loads(
+            text.replace(
+                f'"iam:PermissionsBoundary": "{BOUNDARY}"', f'"iam:PermissionsBoundary": "{arn}"'
+            )
+        )
+    )
+
+
+def boundary() -> evaluation.Policy:
+    """Of all roles, where the account has it."""
+    return dict(json.loads(infra("boundary.json").read_text()))
+
+
+def more_of_boundary(places: Mapping[str, str] = PLACES) -> evaluation.Policy:
+    """What a job may use besides, as the documentation adds it to that."""
+    more = _blocks(DOCS / "how-to/tags-and-boundaries.md", places)[0]
+    return {"Version": "2012-10-17", "Statement": json.loads(more)}
+
+
+def boundary_with_more(places: Mapping[str, str] = PLACES) -> evaluation.Policy:
+    """Both together."""
+    its = boundary()
+    return {**its, "Statement": [*its["Statement"], *more_of_boundary(places)["Statement"]]}
+
+
 def documented() -> evaluation.Policy:
-    """The short list for the same, which a reader of the documentation copies."""
-    text = DOCUMENT.read_text().partition("```json")[2].partition("```")[0]
-    return dict(json.loads(text.replace("ACCOUNT", ACCOUNT).replace("REGION", REGION)))
+    """The list that a reader of the documentation copies."""
+    return dict(json.loads(_blocks(PAGE)[0]))
+
+
+def additions(places: Mapping[str, str] = PLACES) -> evaluation.Policy:
+    """What the documentation adds to that where it is needed."""
+    return dict(json.loads(_blocks(PAGE, places)[1]))
+
+
+def watching() -> evaluation.Policy:
+    """What it calls enough for the commands that only look."""
+    return dict(json.loads(_blocks(PAGE)[2]))
+
+
+def _blocks(page: Path, places: Mapping[str, str] = PLACES) -> list[str]:
+    """The JSON of a page, with a reader's own names."""
+    text = page.read_text()
+    for word, value in places.items():
+        text = text.replace(word, value)
+    return [each.partition("```")[0] for each in text.split("```json")[1:]]
 
 
 def deletion() -> evaluation.Policy:
@@ -82,6 +149,12 @@ def keeps_to_its_cluster(
     refused = [call.access for call in calls if not call.permitted and not came_late(call.access)]
     assert not refused, refused
     permitted = {call.access.action for call in calls if call.permitted}
+    beyond = [
+        call.access
+        for call in calls
+        if call.permitted and not evaluation.permits([boundary()], call.access)
+    ]
+    assert not beyond, beyond
     assert not (missing := done - permitted), missing
     for call in calls:
         elsewhere = of_another(call.access, cluster)

@@ -61,7 +61,7 @@ from spotelastic.aws.artifacts import wheel
 from spotelastic.aws.base.infra_files import infra
 for package in (spotelastic, spotelastic_checkpoints):
     assert (Path(package.__file__).parent / "py.typed").exists(), package
-for name in ("cluster.yaml", "deletion.json", "laptop.json", *wheel.BOOT_FILES):
+for name in ("boundary.json", "cluster.yaml", "deletion.json", "laptop.json", *wheel.BOOT_FILES):
     assert infra(name).is_relative_to(Path(spotelastic.__file__).parent), infra(name)
     assert infra(name).read_text(), name
 assert len(wheel.build().data) > 100_000

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spotelastic.aws.base import names
-from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling, patient
 from spotelastic.aws.base.demands import pairs_of
 from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import UsageError
@@ -159,6 +159,23 @@ def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
 NO_DEMANDS = AccountDemands()
 
 
+def boundary(aws: Aws, given: str) -> str:
+    """Return the ARN of the permissions boundary of roles: the `given` one, or else the account's
+    policy `names.BOUNDARY` (infra/boundary.json); "" if it has none.
+    """
+    if given:
+        return given
+    arn = f"arn:{aws.partition}:iam::{aws.account}:policy/{names.BOUNDARY}"
+    try:
+        with calling(f"look for the policy {names.BOUNDARY}"):
+            aws.iam.get_policy(PolicyArn=arn)
+    except Rejected as error:
+        if error.code not in {*DENIED, "NoSuchEntity"}:
+            raise
+        return ""
+    return arn
+
+
 def ensure_service_role(aws: Aws, demands: AccountDemands = NO_DEMANDS) -> str:
     """Return the ARN of the role by which CloudFormation deletes stacks; create it if missing."""
     arn, _ = _ensure_role(
@@ -224,6 +241,12 @@ def _ensure_role(
                 **({"PermissionsBoundary": demands.boundary} if demands.boundary else {}),
             )["Role"]
     except Rejected as error:
+        if error.code in DENIED and not demands.boundary:
+            raise Rejected(
+                f"{error}: infra/laptop.json permits it with the policy {names.BOUNDARY} as "
+                "boundary, which an administrator makes once (docs/how-to/prepare-an-account.md)",
+                error.code,
+            ) from error
         if error.code != "EntityAlreadyExists":
             raise
         new = False

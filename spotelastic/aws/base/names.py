@@ -17,6 +17,8 @@ PREFIX = "spotelastic-"
 SHARED_NETWORK = f"{PREFIX}SharedNetwork"
 """The stack of the network that clusters share. No cluster's stack is called so: names of clusters
 have no capitals."""
+BOUNDARY = f"{PREFIX}boundary"
+"""The policy that bounds all roles of clusters, in an account whose administrator has made it."""
 TERMINATE_HOOK = "spotelastic-drain"
 """The lifecycle hook at which a terminating instance waits until it has drained."""
 SWITCH = "spotelastic-unattended"

@@ -146,7 +146,9 @@ def plan_of(
     bucket = _bucket(request, known) or usual
     account.check_bucket(aws, bucket)
     spec = _spec(request, kind, bucket, _run(request, known), network, len(interfaces), disk)
-    spec = replace(spec, demands=replace(spec.demands, key=_key(aws, request, known)))
+    bound = account.boundary(aws, spec.demands.boundary)
+    demands = replace(spec.demands, boundary=bound, key=_key(aws, request, known))
+    spec = replace(spec, demands=demands)
     parameters = {
         "Cluster": request.name,
         "Run": spec.run,

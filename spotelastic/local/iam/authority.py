@@ -17,8 +17,15 @@ from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource
 ADMINISTRATOR = "AKIALOCALCLOUD000000"
 """The access key of the account's administrator. Its secret is random."""
 
-_MADE = {"ec2:CreateVolume": "volume"}
-"""Calls that create something without naming it."""
+_MADE = {
+    "ec2:CreateInternetGateway": ("internet-gateway",),
+    "ec2:CreateLaunchTemplate": ("launch-template",),
+    "ec2:CreateSecurityGroup": ("security-group",),
+    "ec2:CreateVolume": ("volume",),
+    "ec2:CreateVpc": ("vpc",),
+    "ec2:RunInstances": ("instance", "network-interface", "volume"),
+}
+"""What calls create that has no name yet."""
 _READ_BY_NAME = frozenset({"ec2:GetConsoleOutput"})
 """EC2's read calls that are permitted per resource."""
 _PREFIXES = {"service-quotas": "servicequotas"}
@@ -161,11 +168,10 @@ def _accesses(request: AwsRequest) -> list[AccessRequest]:
     name = _RESOURCES.get(request.service)
     whole = reading and request.service in ("ec2", "autoscaling")
     named = name(request) if name is not None and not whole else []
-    made = _MADE.get(action)
-    if made is not None:
-        return _making(request, action, Resource(request.arn("ec2", f"{made}/*")))
+    if action in _MADE:
+        return _making(request, action, named)
     service = request.given.get("AWSServiceName")
-    circumstances = {"iam:AWSServiceName": service} if service else {}
+    circumstances = {"iam:AWSServiceName": service} if service else _boundary(request)
     found = [AccessRequest(action, tuple(named) or (Resource("*"),), circumstances)]
     role = request.given.get("RoleARN")
     if role and request.service == "cloudformation":
@@ -174,21 +180,39 @@ def _accesses(request: AwsRequest) -> list[AccessRequest]:
     return found
 
 
-def _making(request: AwsRequest, action: str, made: Resource) -> list[AccessRequest]:
-    """Return the accesses of a call that creates something: judged by tags, plus the tagging."""
-    tags = {
-        f"aws:RequestTag/{tag['Key']}": str(tag["Value"])
-        for specification in request.given.get("TagSpecifications", ())
-        for tag in specification.get("Tags", ())
-    }
-    found = [AccessRequest(action, (made,), tags)]
-    if tags:
-        found.append(
-            AccessRequest(
-                "ec2:CreateTags", (made,), {**tags, "ec2:CreateAction": request.operation}
-            )
+def _making(request: AwsRequest, action: str, named: list[Resource]) -> list[AccessRequest]:
+    """Return the accesses of a call that creates something near what it names: judged by tags, plus
+    the tagging of each kind."""
+
+    def new(kind: str) -> Resource:
+        return Resource(request.arn("ec2", f"{kind}/*"))
+
+    tags: dict[str, dict[str, str]] = {}
+    for each in request.given.get("TagSpecifications", ()):
+        of_kind = tags.setdefault(each["ResourceType"], {})
+        of_kind |= {f"aws:RequestTag/{tag['Key']}": str(tag["Value"]) for tag in each["Tags"]}
+    asked = {key: value for of_kind in tags.values() for key, value in of_kind.items()}
+    found = [AccessRequest(action, (*map(new, _MADE[action]), *named), asked)]
+    return found + [
+        AccessRequest(
+            "ec2:CreateTags", (new(kind),), {**of_kind, "ec2:CreateAction": request.operation}
         )
-    return found
+        for kind, of_kind in tags.items()
+    ]
+
+
+def _boundary(request: AwsRequest) -> dict[str, str]:
+    """Return the permissions boundary that a call about a role is judged by: the one that it sets,
+    or else the role's own."""
+    if request.service != "iam":
+        return {}
+    from moto.iam.models import iam_backends
+
+    name = request.given.get("RoleName")
+    roles = iam_backends[request.account]["aws"].roles.values()
+    arns = [each.permissions_boundary_arn for each in roles if each.name == name]
+    arn = request.given.get("PermissionsBoundary") or next(iter(arns), None)
+    return {"iam:PermissionsBoundary": arn} if arn else {}
 
 
 def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> AccessRequest:
@@ -209,7 +233,10 @@ def _ec2(request: AwsRequest) -> list[Resource]:
 
     backend = ec2_backends[request.account][request.region]
     found = []
-    given = [*request.given.values(), *_attached(backend, request.given.get("AttachmentId"))]
+    template = str(request.given.get("LaunchTemplateName"))
+    named = backend.launch_template_name_to_ids.get(template, "")
+    attached = _attached(backend, request.given.get("AttachmentId"))
+    given = [*request.given.values(), *attached, named]
     for text in _texts(given):
         kind = _EC2_KINDS.get(text.partition("-")[0])
         if kind is not None and text.count("-") == 1:
@@ -262,6 +289,8 @@ def _iam(request: AwsRequest) -> list[Resource]:
     named = [
         f"{kind}/{request.given[name]}" for name, kind in kinds.items() if request.given.get(name)
     ]
+    if not named and (policy := request.given.get("PolicyArn")):
+        return [Resource(policy)]
     there = _role_arns(request.account)
     return [Resource(there.get(each, f"arn:aws:iam::{request.account}:{each}")) for each in named]
 

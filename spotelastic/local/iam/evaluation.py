@@ -47,8 +47,10 @@ def verdict(
 ) -> bool | None:
     """Return True for allowed, False for denied by a statement, None if no statement applies."""
     circumstances = {key.lower(): value for key, value in context.items()}
-    circumstances |= {
-        f"aws:resourcetag/{key}".lower(): value for key, value in resource.tags.items()
+    circumstances |= {  # services have keys of their own for the same
+        f"{service}:resourcetag/{key}".lower(): value
+        for key, value in resource.tags.items()
+        for service in ("aws", action.partition(":")[0])
     }
     effects = {
         statement["Effect"]

@@ -3,14 +3,13 @@
 Nothing of the local cloud asks for these permissions: there CloudFormation acts by itself.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
 from support.formation import NOT_OURS, WHOLE, accesses, declared, network_accesses
-from support.permissions import deletion, documented, shipped
+from support.permissions import deletion, shipped
 from support.template import SERVICE_ROLE, arn, policies
 
 from spotelastic.aws.base.names import SHARED_NETWORK
@@ -18,17 +17,11 @@ from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, pe
 
 
 @pytest.mark.parametrize("operation", ["create", "update", "delete"])
-@pytest.mark.parametrize("policy", [shipped, documented])
+@pytest.mark.parametrize("policy", [shipped])
 def test_whoever_runs_up_and_down_may_have_the_stack_made_changed_and_deleted(
     policy: Callable[[], Policy], operation: str
 ) -> None:
     assert refused(policy(), operation) == []
-
-
-@pytest.mark.parametrize("policy", [shipped, documented])
-def test_a_policy_that_people_attach_fits_into_one(policy: Callable[[], Policy]) -> None:
-    """IAM counts a managed policy's characters without white space."""
-    assert len(json.dumps(policy(), separators=(",", ":"))) <= 6144
 
 
 def test_the_service_role_may_delete_every_resource_of_the_stack() -> None:
@@ -36,7 +29,7 @@ def test_the_service_role_may_delete_every_resource_of_the_stack() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "update", "delete"])
-@pytest.mark.parametrize("policy", [shipped, documented])
+@pytest.mark.parametrize("policy", [shipped])
 def test_whoever_runs_up_and_down_may_have_the_shared_network_made_changed_and_deleted(
     policy: Callable[[], Policy], operation: str
 ) -> None:

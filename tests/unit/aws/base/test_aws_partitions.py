@@ -60,7 +60,7 @@ def test_the_gateway_endpoint_of_s3_has_the_same_name_everywhere(region: str) ->
     assert its == f"com.amazonaws.{region}.s3"
 
 
-@pytest.mark.parametrize("name", ["laptop.json", "deletion.json"])
+@pytest.mark.parametrize("name", ["laptop.json", "deletion.json", "boundary.json"])
 def test_policies_for_people_name_no_partition(name: str) -> None:
     assert set(re.findall(r"arn:([^:]+):", infra(name).read_text())) == {"*"}
 

@@ -3,11 +3,10 @@
 Every action that a role is given has its things here, so that none comes unseen.
 """
 
-import json
 from dataclasses import replace
 
 import pytest
-from support.permissions import of_another, shipped
+from support.permissions import of_another
 from support.role_calls import (
     BUCKET_ITSELF,
     CIRCUMSTANCES,
@@ -93,8 +92,3 @@ def test_a_worker_changes_none_of_what_the_cluster_is_run_by() -> None:
                 action, objects(f"{CLUSTER}/{name}"), {"s3:ResourceAccount": ACCOUNT}
             )
             assert not permits(its, access), name
-
-
-def test_the_policy_of_people_fits_into_one_that_an_administrator_makes() -> None:
-    """AWS takes 6,144 characters, without blanks, for a policy that can be attached to users."""
-    assert len(json.dumps(shipped(), separators=(",", ":"))) <= 6144
