@@ -32,7 +32,7 @@ from spotelastic.local.base.remains import Remains, write_atomically
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.server import Config, Server
 
-HELPERS = ("starter", "users", "imds", "hypervisor", "agenda")
+HELPERS = ("starter", "aws", "users", "imds", "hypervisor", "agenda")
 """Beginnings of the names of threads without which the cloud would stand still: it ends."""
 _IMDS_PORT = 1338
 _ZONES = ("a", "b", "c")

@@ -27,6 +27,7 @@ MINDED = {
     "flush": (AGENT,),
     "gpu-health": (AGENT,),
     "hypervisor": (LOCAL_CLOUD,),
+    "aws": (LOCAL_CLOUD,),
     "imds": (LOCAL_CLOUD,),
     "inbox": (CONTROLLER,),
     "kernel-log": (AGENT,),

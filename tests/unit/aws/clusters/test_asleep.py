@@ -64,7 +64,7 @@ def test_a_cluster_is_made_asleep_with_all_that_a_job_needs(aws: Aws) -> None:
     asleep.wake(aws, NAME)
     assert asleep.is_awake(aws, NAME)
     assert alive(aws, "control") == len(MEMBERS)
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     assert remains(NAME) == []
 
 
