@@ -13,6 +13,7 @@ from support.trial import only_the_shared_network_is_left
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
@@ -30,7 +31,7 @@ say = lambda line: print(line, flush=True)
 if what == "up":
     clusters.create(request(name, 2, network=network), say)
 else:
-    clusters.delete(name, say=say)
+    teardown.delete(name, say=say)
 print("done", flush=True)
 """
 
@@ -69,7 +70,7 @@ def test_an_up_that_is_killed_is_run_again_and_ends_with_what_was_asked_for(
         return found is not None and found.desired == 2
 
     until(sized)  # which the cloud may show only later
-    clusters.delete(NAME)
+    teardown.delete(NAME)
     nothing_is_left()
 
 
@@ -78,7 +79,7 @@ def test_an_up_that_is_killed_is_run_again_and_ends_with_what_was_asked_for(
 def test_a_down_that_is_killed_is_run_again_and_leaves_nothing(info: CloudInfo, word: str) -> None:
     up(info)
     killed_when_it_says(word, "down", info)
-    clusters.delete(NAME)
+    teardown.delete(NAME)
     nothing_is_left()
 
 

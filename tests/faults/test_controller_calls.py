@@ -32,6 +32,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.messaging import command_queue
@@ -215,7 +216,7 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
             "cloudformation.DeleteStack",
         }
         keeps_to_its_cluster(role, NAME, authority.calls, DONE)
-        clusters.delete(NAME, aws=cluster.aws)
+        teardown.delete(NAME, aws=cluster.aws)
         assert remains(NAME) == []
 
 

@@ -25,6 +25,7 @@ from support.webhooks import Webhook, webhook
 
 from spotelastic.aws.base.names import CONTROL_TYPE, Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.estimate import besides
 from spotelastic.aws.compute.prices import shipped_table
@@ -281,10 +282,10 @@ def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> No
 
 def a_deleted_cluster_leaves_nothing_but_its_objects(trial: Trial) -> None:
     aws = trial.cluster.aws
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     nothing_is_left(aws)
     assert trial.cluster.objects.report() is not None
-    clusters.delete(NAME, keep_data=False, aws=aws)
+    teardown.delete(NAME, keep_data=False, aws=aws)
     assert trial.cluster.objects.report() is None
 
 

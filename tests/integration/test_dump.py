@@ -17,6 +17,7 @@ from spotelastic.agent.event_log.node_archive import Redaction, archive
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging import command_queue, log_group
 from spotelastic.aws.messaging.log_group import LogStream
@@ -128,7 +129,7 @@ def test_a_cluster_that_is_gone_tells_what_it_has_left(
 ) -> None:
     for node in ("i-0", "../../i-evil"):
         cluster.objects.put(object_name(LAST, node), left(node))
-    clusters.delete(NAME, aws=cluster.aws)
+    teardown.delete(NAME, aws=cluster.aws)
     it = source.find(NAME, False, REGION, said.append)
     assert it.cluster is None
     made = dump(it, tmp_path, "i-0")

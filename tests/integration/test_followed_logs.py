@@ -95,7 +95,7 @@ def test_it_ends_with_a_cluster_that_is_taken_down_while_its_job_runs(
     lines = follow(cluster)
     write(cluster, "i-1/rank-0", "one")
     assert next(lines) == "i-1 rank 0: one"
-    clusters.delete(NAME, aws=cluster.aws)
+    teardown.delete(NAME, aws=cluster.aws)
     assert cluster.objects.status() == RUNNING
     assert list(lines) == []
 
@@ -105,7 +105,7 @@ def test_a_cluster_that_is_gone_has_its_logs_whoever_took_it_down(
 ) -> None:
     write(cluster, "i-1/rank-0", "one", "two")
     teardown.delete_from_within(cluster.aws, NAME, cluster.bucket, cluster.spec.service_role)
-    clusters.delete(NAME, aws=cluster.aws)  # what the leader has left, if anything
+    teardown.delete(NAME, aws=cluster.aws)  # what the leader has left, if anything
     gone = AwsTarget(cluster.aws).cluster_or_gone(NAME, lambda _: None)
     assert all_of(gone) == ["i-1 rank 0: one", "i-1 rank 0: two"]
     assert list(follow(gone)) == all_of(gone), "it does not wait for more"
@@ -119,7 +119,7 @@ def test_logs_of_an_earlier_cluster_stay_apart_and_can_be_chosen(cluster: Cluste
     made = []
     for number, line in enumerate(("of the first", "of the second", "of the third")):
         if made:
-            clusters.delete(NAME, aws=cluster.aws)
+            teardown.delete(NAME, aws=cluster.aws)
             cluster = clusters.create(request(NAME), lambda _: None, cluster.aws)
         created = cluster.spec.born_at + 60.0 * number
         made.append(clusters.change(cluster, lambda job, at=created: replace(job, born_at=at)))
@@ -159,11 +159,11 @@ def test_deleting_the_data_deletes_the_logs_and_an_empty_group_does_not_stay(
     cluster: ClusterRecord,
 ) -> None:
     groups = cluster.aws.logs.describe_log_groups
-    clusters.delete(NAME, aws=cluster.aws)
+    teardown.delete(NAME, aws=cluster.aws)
     assert groups()["logGroups"] == []
     again = clusters.create(request(NAME), lambda _: None, cluster.aws)
     write(again, "i-1/rank-0", "one")
-    clusters.delete(NAME, keep_data=False, aws=cluster.aws)
+    teardown.delete(NAME, keep_data=False, aws=cluster.aws)
     assert groups()["logGroups"] == []
 
 

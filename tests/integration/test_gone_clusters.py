@@ -12,6 +12,7 @@ from support.asked import request
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cli.main import main
 from spotelastic.client.targets.aws_target import AwsTarget
@@ -43,7 +44,7 @@ def gone(aws: Aws, bucket: str = BUCKET) -> BucketObjects:
         STATUS, msgspec.json.encode(Status(NAME, "succeeded", 0.0, round=1, step=7))
     )
     cluster.objects.put("checkpoints/1/step-7/.metadata", b"weights")
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     return cluster.objects
 
 
@@ -133,4 +134,4 @@ def test_a_cluster_whose_job_was_deleted_is_told_by_all_that_runs(aws: Aws) -> N
     cluster.objects.delete_all()
     with pytest.raises(UsageError, match=r": 1 stack, 5 groups, 4 instances, \d+ disks; "):
         AwsTarget(aws).cluster_or_gone(NAME, print)
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)

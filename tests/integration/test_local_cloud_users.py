@@ -16,6 +16,7 @@ from support.local_cloud import IDLE, Laptop, environment, until
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.errors import Unavailable
 from spotelastic.local import cloud, joining
 from spotelastic.local.base import processes
@@ -83,7 +84,7 @@ def test_a_cluster_goes_with_the_last_command_that_works_on_it_and_the_cloud_wit
     until(lambda: clusters.all_names(aws) == ("b",))
     assert not ended(first.info)
     with suppress(Unavailable):  # the cloud may go before its last answer
-        clusters.delete("b", aws=aws)  # as its leader does
+        teardown.delete("b", aws=aws)  # as its leader does
     until(lambda: ended(first.info))
     assert joining.enter() is None
 

@@ -12,6 +12,7 @@ from support.remains import remains
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, MEMBER
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.node import etcd_identity
 
@@ -38,7 +39,7 @@ def test_the_leader_gives_up_what_only_it_can_know_of(aws: Aws) -> None:
     aws.ec2.terminate_instances(InstanceIds=[holder.id])
     until(lambda: held not in {each["VolumeId"] for each in volumes(aws)})
 
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     assert remains(NAME) == []
 
 

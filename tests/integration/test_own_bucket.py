@@ -15,6 +15,7 @@ from support.remains import remains
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.network import cloudformation
 from spotelastic.cli.main import main
@@ -128,7 +129,7 @@ def test_a_stack_that_only_has_the_name_of_a_cluster_is_left_as_it_is(
         assert "numbat: the stack spotelastic-numbat was not made by spotelastic" in told
         assert told.count("\n") == 1
     with pytest.raises(UsageError, match="the stack spotelastic-numbat was not made"):
-        clusters.delete("numbat", bucket=BUCKET, keep_data=False, aws=place.aws)
+        teardown.delete("numbat", bucket=BUCKET, keep_data=False, aws=place.aws)
     assert cloudformation.describe(place.aws, "spotelastic-numbat") is not None
     assert {key for key in keys(place) if key.startswith("numbat/")} == {
         "numbat/checkpoints/LATEST"

@@ -11,6 +11,7 @@ from support.remains import remains
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.network import existing_vpc
 from spotelastic.aws.planning.survey import survey
@@ -52,7 +53,7 @@ def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) 
     with pytest.raises(UsageError, match=f"{NAME} is in subnet-.* cannot move"):
         up(own, subnets=own.subnets[1:])
 
-    clusters.delete(NAME, aws=own.aws)
+    teardown.delete(NAME, aws=own.aws)
     assert own.everything() == before
     assert remains(NAME) == []
 

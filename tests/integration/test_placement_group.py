@@ -12,6 +12,7 @@ from support.remains import kinds, remains
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Settings
@@ -58,7 +59,7 @@ def test_workers_are_in_one_group_of_one_zone_until_the_cluster_goes(aws: Aws) -
     until(lambda: worker_zones(aws) == [BEST] * 4)
     assert group_of(aws) == made["PhysicalResourceId"]
 
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     assert remains(NAME) == []
 
 
@@ -77,5 +78,5 @@ def test_a_cluster_that_was_made_without_a_group_gets_none(aws: Aws) -> None:
     assert group_of(aws) == "None"
     with pytest.raises(UsageError, match=f"--placement cluster: {NAME} was made without"):
         up(aws)
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     assert remains(NAME) == []

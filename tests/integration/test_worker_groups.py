@@ -13,6 +13,7 @@ from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity
 
@@ -62,7 +63,7 @@ def test_up_again_leaves_the_sizes_of_the_groups_to_the_controller(aws: Aws) -> 
     what_they_launch_is_protected(aws)
     nobody_but_the_controller_ends_or_replaces_a_node(aws)
     the_bucket_is_protected(aws)
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
     assert remains(NAME) == []
 
 
@@ -118,7 +119,7 @@ def test_nothing_is_launched_before_a_price_was_looked_at(aws: Aws) -> None:
     assert sizes(aws) == (0, 0)
     policy = group(aws, ITS.workers)["MixedInstancesPolicy"]["InstancesDistribution"]
     assert policy["SpotMaxPrice"] == "0.500000", "of any type, not of the cheapest alone"
-    clusters.delete(NAME, aws=aws)
+    teardown.delete(NAME, aws=aws)
 
 
 def test_a_group_of_somebody_else_is_left_alone(aws: Aws) -> None:

@@ -26,6 +26,7 @@ from support.process_cloud import ProcessCloud
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import wall
@@ -223,4 +224,4 @@ def _cluster(aws: Aws, network: str, types: tuple[str, ...]) -> Iterator[Provide
             types,
         )
     finally:
-        clusters.delete(name, aws=aws, keep_data=False)
+        teardown.delete(name, aws=aws, keep_data=False)

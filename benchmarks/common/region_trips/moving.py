@@ -14,7 +14,13 @@ from spotelastic_checkpoints.types import Commit
 
 from spotelastic.cloud.model import ALIVE
 from spotelastic.controller.decisions import regions
-from spotelastic.controller.model.regions import HOUR, RegionHistory, RegionOffer, RegionsSeen
+from spotelastic.controller.model.regions import (
+    HOUR,
+    RegionHistory,
+    RegionOffer,
+    RegionPolicy,
+    RegionsSeen,
+)
 from spotelastic.model.job import ENDED, Ending
 from spotelastic.replay.control import SimulatedController
 from spotelastic.replay.market import ZONE, SimulatedMarket
@@ -91,7 +97,7 @@ class _MovingJob:
         self._has_now = dict.fromkeys(traces, 0)
         self.timeline.run(until=0.0)
         self._ask_scores()
-        home = regions.first(self._offers(None), travel.policy).region
+        home = _first(self._offers(None), travel.policy).region
         self._history = RegionHistory(home, since=0.0, looked_at=0.0)
         self.stay = self._settle(home, None)
         self._look()
@@ -198,3 +204,10 @@ class _MovingJob:
             self._count(self.timeline.now)
         paid = self._paid + bill(stay.controller.bill.values(), self.timeline.now)
         return self._stretches + stay.nodes.stretches, paid
+
+
+def _first(offers: tuple[RegionOffer, ...], policy: RegionPolicy) -> RegionOffer:
+    """Return the region in which a job begins: the one that is worth most, of equals the cheapest."""
+    return max(
+        offers, key=lambda offer: (regions.worth(offer, policy), offer.nodes or 0, -offer.usd)
+    )
