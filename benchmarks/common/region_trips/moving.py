@@ -207,7 +207,7 @@ class _MovingJob:
 
 
 def _first(offers: tuple[RegionOffer, ...], policy: RegionPolicy) -> RegionOffer:
-    """Return the region in which a job begins: the one that is worth most, of equals the cheapest."""
+    """Return the region in which a job begins: of those worth most the cheapest."""
     return max(
         offers, key=lambda offer: (regions.worth(offer, policy), offer.nodes or 0, -offer.usd)
     )
