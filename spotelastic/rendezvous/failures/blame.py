@@ -6,16 +6,20 @@ among failures of the same kind.
 """
 
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 
 from spotelastic.model.job import Failure
+from spotelastic.model.progress import Event
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.failures import restarts
 from spotelastic.rendezvous.rules import describe
 
 SYMPTOM = re.compile(
-    r"by peer|broken pipe|connection (refused|closed|reset|aborted)|remote process|network error"
+    r"by peer|broken pipe|connection (refused|closed|reset|abort|was likely closed)"
+    r"|remote process|network error|network is unreachable|host is (down|unreachable)"
+    r"|endpoint is not connected"
     r"|read error|write error|timed ?out|timeout|heartbeat|no route|failed to recv"
     r"|process group was closed",
     re.I,
@@ -28,6 +32,21 @@ _BEHIND = re.compile(r"(closed|reset) by peer|remote process (exited|has)", re.I
 def is_symptom(failure: Failure) -> bool:
     """Whether the failure says no more than that a peer is gone."""
     return _tier(failure) > 0
+
+
+def tells_of_peer(event: Event) -> bool:
+    """Whether an event of a failure says no more than that a peer is gone. Nodes of an earlier
+    version say so in the message alone.
+    """
+    said = event.data.get("lost_peer")
+    return SYMPTOM.search(event.message) is not None if said is None else bool(said)
+
+
+def is_kill(event: Event) -> bool:
+    """Whether a failure's event tells of a worker that a signal has ended. One that aborts has
+    raised an error, as on other nodes perhaps.
+    """
+    return int(event.data.get("exit_code", 0)) < 0 and event.data["exit_code"] != -signal.SIGABRT
 
 
 def _tier(failure: Failure) -> int:
