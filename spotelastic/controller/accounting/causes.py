@@ -53,13 +53,13 @@ def troubles(
     failures = _Failures(transition, events)
     found: dict[str, Trouble] = {}
     missing: dict[str, Trouble] = {}
-    for member, told in _gone(transition, rounds, events):
+    for member, told in _members(transition, rounds, events):
         kind = _why_gone(member, transition, told, is_fallen=member.node in failures.killed)
         left_at = _left_at(member, transition)
         if kind is not None and kind is not InterruptionKind.WORKER:
             accounts = accounts_of(told, kind.traits.event)
             found.setdefault(member.node, _trouble(kind, member.node, accounts, left_at))
-        elif kind is None:
+        elif kind is None and not _has(transition.rounds[-1], member):
             lost = Trouble(InterruptionKind.LOSS, member.node, left_at, None)
             missing.setdefault(member.node, lost)
     for node, event in failures.killed.items():
@@ -110,13 +110,13 @@ class _Failures:
         return [Trouble(InterruptionKind.WORKER, node, at, None)]
 
 
-def _gone(
+def _members(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
 ) -> Iterator[tuple[Member, list[Event]]]:
-    """Yields each member of an ended round that is not in the last one, with what was told of it
-    while it was there, or of its end.
+    """Yields each member of an ended round, with what was told of it while it was there, or of its
+    end.
     """
-    last, final_at = transition.rounds[-1], _final_at(transition)
+    final_at = _final_at(transition)
     by_node = defaultdict[str, list[Event]](list)
     for event in events:
         if _seen(event) < final_at:
@@ -124,7 +124,7 @@ def _gone(
     known: Set[tuple[str, str]] = set()
     for round in transition.ended:
         for member in round.members:
-            if _has(last, member) or (member.node, member.incarnation) in known:
+            if (member.node, member.incarnation) in known:
                 continue
             known = known | {(member.node, member.incarnation)}
             joined = min(
@@ -136,26 +136,29 @@ def _gone(
                 [
                     event
                     for event in by_node[member.node]
-                    if event.at >= joined and _concerns(event, member, transition)
+                    if event.at >= joined and _concerns(event, member, round, transition)
                 ],
             )
 
 
-def _concerns(event: Event, member: Member, transition: Transition) -> bool:
-    """Whether the event may tell why this member went.
+def _concerns(event: Event, member: Member, round: Round, transition: Transition) -> bool:
+    """Whether the event may tell why this member of the round went.
 
-    A loss is of one incarnation, and is known later than it happened. A fault of a GPU is found
-    after the failure. Any other notice has to be older than what it explains.
+    A loss is of one incarnation, which may come back under a new lease, and is known later than it
+    happened. A fault of a GPU is found after the failure. Any other notice has to be older than
+    what it explains.
     """
     if event.kind == "loss":
-        return event.data.get("incarnation", member.incarnation) == member.incarnation
+        is_its = event.data.get("incarnation", member.incarnation) == member.incarnation
+        return is_its and happened(event) >= round.proposed_at
     return event.kind == UNHEALTHY or happened(event) <= _went_on_at(transition)
 
 
 def _why_gone(
     member: Member, transition: Transition, told: Sequence[Event], *, is_fallen: bool
 ) -> InterruptionKind | None:
-    """Returns why a member is not in the round after; None: nothing is known.
+    """Returns why a member is not in the round after, or was not for a while; None: nothing is
+    known.
 
     A node that had a notice counts as noticed even if it was killed while still needed. AWS reports
     a node that its group was told to end in the same way, but without a warning. A node that only
@@ -163,6 +166,8 @@ def _why_gone(
     whose worker was killed, the others may have gone on before it was lost as well.
     """
     named = {round.cause for round in transition.rounds if member.node in round.nodes}
+    if _has(transition.rounds[-1], member):
+        return InterruptionKind.LOSS if "loss" in named else None
     kind = kind_told(told)
     if kind is not None and kind is not InterruptionKind.LOSS:
         return kind

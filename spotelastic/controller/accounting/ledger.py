@@ -96,7 +96,7 @@ def report(
             final_step=job.final_step or _reached(runs),
             steps_run=sum(run.steps for run in runs),
         ),
-        interruptions=tuple(sorted(rows, key=lambda row: row.at)),
+        interruptions=tuple(sorted(rows, key=lambda row: (row.at, row.node))),
         goodput=_goodput(runs, outages, ordinary),
         node_hours=sum(item.hours(now) for item in workers),
         cost_usd=spent.workers.spent,

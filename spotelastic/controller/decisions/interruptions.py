@@ -214,6 +214,8 @@ def _tell_loss(
         return
     source = "cloud" if cause else "lease"  # the cloud's word alone comes as a message
     data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
+    if joined := seen.joined.get(node):
+        data["joined"] = joined  # it may come back under a new lease, and be lost again
     lost = Event(now, "loss", f"{node} is gone: {why}", node, data)
     why = f"somebody has stopped or terminated it ({why})"
     data = {**data, "kind": InterruptionKind.BY_HAND.value}
