@@ -7,7 +7,7 @@ The oracle knows whom it struck, how, and when.
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.virtual import World
 from support.virtual_controller import VirtualController, records_of, report
@@ -198,7 +198,12 @@ def suffers(seed: int, in_place: bool, story: list[tuple[list[Strike], float]]) 
     return cluster
 
 
-FEW = settings(max_examples=20, deadline=None, suppress_health_check=[*HealthCheck])
+FEW = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+    phases=[Phase.explicit, Phase.generate],
+)
 MANY = settings(FEW, max_examples=400)
 STORY = (st.integers(0, 999), st.booleans(), st.lists(turns, min_size=1, max_size=5))
 

@@ -51,6 +51,7 @@ class VirtualController:
             job=records.job,
             nodes=records.nodes,
             left=records.left,
+            lost=records.lost,
             joined=records.joined,
             drains=records.drains,
             told=records.told,

@@ -49,6 +49,8 @@ class DepartedNode:
 
     incarnation: str
     at: float
+    joined: int = 0
+    """Store revision of the registration that has ended; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +198,10 @@ class Observation:
     slots: Mapping[str, int] = field(default_factory=dict)
     """Group ranks of the nodes that train. A smaller round leaves out the highest."""
     left: Mapping[str, DepartedNode] = field(default_factory=dict)
+    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """How nodes have left last that had no notice. They may be back, and their loss untold."""
     joined: Mapping[str, int] = field(default_factory=dict)
-    """Store revision of each node's last registration, also of those that have left."""
+    """Store revision of each node's registration."""
     """Nodes that were registered and no longer are."""
     preparing: Mapping[str, float] = field(default_factory=dict)
     """When each node last reported that it builds its environment, or sets itself up."""
