@@ -199,20 +199,20 @@ def suffers(seed: int, in_place: bool, story: list[tuple[list[Strike], float]]) 
 
 
 FEW = settings(
-    max_examples=20,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[*HealthCheck],
-    phases=[Phase.explicit, Phase.generate],
+    phases=[Phase.explicit, Phase.generate],  # a story is known by its seed, and shrinks slowly
 )
 MANY = settings(FEW, max_examples=400)
-STORY = (st.integers(0, 999), st.booleans(), st.lists(turns, min_size=1, max_size=5))
+STORY = (st.integers(0, 999), st.booleans(), st.lists(turns, min_size=1, max_size=4))
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "new processes"])
 @pytest.mark.parametrize("kind", [*EXPECTED, *HARMLESS])
 def test_each_kind_of_strike_by_itself(kind: str, in_place: bool) -> None:
-    cluster = suffers(3, in_place, [([Strike(kind, name)], 0.0) for name in NAMES])
-    assert [each.hits for each in cluster.struck] == [kind in EXPECTED] * len(NAMES)
+    cluster = suffers(3, in_place, [([Strike(kind, name)], 0.0) for name in NAMES[:2]])
+    assert [each.hits for each in cluster.struck] == [kind in EXPECTED] * 2
 
 
 @FEW
