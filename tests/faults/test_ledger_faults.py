@@ -110,6 +110,7 @@ class Struck:
             assert at - 0.5 <= row.at <= (row.first_step_at or 0.0), told
 
 
+@pytest.mark.timeout(1200)
 def test_the_table_says_what_was_done_to_processes(tmp_path: Path) -> None:
     settings = Settings(2, NODES, workers=1, max_restarts=1000, **SAVES)
     with running_job(tmp_path, settings=settings) as trial:
