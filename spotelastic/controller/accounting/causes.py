@@ -10,7 +10,7 @@ Must never happen, and what prevents it here:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER
@@ -88,7 +88,8 @@ class _Failures:
         self._told = sorted(told, key=happened)
         named = {n for r in transition.rounds if r.cause in UNPLANNED - {"loss"} for n in r.nodes}
         own = [event for event in self._told if not blame.tells_of_peer(event)]
-        self.killed = {event.node: event for event in reversed(own) if blame.is_kill(event)}
+        killed = (e for e in reversed(own) if blame.is_kill(int(e.data.get("exit_code", 0))))
+        self.killed = {event.node: event for event in killed}
         """The first one of each node that ended a worker from outside."""
         self.first = next(iter([*(e for e in own if e.node in named), *own]), None)
         """The first one that does not only tell of a peer, of those that rounds name if any."""
@@ -121,24 +122,15 @@ def _members(
     for event in events:
         if _seen(event) < final_at:
             by_node[event.node].append(event)
-    known: Set[tuple[str, str]] = set()
+    known = set[tuple[str, str]]()
     for round in transition.ended:
         for member in round.members:
             if (member.node, member.incarnation) in known:
                 continue
-            known = known | {(member.node, member.incarnation)}
-            joined = min(
-                (each.proposed_at for each in rounds if _has(each, member)),
-                default=round.proposed_at,
-            )
-            yield (
-                member,
-                [
-                    event
-                    for event in by_node[member.node]
-                    if event.at >= joined and _concerns(event, member, round, transition)
-                ],
-            )
+            known.add((member.node, member.incarnation))
+            joined = min(each.proposed_at for each in rounds if _has(each, member))
+            told = (event for event in by_node[member.node] if event.at >= joined)
+            yield member, [e for e in told if _concerns(e, member, round, transition)]
 
 
 def _concerns(event: Event, member: Member, round: Round, transition: Transition) -> bool:

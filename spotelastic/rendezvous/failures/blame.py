@@ -1,8 +1,9 @@
 """Decides which failure of a round caused the others (pure).
 
 A worker that is gone is seen by its peers, whose collectives fail. They often tell of it first, and
-are not to blame: another one was lost, or a worker there died. What was told first counts only
-among failures of the same kind.
+are not to blame: another one was lost, or a worker there died. Not all that such a loss makes a
+script raise is known as that, so that a worker which was killed counts before others. What was told
+first counts only among failures of the same kind.
 """
 
 import re
@@ -31,7 +32,7 @@ _BEHIND = re.compile(r"(closed|reset) by peer|remote process (exited|has)", re.I
 
 def is_symptom(failure: Failure) -> bool:
     """Whether the failure says no more than that a peer is gone."""
-    return _tier(failure) > 0
+    return _tier(failure) > 1
 
 
 def tells_of_peer(event: Event) -> bool:
@@ -42,17 +43,19 @@ def tells_of_peer(event: Event) -> bool:
     return SYMPTOM.search(event.message) is not None if said is None else bool(said)
 
 
-def is_kill(event: Event) -> bool:
-    """Whether a failure's event tells of a worker that a signal has ended. One that aborts has
-    raised an error, as on other nodes perhaps.
+def is_kill(exit_code: int) -> bool:
+    """Whether a signal has ended a worker. One that aborts has raised an error, perhaps because of
+    its peers.
     """
-    return int(event.data.get("exit_code", 0)) < 0 and event.data["exit_code"] != -signal.SIGABRT
+    return exit_code < 0 and exit_code != -signal.SIGABRT
 
 
 def _tier(failure: Failure) -> int:
     if failure.broken or SYMPTOM.search(failure.message):
+        return 3
+    if _BEHIND.search(failure.traceback):
         return 2
-    return int(_BEHIND.search(failure.traceback) is not None)
+    return 0 if is_kill(failure.exit_code) else 1
 
 
 def first(failures: Iterable[Failure]) -> Failure | None:

@@ -137,5 +137,7 @@ def test_an_event_says_whether_it_only_tells_of_a_peer(said: str) -> None:
 
 @pytest.mark.parametrize(("code", "kill"), [(-9, True), (-11, True), (-6, False), (1, False)])
 def test_a_program_that_aborts_was_not_killed(code: int, kill: bool) -> None:
-    assert blame.is_kill(Event(1.0, "failure", "", "n0", {"exit_code": code})) == kill
-    assert not blame.is_kill(Event(1.0, "failure", "", "n0"))
+    assert blame.is_kill(code) == kill
+    raised = replace(BLANK, node="n1", at=0.5, message=OWN[3])
+    found = blame.first([raised, replace(BLANK, at=1.0, message="ended", exit_code=code)])
+    assert found is not None and (found.node == "n0") == kill, "what is raised may be of a loss"
