@@ -48,6 +48,8 @@ class Struck:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.expected: list[tuple[InterruptionKind, str, float]] = []
+        self._fell = ""
+        """Whose worker was killed last. A node whose worker fails twice in a row is replaced."""
 
     def whole(self) -> Status:
         """All nodes train, and have made steps since."""
@@ -59,10 +61,10 @@ class Struck:
         return self.trial.status(lambda s: whole(s) and s.step > seen.step + 20, "more steps")
 
     def strike(self, *strikes: Strike) -> None:
-        """One on each node, of another rank each time."""
-        nodes = sorted(training(self.whole()))
-        turn = len(self.expected)
-        struck = [(each, nodes[(turn + at) % NODES]) for at, each in enumerate(strikes)]
+        """Each on another node, all at once."""
+        nodes = sorted(training(self.whole()), key=lambda node: (node == self._fell, node))
+        struck = list(zip(strikes, nodes, strict=False))
+        self._fell = next((node for each, node in struck if each.told is WORKER), self._fell)
         pids = {node: self._pid(node, each.process) for each, node in struck}
         at = time.time()
         for each, node in struck:
