@@ -45,7 +45,11 @@ def with_recorded(rows: Sequence[Interruption], events: Iterable[Event]) -> list
             missing.setdefault(_pause(row), set()).update(event.data.get("nodes", ()))
     for pause, node in recorded:
         missing[pause].discard(node)
-    others = [row for row in rows if row.node in missing.get(_pause(row), (row.node,))]
+    others = [
+        row
+        for row in rows
+        if row.pause_s is None or row.node in missing.get(_pause(row), (row.node,))
+    ]
     return [*recorded.values(), *others]
 
 

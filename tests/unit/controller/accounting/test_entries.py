@@ -103,3 +103,5 @@ def test_a_row_on_record_is_final_and_no_other_is_added_to_its_pause() -> None:
 def test_a_node_that_was_taken_before_it_trained_keeps_its_row_when_others_are() -> None:
     other = replace(IDLE, node="i-2")
     assert with_recorded([other], told(IDLE)) == [IDLE, other]
+    waits = replace(NOTICE, round=None, pause_s=None, first_step_at=None)
+    assert with_recorded([waits], told(IDLE)) == [IDLE, waits], "it has trained since, and was lost"
