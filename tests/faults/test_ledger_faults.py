@@ -74,8 +74,13 @@ class Struck:
         for each, node in struck:
             if each.what is signal.SIGSTOP:
                 self._thaw(each, node, pids[node], at)
-        for _, node in told:
-            eventually(lambda node=node: self._row(node, at), f"a row of {node}")
+        try:
+            for _, node in told:
+                eventually(lambda node=node: self._row(node, at), f"a row of {node}")
+        except AssertionError as error:
+            events = [e for e in self.trial.cluster.objects.events() if e.at >= at - 1.0]
+            error.add_note("\n".join(f"{e.at:.2f} {e.kind} {e.node} {e.message}" for e in events))
+            raise
         self.whole()
 
     def _thaw(self, strike: Strike, node: str, pid: int, at: float) -> None:
