@@ -304,8 +304,9 @@ class AgentExecutor:
         if found is None:
             return []
         has_peers = seen.round is not None and seen.round.world_size > 1
-        lost = " lost a peer" if has_peers and blame.is_symptom(found) else ""
-        return self._report(found, f"rank {found.rank}{lost}: {found.message}")
+        lost_peer = has_peers and blame.is_symptom(found)
+        lost = " lost a peer" if lost_peer else ""
+        return self._report(found, f"rank {found.rank}{lost}: {found.message}", lost_peer=lost_peer)
 
     @_do.register
     def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> Events:
@@ -351,7 +352,7 @@ class AgentExecutor:
         """Returns a failure of this node in a round, of no worker."""
         return Failure(self._new_id(), self.config.node, round_, -1, -1, self._clock(), 0)
 
-    def _report(self, failure: Failure, message: str) -> Events:
+    def _report(self, failure: Failure, message: str, *, lost_peer: bool = False) -> Events:
         blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
         message = beginning(blot(message))
         failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
@@ -364,6 +365,7 @@ class AgentExecutor:
             "round": failure.round,
             "exit_code": failure.exit_code,
             "log": failure.log,
+            "lost_peer": lost_peer,
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
         logger.error(message)

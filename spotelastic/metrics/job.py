@@ -10,13 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import msgspec
-
 from spotelastic.metrics.catalogue import Metric, Sample, declared
 from spotelastic.model.in_place import OUTCOMES, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import JobSpec, JobState
-from spotelastic.model.progress import Event, Interruption, Report, Status
+from spotelastic.model.progress import Event, Interruption, Report, Status, row_of
 from spotelastic.model.round import CAUSES
 
 NOTICES = frozenset({"notice", "rebalance", "leave", "unhealthy"})
@@ -169,7 +167,7 @@ def _of_events(events: Sequence[Event]) -> Iterator[Sample]:
         cause = str(each.data.get("cause", ""))
         _add(causes, cause if cause in CAUSES else OTHER, 1)
     yield from ROUNDS.each(_by_word(causes))
-    yield from _of_ledger([row for each in events if (row := _row(each)) is not None], started)
+    yield from _of_ledger([row for each in events if (row := row_of(each)) is not None], started)
     told = {(each.node, _notice(each)) for each in events if each.kind in NOTICES and each.node}
     yield from NOTICED.each(_by_word(Counter(kind for _, kind in told)))
     yield FAILURES.sample(sum(each.kind == "failure" for each in events))
@@ -229,16 +227,6 @@ def _of_resumes(rows: Iterable[Interruption], started: Iterable[Event]) -> Itera
             _add(times, source, max(0.0, first - each.at))
     yield from RESUMES.each(_by_word(counts))
     yield from RESUME_SECONDS.each(_by_word(times))
-
-
-def _row(event: Event) -> Interruption | None:
-    """Return the row of the ledger that an event tells of. One of another version is left out."""
-    if event.kind != "ledger":
-        return None
-    try:
-        return msgspec.convert(event.data.get("interruption"), Interruption)
-    except msgspec.ValidationError:
-        return None
 
 
 def _starts(event: Event) -> bool:

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
+LEDGER = "ledger"
+"""Kind of the events that carry a row of the ledger."""
 DRILL_STALE = 30.0
 """Seconds after which a drill counts as ended, though nobody said so: its process was killed."""
 
@@ -238,6 +242,7 @@ class Interruption:
 
     kind: InterruptionKind
     node: str
+    """Empty: workers lost a peer, and it is not known of which node."""
     at: float
     seen_after_s: float | None
     saved_step: int | None
@@ -267,6 +272,19 @@ class Interruption:
     request of a worker until all of them had read everything. None: no node has told of one."""
     restores: dict[str, float] = field(default_factory=dict)
     """The same by source: that of each node's own restore."""
+    step_s: float | None = None
+    """Seconds of an ordinary step then, which `pause_s` leaves out; None: training did not stop, or
+    it was not recorded."""
+
+
+def row_of(event: Event) -> Interruption | None:
+    """Returns the row of the ledger that an event tells of. One of another version is left out."""
+    if event.kind != LEDGER:
+        return None
+    try:
+        return msgspec.convert(event.data.get("interruption"), Interruption)
+    except msgspec.ValidationError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from spotelastic.store import codec, keys
 
 DIGESTS = {
     "v1": "d0603e77d8f0fa8f51bb96f3990c9d10d90c6c9000236f02e59def94a076d535",
-    "v1.1": "cfe3c095390b0bc8f32ced08df46aa674f023d543e164be646bc43952254422b",
+    "v1.1": "37de81b471c23c3ddc9f365deb38449160acf94cb178d7670bf5058f79306e63",
 }
 """Of all files of each version."""
 KINDS = list(kinds())

@@ -16,12 +16,12 @@ from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.client.published import cost_of
 from spotelastic.cloud.bucket import USAGE
 from spotelastic.cloud.model import ALIVE, Instance
-from spotelastic.controller.accounting.ledger_events import LEDGER, entries
+from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.model.observation import account
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
-from spotelastic.model.progress import Event, Report, Status
+from spotelastic.model.progress import LEDGER, Event, Report, Status
 
 TYPE = "c5.large"
 STEP_TIME = "0.05"

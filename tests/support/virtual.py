@@ -26,6 +26,7 @@ from support.virtual_ranks import FORK, Group, Rank, Saves
 from support.virtual_training import STEP, Training
 
 from spotelastic.model.job import Job, Settings
+from spotelastic.model.progress import Point
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode
@@ -87,6 +88,8 @@ class World:
         self.saves = Saves(self)
         self.at_word: Callable[[Rank], None] | None = None
         """Told whenever a worker that can rest comes to another point."""
+        self.points: list[Point] = []
+        """The steps that were made, in order."""
         self.history = Recorder()
         self.said: list[tuple[str, str]] = []
         """What nodes told people, with the node's name."""
@@ -96,6 +99,9 @@ class World:
     def comes_to(self, rank: Rank) -> None:
         if self.at_word is not None:
             self.at_word(rank)
+
+    def made(self, step: int) -> None:
+        self.points.append(Point(step, None, self.now))
 
     def new_id(self) -> str:
         return f"id{next(self._ids)}"

@@ -20,7 +20,7 @@ from spotelastic.agent.node_processes import FINALIZE_WITHIN
 from spotelastic.agent.state import events
 from spotelastic.agent.state.ports import Events
 from spotelastic.agent.state.values import NodeState, RoundStore, WorkerExit, Workers
-from spotelastic.agent.workers.trouble import WorkerTrouble
+from spotelastic.agent.workers.trouble import WorkerTrouble, describe_exit
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import RunState
@@ -175,7 +175,8 @@ class VirtualProcesses:
     # -- what the workers leave behind ------------------------------------------------------------
 
     def failure(self, workers: Workers, exit_: WorkerExit) -> WorkerTrouble:
-        return WorkerTrouble(self._node.message, "", "")
+        told = describe_exit(exit_.code) if exit_.code < 0 else self._node.message
+        return WorkerTrouble(told, "", "")
 
     def log(self, workers: Workers, local_rank: int) -> str:
         return ""

@@ -141,6 +141,8 @@ class Group:
         step, name = rank.state.step, rank.node.name
         known = self._states.setdefault(step, rank.state)
         assert known == rank.state, f"{known} and {rank.state} at one step"
+        if step > self.step:
+            self.world.made(step)
         self.step, self.stepped = max(self.step, step), True
         self.first_at, self.last_at = self.first_at or self.world.now, self.world.now
         if falls_on(step, self.schedule_of(name).snapshot_every) and step < self.world.steps:

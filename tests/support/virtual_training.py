@@ -101,6 +101,7 @@ class Training:
         self.stepped = True
         self.first_at = self.first_at or self.world.now
         self.last_at = self.world.now
+        self.world.made(self.step)
         if self.step >= self.world.steps:
             self.finish()
             return

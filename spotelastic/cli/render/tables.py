@@ -399,7 +399,7 @@ def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
 def _cells(row: Interruption) -> tuple[str, ...]:
     return (
         row.kind.traits.label,
-        row.node,
+        row.node or "-",
         clock(row.at),
         row.told_by or "-",
         _seconds(row.seen_after_s),

@@ -6,17 +6,29 @@ is the report that people and `--json` see. Nothing here knows what a drill inje
 Rounds that executed steps are *runs*. Between two runs lies a *transition*, which may take several
 rounds: a worker fails because its peer's instance is gone, the first proposal still names the lost
 node, the second does not. All rounds of one transition explain one pause, so they are read
-together. Each node that went, or each worker that failed, is one row. So is a node that was taken
-before it ever trained.
+together: `causes.py` says what happened. Each node that went, or each worker that failed, is one
+row. So is a node that was taken before it ever trained.
+
+Must never happen: that a row changes once it is final. It is put on record then, and is read from
+there (`ledger_events.with_recorded`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from spotelastic.controller.accounting import rehearsals, restores
+from spotelastic.controller.accounting.causes import (
+    Trouble,
+    accounts_of,
+    happened,
+    kind_told,
+    observed,
+    troubles,
+)
+from spotelastic.controller.accounting.ledger_events import with_recorded
 from spotelastic.controller.accounting.run_segments import (
     Run,
     Transition,
@@ -24,10 +36,10 @@ from spotelastic.controller.accounting.run_segments import (
     moment,
     ordinary_step,
     runs_of,
+    step_before,
     transitions,
 )
 from spotelastic.controller.accounting.usage import HOUR, Usage, split
-from spotelastic.model.gpu import UNHEALTHY
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
@@ -37,25 +49,11 @@ from spotelastic.model.progress import (
     Report,
     ReportJob,
 )
-from spotelastic.model.round import Member, Round, RoundRecord
+from spotelastic.model.round import Round, RoundRecord
 
 SAME_OUTAGE = 10.0
-"""Seconds within which two reports of one etcd member's failure are the same failure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One interruption before its pause and its price are added."""
-
-    kind: InterruptionKind
-    node: str
-    at: float
-    seen_after: float | None
-    seen_after_by: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def told_by(self) -> str:
-        return min(self.seen_after_by, key=self.seen_after_by.__getitem__, default="")
+"""Seconds within which a report of an etcd member's failure is of the same one, if it is not known
+when it was back."""
 
 
 def report(
@@ -80,20 +78,25 @@ def report(
         row
         for transition in transitions(runs)
         for row in _priced(
-            transition, _troubles(transition, rounds, events), events, ordinary, workers
+            transition,
+            troubles(transition, rounds, events),
+            events,
+            step_before(transition.before.last_at, points, ordinary),
+            workers,
         )
     ]
     rows = _with_restores(rows, events)
     outages = _outages(events, points, ordinary)
     known = {row.node for row in rows} | _trained(runs) | _about_to_train(current, job)
     idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
+    rows = with_recorded([*rows, *idle, *outages], events)
     return Report(
         job=ReportJob(
             state=job.state,
             final_step=job.final_step or _reached(runs),
             steps_run=sum(run.steps for run in runs),
         ),
-        interruptions=tuple(sorted([*rows, *idle, *outages], key=lambda row: row.at)),
+        interruptions=tuple(sorted(rows, key=lambda row: (row.at, row.node))),
         goodput=_goodput(runs, outages, ordinary),
         node_hours=sum(item.hours(now) for item in workers),
         cost_usd=spent.workers.spent,
@@ -112,144 +115,9 @@ def report(
 # -- rows ----------------------------------------------------------------------------------------
 
 
-def _troubles(
-    transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
-) -> list[Trouble]:
-    """Returns what happened in one transition: each node that went, else the worker that failed."""
-    causes = {round.cause for round in transition.rounds}
-    if causes == {"settings"}:
-        return []
-    since = transition.before.round.proposed_at
-    until = transition.after.first_at if transition.after else float("inf")
-    troubles = []
-    for member in transition.before.round.members:
-        joined = min((round.proposed_at for round in rounds if _has(round, member)), default=since)
-        mine = [
-            event
-            for event in events
-            if event.node == member.node and joined <= event.at < transition.until
-        ]
-        kind = _why_gone(member, transition, rounds, mine)
-        if kind:
-            told = _accounts(mine, kind.traits.event)
-            troubles.append(_trouble(kind, member.node, told, transition))
-    if troubles or not causes & {"worker", "store", "loss"}:
-        return troubles
-    failed = next(
-        round for round in transition.rounds if round.cause in ("worker", "store", "loss")
-    )
-    ended = {round.incarnation for round in (transition.before.round, *transition.rounds)}
-    failures = [
-        event
-        for event in events
-        if event.kind == "failure"
-        and event.data.get("round") in ended
-        and since <= event.at <= until
-    ]
-    named = [event for event in failures if event.node in failed.nodes] or failures
-    first = min(named, key=_happened, default=None)
-    node = first.node if first else next(iter(failed.nodes), "")
-    return [_trouble(InterruptionKind.WORKER, node, [first] if first else [], transition)]
-
-
-def _has(round: Round, member: Member) -> bool:
-    other = round.member(member.node)
-    return other is not None and other.incarnation == member.incarnation
-
-
-def _why_gone(
-    member: Member, transition: Transition, rounds: Sequence[Round], mine: Sequence[Event]
-) -> InterruptionKind | None:
-    """Returns why a member of the round before is not in the round after; None if it is, or left by
-    choice.
-
-    A node that had a notice counts as noticed even if it was killed while still needed. AWS reports
-    a node that its group was told to end in the same way, but without a warning. A node that only
-    answered too late comes back, and is no loss unless a round says so.
-    """
-    last = transition.rounds[-1]
-    if _has(last, member):
-        return None
-    named = {round.cause for round in transition.rounds if member.node in round.nodes}
-    told = _kind_told(mine)
-    if told is not None and told is not InterruptionKind.LOSS:
-        return told
-    if "drain" in named:
-        return InterruptionKind.SPOT_INTERRUPTION
-    if "loss" in named or told is InterruptionKind.LOSS:
-        return InterruptionKind.LOSS
-    later = (round for round in rounds if round.number >= last.number)
-    if "settings" in named or any(round.member(member.node) for round in later):
-        return None
-    return InterruptionKind.LOSS
-
-
-def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
-    """Returns the kind of interruption that the observers of a node report; None: they report
-    none.
-    """
-    notices = [*_accounts(mine, "notice"), *_accounts(mine, UNHEALTHY)]
-    if notices:
-        kinds = [
-            InterruptionKind(str(event.data.get("kind", InterruptionKind.SPOT_INTERRUPTION)))
-            for event in notices
-        ]
-        return max(kinds, key=lambda kind: kind.traits.severity)
-    losses = {str(event.data.get("kind", "")) for event in mine if event.kind == "loss"}
-    if InterruptionKind.BY_HAND in losses:
-        return InterruptionKind.BY_HAND
-    if losses:
-        return InterruptionKind.LOSS
-    left = any(event.kind == InterruptionKind.LEAVE.traits.event for event in mine)
-    return InterruptionKind.LEAVE if left else None
-
-
-def _trouble(
-    kind: InterruptionKind, node: str, accounts: Sequence[Event], transition: Transition
-) -> Trouble:
-    if not accounts:
-        return Trouble(kind, node, transition.rounds[0].proposed_at, None)
-    return _observed(kind, node, accounts)
-
-
-def _observed(kind: InterruptionKind, node: str, accounts: Sequence[Event]) -> Trouble:
-    """Returns an interruption with its times.
-
-    It was seen when the first observer saw it. It happened at the latest time that fits: AWS's
-    events name whole seconds, and a notice's document tells only when its two minutes end.
-    """
-    seen = min(_seen(event) for event in accounts)
-    at = max((at for at in map(_happened, accounts) if at <= seen), default=seen)
-    by: dict[str, float] = {}
-    for event in accounts:
-        source = str(event.data.get("source", ""))
-        if source:
-            after = max(0.0, _seen(event) - at)
-            by[source] = round(min(after, by.get(source, after)), 3)
-    return Trouble(kind, node, at, seen - at, by)
-
-
-def _accounts(events: Iterable[Event], kind: str) -> list[Event]:
-    """Returns the events of one kind that report something that befell a node.
-
-    A rebalance recommendation is reported as a notice too, but moves no node.
-    """
-    return [
-        event for event in events if event.kind == kind and event.data.get("kind") != "rebalance"
-    ]
-
-
-def _happened(event: Event) -> float:
-    return float(event.data.get("at", event.at))
-
-
-def _seen(event: Event) -> float:
-    return float(event.data.get("seen_at", event.at))
-
-
 def _priced(
     transition: Transition,
-    troubles: Sequence[Trouble],
+    found: Sequence[Trouble],
     events: Sequence[Event],
     ordinary: float,
     usage: Sequence[Usage],
@@ -259,7 +127,7 @@ def _priced(
     """
     saved = transition.saved_step
     lost = None if saved is None else max(0, transition.before.last - saved)
-    blamed = max(troubles, key=lambda trouble: trouble.kind.traits.severity, default=None)
+    blamed = max(found, key=lambda trouble: trouble.kind.traits.severity, default=None)
     pause = None
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at
@@ -267,11 +135,11 @@ def _priced(
     usd = None
     is_priced = any(item.rate for item in usage)
     if is_priced and pause is not None and lost is not None:
-        began = transition.before.last_at
+        began, went_on = transition.before.last_at, transition.before.last_at + pause
         group = {member.node for member in transition.rounds[-1].members}
-        per_hour = sum(item.rate for item in usage if item.instance in group)
+        per_hour = sum(item.rate_at(went_on) for item in usage if item.instance in group)
         repeated = lost * ordinary * per_hour / HOUR
-        billed = sum(item.usd(began, began + pause) for item in usage)
+        billed = sum(item.usd(began, went_on) for item in usage)
         usd = round(billed + repeated, 6)
     after = transition.after
     return [
@@ -290,8 +158,9 @@ def _priced(
             steps_lost=lost if trouble is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
             source=_source(transition),
+            step_s=None if pause is None else _rounded(ordinary),
         )
-        for trouble in troubles
+        for trouble in found
     ]
 
 
@@ -358,10 +227,10 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
             told[event.node].append(event)
     rows = []
     for node, mine in told.items():
-        kind = _kind_told(mine)
+        kind = kind_told(mine)
         if kind is None or kind is InterruptionKind.PLANNED:
             continue
-        trouble = _observed(kind, node, _accounts(mine, kind.traits.event))
+        trouble = observed(kind, node, accounts_of(mine, kind.traits.event))
         rows.append(
             Interruption(
                 kind=kind,
@@ -398,7 +267,10 @@ def _outages(
                 saved_step=None,
                 committed=None,
                 pause_s=_rounded(
-                    _gap_around(at, float(data.get("back_at") or at), points, ordinary)
+                    _gap_around(
+                        *(at, float(data.get("back_at") or at), points),
+                        step_before(at, points, ordinary),
+                    )
                 ),
                 steps_lost=0,
             )
@@ -409,12 +281,12 @@ def _outages(
 def _distinct_outages(events: Sequence[Event]) -> list[tuple[dict[str, Any], float, str]]:
     """Merges reports of one outage: two controllers', or its start and its end."""
     outages: list[tuple[dict[str, Any], float, str]] = []
-    for event in sorted((e for e in events if e.kind == "etcd"), key=_happened):
-        at = _happened(event)
+    for event in sorted((e for e in events if e.kind == "etcd"), key=happened):
+        at = happened(event)
         node = event.node or str(event.data.get("member", ""))
         for index, (data, start, who) in enumerate(outages):
-            end = float(data.get("back_at") or start)
-            if who == node and at <= end + SAME_OUTAGE:
+            end = float(data.get("back_at") or start + SAME_OUTAGE)
+            if who == node and at <= end:
                 outages[index] = (event.data | data | _later(data, event.data), start, who)
                 break
         else:

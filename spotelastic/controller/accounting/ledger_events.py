@@ -1,6 +1,6 @@
-"""Turns rows of the ledger into events, each once its cost is known (pure)."""
+"""Turns rows of the ledger into events, each once it is final, and back (pure)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -8,12 +8,12 @@ from spotelastic.cloud.events import WARNED_AHEAD
 from spotelastic.model.counting import counted, dollars
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Event, Interruption, Report
+from spotelastic.model.progress import LEDGER, Event, Interruption, Report, row_of
 
-LEDGER = "ledger"
-"""Kind of these events."""
 SETTLED_AFTER = 10.0
-"""Seconds after the first new step for which further observers may still report an interruption."""
+"""Seconds after the first new step for which further observers may still report an interruption.
+Then its rows are final.
+"""
 
 
 def entries(report: Report, now: float) -> Iterator[Event]:
@@ -25,8 +25,37 @@ def entries(report: Report, now: float) -> Iterator[Event]:
         if row.pause_s is None or row.steps_lost is None:
             continue
         if report.job.state in ENDED or now >= _known_at(row) + SETTLED_AFTER:
-            data = {"id": _id(row), "interruption": msgspec.to_builtins(row)}
+            nodes = [other.node for other in report.interruptions if _pause(other) == _pause(row)]
+            data = {"id": _id(row), "nodes": nodes, "interruption": msgspec.to_builtins(row)}
             yield Event(now, LEDGER, _told(row), row.node, data)
+
+
+def with_recorded(rows: Sequence[Interruption], events: Iterable[Event]) -> list[Interruption]:
+    """Returns the rows, where those on record are as they were recorded.
+
+    All rows of a pause are recorded together, so that there is no other one of that pause. A leader
+    may have ended in between: the events name the nodes whose rows belong to it.
+    """
+    recorded: dict[tuple[tuple[str, str], str], Interruption] = {}
+    missing: dict[tuple[str, str], set[str]] = {}
+    for event in events:
+        row = row_of(event)
+        if row is not None:
+            recorded.setdefault((_pause(row), row.node), row)
+            missing.setdefault(_pause(row), set()).update(event.data.get("nodes", ()))
+    for pause, node in recorded:
+        missing[pause].discard(node)
+    others = [
+        row
+        for row in rows
+        if row.pause_s is None or row.node in missing.get(_pause(row), (row.node,))
+    ]
+    return [*recorded.values(), *others]
+
+
+def _pause(row: Interruption) -> tuple[str, str]:
+    """Returns what rows have in common that explain one pause."""
+    return _id(row), "" if row.round is not None else row.node
 
 
 def _known_at(row: Interruption) -> float:
@@ -53,7 +82,7 @@ def _id(row: Interruption) -> str:
 
 
 def _told(row: Interruption) -> str:
-    what = f"{row.node} ({row.kind.traits.label})"
+    what = f"{row.node or 'an unknown node'} ({row.kind.traits.label})"
     if _is_idle(row):
         return f"{what}: it had not trained yet, so nothing was lost"
     parts = [

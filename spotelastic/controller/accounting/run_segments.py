@@ -16,6 +16,8 @@ from spotelastic.model.job import Job
 from spotelastic.model.progress import Point
 from spotelastic.model.round import Round, RoundRecord
 
+RECENT = 100
+"""Steps before a pause that tell how long an ordinary one takes then."""
 STRAYS = 10
 """Most steps of the round before that may seem to lie in a round, because clocks differ a little.
 They are its last ones, and at most this far below the step that the round resumes from.
@@ -64,6 +66,11 @@ class Transition:
     """The next run; None while training has not resumed, or if the job ended before it did."""
     until: float = float("inf")
     """When the job's next life began. What happened later is unrelated."""
+
+    @property
+    def ended(self) -> tuple[Round, ...]:
+        """The rounds that ended in it, the last one included if that has made no step."""
+        return (self.before.round, *(self.rounds if self.after is None else self.rounds[:-1]))
 
     @property
     def resume(self) -> Resume | None:
@@ -196,11 +203,23 @@ def _transitions_of(life: Sequence[Run], until: float) -> Iterator[Transition]:
 
 
 def ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:
-    """Returns the median seconds between steps, so that a pause is not charged for an ordinary
-    step.
-    """
-    gaps = [b.at - a.at for a, b in pairwise(points) if b.step == a.step + 1]
+    """Returns the median seconds between steps."""
+    gaps = _gaps(points)
     if gaps:
         return median(gaps)
     means = [(run.last_at - run.first_at) / (run.steps - 1) for run in runs if run.steps > 1]
     return median(means) if means else 0.0
+
+
+def step_before(at: float, points: Sequence[Point], otherwise: float) -> float:
+    """Returns the median seconds of the steps before a time, so that a pause is not charged for an
+    ordinary step, and does not change as the job becomes faster or slower. `points` are sorted by
+    time. `otherwise` is what is returned if there were no steps then.
+    """
+    last = bisect_right(points, at, key=moment)
+    gaps = _gaps(points[max(0, last - RECENT) : last])
+    return median(gaps) if gaps else otherwise
+
+
+def _gaps(points: Sequence[Point]) -> list[float]:
+    return [b.at - a.at for a, b in pairwise(points) if b.step == a.step + 1]

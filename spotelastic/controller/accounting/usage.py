@@ -62,6 +62,11 @@ class Usage:
         """Returns its hours until it ended, or until `now`."""
         return max(0.0, (now if self.end is None else self.end) - self.start) / HOUR
 
+    def rate_at(self, at: float) -> float:
+        """Returns the US dollars an hour that held at a time, disks and address included."""
+        then = (before.usd_per_hour for before in self.earlier if at < before.until)
+        return next(then, self.usd_per_hour) + self.besides_usd_per_hour
+
     def usd(self, start: float, end: float) -> float:
         """Returns the US dollars for its time within [start, end], each part at its price then."""
         since, end = max(start, self.start), end if self.end is None else min(end, self.end)

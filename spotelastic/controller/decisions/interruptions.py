@@ -20,6 +20,7 @@ from spotelastic.cloud.events import (
 from spotelastic.cloud.model import GONE
 from spotelastic.controller.model.observation import (
     Action,
+    DepartedNode,
     Discard,
     DrainNode,
     Fate,
@@ -190,20 +191,28 @@ def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> I
 
 
 def losses(seen: Observation, now: float) -> Iterator[Tell]:
-    """Reports nodes whose lease ran out. If the cloud reported it too, that came as a message."""
-    for node, left in seen.left.items():
-        yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "")
+    """Reports nodes whose lease ran out, though they may be back when this controller leads. If the
+    cloud reported it too, that came as a message.
+    """
+    for node, left in {**seen.lost, **seen.left}.items():
+        yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "", left)
 
 
 def _tell_loss(
-    seen: Observation, node: str, at: float, why: str, now: float, cause: str
+    seen: Observation,
+    node: str,
+    at: float,
+    why: str,
+    now: float,
+    cause: str,
+    left: DepartedNode | None = None,
 ) -> Iterator[Tell]:
     """Reports a loss once per registration, and only for a node that left without a notice.
 
     The cloud's word on who has ended it may come later than the loss. It is told then, once. Of an
     instance that somebody terminates, the system ends the agent in order: it has left by then.
     """
-    known = seen.nodes.get(node) or seen.left.get(node)
+    known = left or seen.nodes.get(node) or seen.left.get(node)
     member, machine = seen.member(node), seen.machines.get(node)
     by_hand = machine is not None and machine.state in GONE and machine.reason in BY_HAND
     drain = seen.drains.get(node)
@@ -214,6 +223,8 @@ def _tell_loss(
         return
     source = "cloud" if cause else "lease"  # the cloud's word alone comes as a message
     data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
+    if joined := known.joined if isinstance(known, DepartedNode) else seen.joined.get(node):
+        data["joined"] = joined  # it may come back under a new lease, and be lost again
     lost = Event(now, "loss", f"{node} is gone: {why}", node, data)
     why = f"somebody has stopped or terminated it ({why})"
     data = {**data, "kind": InterruptionKind.BY_HAND.value}

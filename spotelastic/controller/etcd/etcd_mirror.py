@@ -48,6 +48,10 @@ class Records:
     controllers: frozenset[str] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
     left: Mapping[str, DepartedNode] = field(default_factory=dict)
+    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """How nodes have left last that had no notice. They may be back."""
+    joined: Mapping[str, int] = field(default_factory=dict)
+    """Store revision of each node's registration."""
     preparing: Mapping[str, float] = field(default_factory=dict)
     drains: Mapping[str, Drain] = field(default_factory=dict)
     scheduled: Mapping[str, Notice] = field(default_factory=dict)
@@ -87,6 +91,8 @@ class Mirror:
         self._values: dict[str, dict[str, Any]] = {name: {} for name in _kinds(keys)}
         self._prefixes = _kinds(keys)
         self._left: dict[str, DepartedNode] = {}
+        self._lost: dict[str, DepartedNode] = {}
+        self._joined: dict[str, int] = {}
         self._progress: dict[str, Progress] = {}
         self._points: list[Point] = []
         """Executed steps, in order. A long job has a million, and each turn asks for them."""
@@ -142,19 +148,21 @@ class Mirror:
             name, kind = found
             self._unreadable.pop(value.key, None)
             try:
-                self._put(name, value.key, decode(value.data, kind))
+                self._put(name, value.key, decode(value.data, kind), value.created)
             except msgspec.MsgspecError as error:
                 # Of another version: not ours to judge.
                 self._unreadable[value.key] = str(error)
 
-    def _put(self, name: str, key: str, value: Any) -> None:
+    def _put(self, name: str, key: str, value: Any, created: int) -> None:
         if name == "events" and key not in self._values[name]:
             self._remembered.add(value)
         elif name == "job" and value.state not in ENDED:
             self._left.clear()  # a job that goes on after its end has lost nobody yet
+            self._lost.clear()
         self._values[name][key] = value
         if name == "nodes":
             self._left.pop(value.id, None)
+            self._joined[value.id] = created
         elif name == "progress":
             self._progress[value.node] = value
             self._add_told(value)
@@ -168,7 +176,11 @@ class Mirror:
             self._unreadable.pop(key, None)
             gone = self._values[found[0]].pop(key, None)
             if found[0] == "nodes" and gone is not None:
-                self._left[gone.id] = DepartedNode(gone.incarnation, self._clock())
+                joined = self._joined.pop(gone.id, 0)
+                left = DepartedNode(gone.incarnation, self._clock(), joined)
+                self._left[gone.id] = left
+                if all(drain.node != gone.id for drain in self._values["drains"].values()):
+                    self._lost[gone.id] = left
 
     def _add_told(self, told: Progress) -> None:
         """Adds the steps that a node tells of, each once in a round.
@@ -235,6 +247,8 @@ class Mirror:
             controllers=self._controllers,
             nodes={node.id: node for node in self._values["nodes"].values()},
             left=dict(self._left),
+            lost=dict(self._lost),
+            joined=dict(self._joined),
             drains={drain.node: drain for drain in self._values["drains"].values()},
             scheduled=remembered.scheduled,
             progress=dict(self._progress),

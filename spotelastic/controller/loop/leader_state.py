@@ -254,6 +254,8 @@ class LeaderState:
             nodes=records.nodes,
             slots={m.node: m.slot for m in records.round.members} if records.round else {},
             left=records.left,
+            lost=records.lost,
+            joined=records.joined,
             preparing=records.preparing,
             drains=records.drains,
             slow=records.slow,

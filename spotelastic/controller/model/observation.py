@@ -49,6 +49,8 @@ class DepartedNode:
 
     incarnation: str
     at: float
+    joined: int = 0
+    """Store revision of the registration that has ended; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,10 @@ class Observation:
     slots: Mapping[str, int] = field(default_factory=dict)
     """Group ranks of the nodes that train. A smaller round leaves out the highest."""
     left: Mapping[str, DepartedNode] = field(default_factory=dict)
+    lost: Mapping[str, DepartedNode] = field(default_factory=dict)
+    """How nodes have left last that had no notice. They may be back, and their loss untold."""
+    joined: Mapping[str, int] = field(default_factory=dict)
+    """Store revision of each node's registration."""
     """Nodes that were registered and no longer are."""
     preparing: Mapping[str, float] = field(default_factory=dict)
     """When each node last reported that it builds its environment, or sets itself up."""
@@ -455,11 +461,11 @@ def account(event: Event) -> tuple[str, str, str]:
     """Returns what identifies the occurrence that an event reports: the id of the cloud's event, if
     there is one.
 
-    A node is lost once, whichever source reports it first. That somebody has ended it by hand
-    may be known only later, and is then told as well.
+    A node is lost once for each registration, whichever source reports it first. That somebody has
+    ended it by hand may be known only later, and is then told as well.
     """
     if id := str(event.data.get("id", "")):
         return event.kind, event.node, id
     told = {**event.data, "source": ""} if event.kind == "loss" else event.data
-    which = (str(told.get(name, "")) for name in ("kind", "source", "incarnation"))
-    return event.kind, event.node, ":".join(which)
+    names = ("kind", "source", "incarnation", *(("joined",) if "joined" in told else ()))
+    return event.kind, event.node, ":".join(str(told.get(name, "")) for name in names)

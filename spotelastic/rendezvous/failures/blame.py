@@ -1,21 +1,26 @@
 """Decides which failure of a round caused the others (pure).
 
 A worker that is gone is seen by its peers, whose collectives fail. They often tell of it first, and
-are not to blame: another one was lost, or a worker there died. What was told first counts only
-among failures of the same kind.
+are not to blame: another one was lost, or a worker there died. Not all that such a loss makes a
+script raise is known as that, so that a worker which was killed counts before others. What was told
+first counts only among failures of the same kind.
 """
 
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import replace
 
 from spotelastic.model.job import Failure
+from spotelastic.model.progress import Event
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.failures import restarts
 from spotelastic.rendezvous.rules import describe
 
 SYMPTOM = re.compile(
-    r"by peer|broken pipe|connection (refused|closed|reset|aborted)|remote process|network error"
+    r"by peer|broken pipe|connection (refused|closed|reset|abort|was likely closed)"
+    r"|remote process|network error|network is unreachable|host is (down|unreachable)"
+    r"|endpoint is not connected"
     r"|read error|write error|timed ?out|timeout|heartbeat|no route|failed to recv"
     r"|process group was closed",
     re.I,
@@ -27,13 +32,30 @@ _BEHIND = re.compile(r"(closed|reset) by peer|remote process (exited|has)", re.I
 
 def is_symptom(failure: Failure) -> bool:
     """Whether the failure says no more than that a peer is gone."""
-    return _tier(failure) > 0
+    return _tier(failure) > 1
+
+
+def tells_of_peer(event: Event) -> bool:
+    """Whether an event of a failure says no more than that a peer is gone. Nodes of an earlier
+    version say so in the message alone.
+    """
+    said = event.data.get("lost_peer")
+    return SYMPTOM.search(event.message) is not None if said is None else bool(said)
+
+
+def is_kill(exit_code: int) -> bool:
+    """Whether a signal has ended a worker. One that aborts has raised an error, perhaps because of
+    its peers.
+    """
+    return exit_code < 0 and exit_code != -signal.SIGABRT
 
 
 def _tier(failure: Failure) -> int:
     if failure.broken or SYMPTOM.search(failure.message):
+        return 3
+    if _BEHIND.search(failure.traceback):
         return 2
-    return int(_BEHIND.search(failure.traceback) is not None)
+    return 0 if is_kill(failure.exit_code) else 1
 
 
 def first(failures: Iterable[Failure]) -> Failure | None:

@@ -98,7 +98,7 @@ def interruption(row: Interruption, now: float) -> InterruptionRow:
     return InterruptionRow(
         kind=row.kind.value if row.kind.is_known else "other",
         label=words.plain(row.kind.traits.label),
-        node=words.plain(row.node),
+        node=words.plain(row.node) or NONE,
         at=words.moment(row.at, now),
         at_exactly=words.exactly(row.at),
         source=words.plain(row.told_by) or NONE,

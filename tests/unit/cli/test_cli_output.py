@@ -95,6 +95,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "source": "",
         "restore_s": None,
         "restores": {},
+        "step_s": None,
     }
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotelastic.model.job import Failure
+from spotelastic.model.progress import Event
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.failures import blame
 
@@ -20,6 +21,9 @@ LOST = [
     "DistBackendError: NCCL error: remote process exited or there was a network error",
     "ended by SIGABRT: NCCL watchdog thread terminated: remote process exited",
     "DistError: the process group was closed during the step",
+    "RuntimeError: Software caused connection abort",
+    "DistNetworkError: The client socket has failed to connect: Network is unreachable",
+    "OSError: [Errno 107] Transport endpoint is not connected",
 ]
 OWN = [
     "ended by SIGKILL",
@@ -120,3 +124,20 @@ def test_a_proposed_round_learns_who_failed() -> None:
     assert found.reason == "a worker failed on n1: 1 node; 3 times in a row: starts in 2 s"
     assert blame.corrected(found, [lost, replace(killed, node="n3", at=1.0)]) == found
     assert blame.corrected(PROPOSED, [lost, replace(killed, round="r0")]) == PROPOSED
+
+
+@pytest.mark.parametrize("said", [*LOST, *OWN])
+def test_an_event_says_whether_it_only_tells_of_a_peer(said: str) -> None:
+    """One of an earlier version says so by its message alone."""
+    old = Event(1.0, "failure", f"rank 0: {said}", "n0")
+    assert blame.tells_of_peer(old) == (said in LOST)
+    assert not blame.tells_of_peer(replace(old, data={"lost_peer": False}))
+    assert blame.tells_of_peer(replace(old, data={"lost_peer": True}))
+
+
+@pytest.mark.parametrize(("code", "kill"), [(-9, True), (-11, True), (-6, False), (1, False)])
+def test_a_program_that_aborts_was_not_killed(code: int, kill: bool) -> None:
+    assert blame.is_kill(code) == kill
+    raised = replace(BLANK, node="n1", at=0.5, message=OWN[3])
+    found = blame.first([raised, replace(BLANK, at=1.0, message="ended", exit_code=code)])
+    assert found is not None and (found.node == "n0") == kill, "what is raised may be of a loss"

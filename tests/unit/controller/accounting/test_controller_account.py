@@ -320,7 +320,7 @@ def test_the_mirror_follows_the_store_and_knows_who_left() -> None:
     store.delete(KEYS.live("a"))
     records = mirror.records()
     assert set(records.nodes) == {"b"}
-    assert records.left == {"a": DepartedNode("1", 50.0)}
+    assert records.left == records.lost == {"a": DepartedNode("1", 50.0, joined=2)}
     assert (records.leader, records.controllers) == ("i-1", frozenset({"i-1"}))
     assert ("loss", "a", "::1") in records.told
     store.put(KEYS.live("a"), encode(node("a", "2")))

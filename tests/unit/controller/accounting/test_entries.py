@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from spotelastic.cloud.events import WARNED_AHEAD
-from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER, entries
+from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER, entries, with_recorded
 from spotelastic.controller.model.observation import account
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Event, Interruption, Report, ReportJob
@@ -88,3 +88,20 @@ def test_each_pause_etcd_member_and_node_has_an_event_of_its_own() -> None:
     events = told(*rows)
     assert len({account(event) for event in events}) == len(rows)
     assert events[3].message == "i-9 (etcd died): training paused 0.05 s, 0 steps repeated"
+
+
+def test_a_row_on_record_is_final_and_no_other_is_added_to_its_pause() -> None:
+    other = replace(NOTICE, node="i-2")
+    recorded = told(NOTICE, other)
+    changed = replace(NOTICE, kind=InterruptionKind.LOSS, pause_s=9.0)
+    late, next_pause = replace(NOTICE, node="i-3"), replace(NOTICE, round=5)
+    assert with_recorded([changed, late, next_pause], recorded) == [NOTICE, other, next_pause]
+    half = with_recorded([changed, other, late], recorded[:1])
+    assert half == [NOTICE, other], "a leader that ended in between has left one untold"
+
+
+def test_a_node_that_was_taken_before_it_trained_keeps_its_row_when_others_are() -> None:
+    other = replace(IDLE, node="i-2")
+    assert with_recorded([other], told(IDLE)) == [IDLE, other]
+    waits = replace(NOTICE, round=None, pause_s=None, first_step_at=None)
+    assert with_recorded([waits], told(IDLE)) == [IDLE, waits], "it has trained since, and was lost"

@@ -436,3 +436,116 @@ def test_hours_without_any_instance_cost_nothing() -> None:
 def test_before_the_first_step_there_is_nothing_to_report() -> None:
     result = report([], None, Job("pending", 0.0), (), (), (), 1.0)
     assert (result.job.steps_run, result.goodput, result.interruptions) == (0, 0.0, ())
+
+
+PEER = "rank 0 lost a peer: RuntimeError: Connection reset by peer"
+
+
+def failing(story: Story, node: str, round: int = 1, after: float = 0.0, **data: object) -> Story:
+    """A failure is told on a node; with `lost_peer` unless it is a kill."""
+    at = story.now + after
+    kill = {"exit_code": -9, "lost_peer": False}
+    own = {"exit_code": 1, "lost_peer": True} if not data else kill | data
+    told = {"round": f"round-{round}", "rank": 0, "at": at, "seen_at": at, **own}
+    return story.tell("failure", node, **told)
+
+
+def test_a_neighbour_that_lost_its_peer_is_not_named_though_it_told_first() -> None:
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    failing(failing(story, "a"), "b", after=0.3, exit_code=-9).end()
+    story.propose("worker", "abc", about="a", resume=memory(30)).train(50, after=1.0)
+    row = only(story.report())
+    assert (row.kind, row.node) == ("worker", "b")
+
+
+def test_failures_of_an_earlier_version_tell_of_a_peer_in_their_message() -> None:
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    failing(story, "a")
+    story.events[-1] = replace(
+        story.events[-1], message=PEER, data={**story.events[-1].data, "lost_peer": None}
+    )
+    failing(story, "b", after=0.3, exit_code=-9).end()
+    story.propose("worker", "abc", resume=memory(30)).train(50, after=1.0)
+    assert only(story.report()).node == "b"
+
+
+def test_workers_that_were_killed_and_nodes_that_were_lost_in_one_pause_are_all_named() -> None:
+    story = Story().propose("start", "abcd").train(36, after=1.0)
+    failing(failing(failing(story, "a"), "b", exit_code=-9), "c", exit_code=-9)
+    story.tell("loss", "d", at=story.now + 2, seen_at=story.now + 2, source="lease").end()
+    story.propose("loss", "abc", about="d", resume=memory(30)).train(50, after=1.0)
+    rows = {row.node: (row.kind, row.steps_lost) for row in story.report().interruptions}
+    assert rows == {"b": ("worker", 0), "c": ("worker", 0), "d": ("loss", 6)}
+
+
+def test_a_node_that_is_lost_again_has_each_time_its_own_row() -> None:
+    """A frozen agent comes back under a new lease, as the same incarnation."""
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    lost = []
+    for _ in range(3):
+        story.tell("loss", "b", at=story.now, seen_at=story.now + 0.2, incarnation="b-incarnation")
+        lost.append(story.now)
+        step = story.points[-1].step
+        story.end().propose("loss", "ac", about="b", resume=memory(step, len(story.records)))
+        story.train(step + 5, after=1.0).end()
+        story.propose("arrival", "abc", about="b", resume=memory(step + 5, len(story.records)))
+        story.train(step + 300, after=1.0)
+    assert [row.at for row in story.report().interruptions] == lost
+
+
+def test_what_befalls_a_node_after_training_has_gone_on_explains_no_pause_before() -> None:
+    """Its worker was killed, the others went on, and then it was warned and lost."""
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    failing(story, "b", exit_code=-9).end()
+    story.propose("worker", "ac", about="b", resume=memory(36)).train(60, after=0.3)
+    now = story.now
+    story.tell("notice", "b", kind="spot_interruption", at=now, seen_at=now)
+    story.tell("loss", "b", at=now + 1, seen_at=now + 1, incarnation="b-incarnation")
+    row = only(story.report())
+    assert (row.kind, row.node) == ("worker", "b")
+
+
+def test_a_node_that_answered_late_explains_a_pause_that_nothing_else_explains() -> None:
+    def rows(*killed: str) -> list[tuple[str, str]]:
+        story = Story().propose("start", "abc").train(36, after=1.0)
+        for node in killed:
+            failing(story, node, exit_code=-9)
+        story.end().propose("loss", "ac", about="b", resume=memory(36))
+        assert story.current is not None
+        story.current = replace(story.current, missed=("b-incarnation",))
+        story.train(60, after=0.3)
+        return [(row.kind, row.node) for row in story.report().interruptions]
+
+    assert rows() == [("loss", "b")]
+    assert rows("a") == [("worker", "a")]
+
+
+def test_if_only_peers_have_told_and_all_are_there_the_silent_one_is_named_or_nobody() -> None:
+    def named(*told: str) -> str:
+        story = Story().propose("start", "abc").train(36, after=1.0)
+        for node in told:
+            failing(story, node)
+        story.end().propose("worker", "abc", resume=memory(30)).train(50, after=1.0)
+        return only(story.report()).node
+
+    assert named("a", "c") == "b"
+    assert named("a") == ""
+
+
+def test_a_stall_is_a_row_of_the_node_that_the_round_names() -> None:
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    failing(failing(story, "a", exit_code=0), "b", after=0.1, exit_code=0).end()
+    story.propose("stall", "abc", about="b", resume=memory(30)).train(50, after=9.0)
+    row = only(story.report())
+    assert (row.kind, row.node, row.steps_lost) == ("worker", "b", 6)
+
+
+def test_a_pause_leaves_out_the_ordinary_step_of_its_time() -> None:
+    story = Story().propose("start", "abc").train(36, after=1.0)
+    failing(story, "b", exit_code=-9).end()
+    story.propose("worker", "abc", about="b", resume=memory(36)).train(50, after=1.0)
+    first = only(story.report())
+    assert (first.step_s, first.pause_s) == (pytest.approx(STEP), pytest.approx(1.0 - STEP))
+    for step in range(51, 500):  # the job has become slower
+        story.train(step, after=1.0)
+    assert only(story.report()) == first

@@ -48,6 +48,7 @@ from spotelastic.controller.model.observation import (
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
 from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Reset, StoredValue
@@ -265,6 +266,26 @@ def test_a_lease_that_runs_out_is_a_loss_and_a_second_one_is_another() -> None:
     (second,) = only(decide(again, 1501.0, POLICY), Tell)
     assert isinstance(second, Tell)
     assert second.event.data["at"] == 1500.0
+
+
+def test_a_node_that_came_back_under_a_new_lease_is_lost_again_and_once_for_each_lease() -> None:
+    """As an agent does that was frozen: its incarnation is the same. A controller that begins to
+    lead may find it back already."""
+    told: list[Event] = []
+    for joined in (5, 5, 9):
+        gone = {"a": DepartedNode("a-1", 990.0 + joined, joined)}
+        for nodes, left in ((("b",), gone), (("a", "b"), {})):
+            seen = replace(
+                healthy("a", "b"),
+                nodes={name: node(name) for name in nodes},
+                left=left,
+                lost=gone,
+                joined={"a": joined + 1} if "a" in nodes else {},
+                told=frozenset(map(account, told)),
+            )
+            found = [each.event for each in only(decide(seen, NOW, POLICY), Tell)]
+            told += found
+    assert [(event.kind, event.data["at"]) for event in told] == [("loss", 995.0), ("loss", 999.0)]
 
 
 def test_a_lease_that_runs_out_before_ec2_speaks_is_told_once_too() -> None:

@@ -10,14 +10,13 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket
 from spotelastic.cloud.events import StateChange
 from spotelastic.cloud.model import ZoneOffer
-from spotelastic.controller.accounting.ledger_events import LEDGER
 from spotelastic.controller.decisions.housekeeping import BOOT, HousekeepingPolicy
 from spotelastic.controller.model.observation import Message
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Job, Settings
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, Status
+from spotelastic.model.progress import LEDGER, Event, Status
 from spotelastic.store.codec import decode, encode
 
 ZONES = (ZoneOffer("a", ("subnet-a",)), ZoneOffer("b", ("subnet-b",)))
