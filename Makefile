@@ -48,7 +48,8 @@ help:
 	@echo "make smoke     install and use them in an empty environment (NEWEST=1: with the newest"
 	@echo "               versions of all dependencies)"
 	@echo "make weight    the product's lines of code by folder, without docstrings, comments, blank lines"
-	@echo "make lock      refresh constraints.txt from .venv"
+	@echo "make lock      refresh constraints.txt, and what nodes install, from .venv (make lock-hashed:"
+	@echo "               with the hashes of the files; make audit: known faults of these packages)"
 	@echo "make clean     remove .venv and what was built"
 	@echo "On macOS: install, docs, dist, weight and clean. All others need Linux."
 
@@ -158,6 +159,16 @@ lock: linux install
 	  | grep -E '^[A-Za-z0-9._-]+==' \
 	  | grep -viE '^(torch|triton|nvidia[a-z0-9._-]*|cuda[a-z0-9._-]*|pip|setuptools|wheel|spotelastic)==' \
 	  > constraints.txt
+	$(PYTHON) tools/lock_nodes.py --no-hashes
+
+# With the hashes that the package index tells: what a release ships.
+lock-hashed: linux install
+	$(PYTHON) tools/lock_nodes.py
+
+# Known faults of what nodes install. The release and each night ask for it.
+audit: install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.9'
+	$(VENV)/bin/pip-audit --disable-pip --no-deps -r infra/boot/packages.txt
 
 weight:
 	@python3 tools/weight.py

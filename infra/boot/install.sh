@@ -55,8 +55,10 @@ if ! { get "$kept" "$home/kept" && tar -xzf "$home/kept" -C "$home"; }; then
   pip() {
     again "pip install" "$home/venv/bin/python" -m pip install -q --disable-pip-version-check "$@"
   }
+  # Exactly the packages that were tested. In a release their hashes stand beside them, and pip
+  # then takes no file that has another one.
+  pip --no-deps -r "$infra/packages.txt"
   pip --no-deps --force-reinstall "$file"
-  pip "$file[otlp]"
   found='import sys; from importlib.util import find_spec; sys.exit(find_spec("torch") is None)'
   if [ "$role" = worker ] && ! "$home/venv/bin/python" -c "$found" 2> /dev/null; then
     get "${wheel%/*}/constraints.txt" "$home/constraints.txt"

@@ -33,7 +33,7 @@ def test_the_wheel_needs_nothing_that_is_not_copied() -> None:
 
 def test_the_python_of_the_images_is_one_that_the_package_takes() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (base,) = re.findall(r"^FROM python:(\d+\.\d+)-slim AS base$", TEXT, re.MULTILINE)
+    (base,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)-slim$", TEXT, re.MULTILINE)
     least = project["requires-python"].removeprefix(">=")
     assert tuple(map(int, base.split("."))) >= tuple(map(int, least.split(".")))
 
@@ -42,6 +42,10 @@ def test_images_and_nodes_have_the_same_etcd() -> None:
     assert f"ARG ETCD={boot_artifacts.ETCD.version}\n" in TEXT
     assert f"--checksum=sha256:{boot_artifacts.ETCD.sha256} " in TEXT
     assert tuple(map(int, boot_artifacts.ETCD.version.split("."))) >= MINIMUM
+
+
+def test_the_user_of_a_worker_is_a_number() -> None:
+    assert re.findall(r"^USER (.+)$", TEXT, re.MULTILINE) == ["10001"]
 
 
 def test_images_and_this_machine_have_the_same_torch() -> None:
