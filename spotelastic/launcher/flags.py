@@ -1,4 +1,4 @@
-"""Defines and parses the command line of `spotelastic run`: torchrun's flags, Bagua's, and its own.
+"""Defines and parses the command line of `spotelastic run`: torchrun's flags, and its own.
 
 The flags are data, from which help and parser are made. Each is accepted with dashes and with
 underscores, and as a variable PET_<NAME> or SPOTELASTIC_<NAME> if it is not given. The parser is
@@ -246,29 +246,11 @@ WITHOUT_EFFECT = (
     Flag("--use-env", "not needed: the local rank is always in LOCAL_RANK", read=bool),
 )
 """Flags that are accepted so that a command written for another launcher works unchanged."""
-BAGUA = (
-    Flag("--bagua-service-port", "service port (29501)", "PORT", None, int),
-    Flag("--default-bucket-size", "bucket size (10485760)", "BYTES", None, int),
-    Flag("--autotune-level", "0: off (0)", "LEVEL", None, int),
-    Flag("--autotune-max-samples", "most samples (60)", "N", None, int),
-    Flag(
-        "--autotune-sampling-confidence-time",
-        "time per sample (5)",
-        "SECONDS",
-        None,
-        float,
-    ),
-    Flag("--autotune-warmup-time", "time to warm up (30)", "SECONDS", None, float),
-    Flag("--is-output-autotune-log", "write the tuning log", read=bool),
-    Flag("--enable-bagua-net", "load Bagua-Net", read=bool),
-    Flag("--bagua-net_switch_on --bagua-net-switch-on", "same as above", read=bool),
-)
 GROUPS: Mapping[str, tuple[Flag, ...]] = {
     "nodes": NODES,
     "workers": WORKERS,
     "output": OUTPUT,
     "checkpoints": CHECKPOINTS,
-    "Bagua": BAGUA,
     "accepted, without effect": WITHOUT_EFFECT,
 }
 

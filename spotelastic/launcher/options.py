@@ -26,7 +26,6 @@ from spotelastic.agent.health import efa, kernel_log
 from spotelastic.agent.workers.output import Output, Selection
 from spotelastic.errors import UsageError
 from spotelastic.launcher import devices
-from spotelastic.launcher.flags import BAGUA, given
 from spotelastic.launcher.rendezvous_config import is_static
 from spotelastic.model.job import RankPolicy, Settings
 
@@ -101,12 +100,10 @@ def settings(options: argparse.Namespace) -> Settings:
         grace_period=options.grace_period,
     )
     validation.at_least_one(keep_last=options.keep_last)
-    # Bagua's launcher starts a worker for each GPU unless told otherwise, torchrun starts one.
-    default = "auto" if given(options, BAGUA) else "1"
     return Settings(
         min_nodes=smallest,
         max_nodes=largest,
-        workers=devices.workers(options.nproc_per_node or default),
+        workers=devices.workers(options.nproc_per_node or "1"),
         max_restarts=options.max_restarts,
         gang=options.gang,
         rank_policy=rank_policy(options),

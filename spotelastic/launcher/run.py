@@ -21,8 +21,8 @@ from spotelastic_checkpoints import log_records
 
 from spotelastic.agent.config import AgentConfig, Entry
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
-from spotelastic.launcher import bagua, run_storage
 from spotelastic.launcher import options as launcher_options
+from spotelastic.launcher import run_storage
 from spotelastic.launcher.etcd_bootstrap import (
     Rendezvous,
     leave_rendezvous,
@@ -172,9 +172,7 @@ def _plan(
     prefix = launcher_options.prefix(options, environ)
     answers = sys.stdin is not None and sys.stdin.isatty()
     metrics = launcher_options.metrics(options)
-    env = bagua.environment(options, environ)
-    if options.allow_uncommitted:
-        env = {**env, ALLOW_UNCOMMITTED: "1"}
+    env = {ALLOW_UNCOMMITTED: "1"} if options.allow_uncommitted else {}
     address = local_address(options.local_addr) if options.local_addr else ""
     node_rank = launcher_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"

@@ -19,10 +19,10 @@ NOT_OURS = {
     *("--shm-size", "--ulimit", "--dryrun", "--index-url"),
     *("--local-rank", "--steps", "--epochs", "--dummy"),
     *("--cask", "--from-history", "--install", "--profile", "--python"),
-    *("--bagua-net-switch-on", "--nproc"),
+    "--nproc",
 }
-"""Flags of etcd and rclone; of docker, SkyPilot and pip; of scripts; of what a laptop has; and two
-that show other spellings of ours."""
+"""Flags of etcd and rclone; of docker, SkyPilot and pip; of scripts; of what a laptop has; and one
+that shows another spelling of ours."""
 
 
 def pages() -> list[Path]:

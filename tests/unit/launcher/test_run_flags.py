@@ -339,11 +339,8 @@ def test_torch_is_asked_for_the_gpus_where_there_is_a_driver(
     assert devices.gpus(drivers=(tmp_path,)) == torch.cuda.device_count()
 
 
-def test_one_worker_like_torchrun_unless_the_command_is_one_for_bagua() -> None:
+def test_one_worker_like_torchrun() -> None:
     assert launcher_options.settings(options()).workers == 1
-    assert launcher_options.settings(options("--autotune_level", "1")).workers == devices.workers(
-        "auto"
-    )
 
 
 def test_what_a_worker_runs(tmp_path: Path) -> None:
