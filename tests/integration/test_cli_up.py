@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.local_cloud import until
+from support.local_cloud import environment, until
 from support.patience import PATIENT
 from support.webhooks import TOKEN, webhook
+
+from spotelastic.local import cloud
+from spotelastic.local.fault_client import FaultClient
 
 UP = ("up", "--local", "--min", "1", "--max", "2", "--instance-types", "m5.large")
 SCRIPT = "import time\ntime.sleep(600)\n"
@@ -49,11 +52,11 @@ def spotelastic(
     folder: Path, *args: str, stdin: int = subprocess.DEVNULL
 ) -> Iterator["subprocess.Popen[str]"]:
     """The command in a session of its own, as from a terminal that nothing else uses."""
-    environment = os.environ | {"SPOTELASTIC_HOME": str(folder / "home")}
+    own = os.environ | {"SPOTELASTIC_HOME": str(folder / "home")}
     process = subprocess.Popen(
         [sys.executable, "-m", "spotelastic", *args],
         cwd=folder,
-        env=environment,
+        env=own,
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -67,11 +70,11 @@ def spotelastic(
         process.kill()
 
 
-def read_until(process: "subprocess.Popen[str]", words: str) -> None:
+def read_until(process: "subprocess.Popen[str]", words: str) -> str:
     assert process.stdout is not None
     for line in process.stdout:
         if words in line:
-            return
+            return line
     raise AssertionError(f"{words!r} was never printed")
 
 
@@ -149,6 +152,30 @@ def test_a_script_is_rehearsed_on_the_first_node_before_others_are_launched(
         assert "train.py 0.9 does not come back as it was" in complaint
         assert "lr of group 0 is" in complaint
         assert len(launched) == 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_first_node_that_is_taken_while_it_rehearses_is_replaced_by_one_that_rehearses(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for it, and no other node is launched in the meantime."""
+    (tmp_path / "train.py").write_text(REHEARSED)
+    arguments = ("--rehearse", "first", "--report", "report.json", "train.py", "1")
+    with spotelastic(tmp_path, *UP[:2], "--min", "2", "--max", "2", *arguments) as process:
+        begun = read_until(process, "rehearsing train.py 1 before other nodes")
+        (first,) = re.findall(r"(i-\w+): rehearsing train.py", begun)
+        with environment(SPOTELASTIC_HOME=str(tmp_path / "home")):
+            info = cloud.find()
+            assert info is not None
+            FaultClient(info).kill(first)
+        told, complaint = process.communicate(timeout=12 * PATIENT)
+    assert process.returncode == 0, told + complaint
+    (second,) = re.findall(r"(i-\w+): rehearsing train.py", told)
+    assert second != first
+    launched = [found.start() for found in re.finditer("worker node i-.* is launched", told)]
+    rehearsed = told.index(f"{second}: rehearsed train.py 1: interruptions change nothing")
+    assert [at > rehearsed for at in launched] == [False, True]
 
 
 @pytest.mark.soak
