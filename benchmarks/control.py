@@ -39,7 +39,7 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud.events import SpotWarning
 from spotelastic.cloud.model import GroupMember, Instance, WorkerGroup
 from spotelastic.controller.decisions.decide import decide
-from spotelastic.controller.loop.run import LEASE
+from spotelastic.controller.loop.controller_loop import LEASE
 from spotelastic.controller.model.config import LoopPace
 from spotelastic.controller.model.observation import (
     ControllerPolicy,

@@ -25,7 +25,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.cloud.model import WorkerGroup
 from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
-from spotelastic.controller.loop.run import run as run_controller
+from spotelastic.controller.loop.controller_loop import run as run_controller
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo

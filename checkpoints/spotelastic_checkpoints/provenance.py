@@ -19,8 +19,8 @@ from spotelastic_checkpoints.commit.commit_protocol import RUN_RECORD, Commits, 
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.protocol_version import FORMAT
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import folder_of
-from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
 
 NAME = RUN_RECORD

@@ -1,8 +1,8 @@
 """The part of an agent that does not wait: it folds what happened, decides, and has actions done.
 
-The agent's loop (`run.py`), the nodes of simulations and the light agents of benchmarks all use it.
-The events of an action are folded before the next action is performed, and each in the order in
-which it came.
+The agent's loop (`agent_loop.py`), the nodes of simulations and the light agents of benchmarks all
+use it. The events of an action are folded before the next action is performed, and each in the
+order in which it came.
 """
 
 import logging

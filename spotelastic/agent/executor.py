@@ -27,8 +27,8 @@ from spotelastic.agent.health.illness import EFA, TOLD
 from spotelastic.agent.in_place.duties import not_kept
 from spotelastic.agent.state import events, failures
 from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.node_progress import newest, newest_commit, progress
 from spotelastic.agent.state.ports import Events, LeaseSession, Processes
-from spotelastic.agent.state.progress import newest, newest_commit, progress
 from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.workers.trouble import WorkerTrouble, without_advice
 from spotelastic.clock import Clock, unbroken

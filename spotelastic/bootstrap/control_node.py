@@ -127,7 +127,7 @@ def controller() -> int:
     """Runs the controller, in a process of its own."""
     from spotelastic.aws.provider.calls import CallCount
     from spotelastic.aws.provider.cloud import connect
-    from spotelastic.controller.loop.run import run
+    from spotelastic.controller.loop.controller_loop import run
     from spotelastic.controller.model.config import ControllerConfig
     from spotelastic.linux import name_process
 

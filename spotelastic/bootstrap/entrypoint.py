@@ -142,7 +142,7 @@ def _is_final(code: int) -> bool:
 
 
 def _agent() -> int:
-    from spotelastic.agent.run import run
+    from spotelastic.agent.agent_loop import run
     from spotelastic.agent.shutdown import STUCK
 
     log_as("boot")

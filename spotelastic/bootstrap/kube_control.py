@@ -27,11 +27,11 @@ from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervi
 from spotelastic.clock import steady, wall
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
-from spotelastic.kubernetes.provider import api as kube_api
-from spotelastic.kubernetes.provider.api import KubeApi
-from spotelastic.kubernetes.provider.cloud import connect
+from spotelastic.kubernetes.provider import api_client as kube_api
+from spotelastic.kubernetes.provider.api_client import KubeApi
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.kubernetes_cloud import connect
 from spotelastic.kubernetes.provider.lock import LeaseLock
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
 from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec
 
@@ -130,7 +130,7 @@ def run() -> int:
 def controller() -> int:
     """Runs the controller, in a process of its own. At its end it saves etcd."""
     from spotelastic.controller.etcd import snapshots
-    from spotelastic.controller.loop.run import run
+    from spotelastic.controller.loop.controller_loop import run
     from spotelastic.controller.model.config import ControllerConfig, LoopPace
 
     name_process("se-controller")

@@ -40,8 +40,8 @@ def run() -> int:
 
 def agent() -> int:
     """Runs the agent, in a process of its own."""
+    from spotelastic.agent.agent_loop import run
     from spotelastic.agent.config import AgentConfig, HealthChecks
-    from spotelastic.agent.run import run
     from spotelastic.agent.workers.output import WholeLines
     from spotelastic.redaction import redactor
 

@@ -25,7 +25,7 @@ from spotelastic.cli.commands import (
     status,
     up,
 )
-from spotelastic.cli.commands.kube.app import app as kube_app
+from spotelastic.cli.commands.kube.kube_commands import app as kube_app
 from spotelastic.cli.options import up as options
 from spotelastic.cli.options.placed import placed
 from spotelastic.client.config import config_file

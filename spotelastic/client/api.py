@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from spotelastic.client.bringing_up import bring_up, list_prices, regions
+from spotelastic.client.bringing_up import bring_up, list_prices, region_choice
 from spotelastic.client.bringing_up.plan import Planned
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -60,7 +60,7 @@ def up(
     job = check(config, Path.cwd())
     say = saying(on_update)
     answer = agreed if yes or config.yes else confirm
-    target, compared = regions.enter(job, say)
+    target, compared = region_choice.enter(job, say)
     cluster = None
     try:
         known = bring_up.look(target, job, answer)
@@ -125,7 +125,7 @@ def plan(config: JobConfig, *, on_update: OnUpdate = ignored) -> Planned:
     if not cloud.has_account():
         return list_prices.planned(job)
     say = saying(on_update)
-    target, compared = regions.enter(job, say)
+    target, compared = region_choice.enter(job, say)
     try:
         known = bring_up.look(target, job, agreed)
         return bring_up.prepare(target, job, known, compared).plan()

@@ -16,7 +16,7 @@ from spotelastic.client.confirmation import (
     nobody_asked,
 )
 from spotelastic.client.dumps.collect import Dump, collect
-from spotelastic.client.dumps.source import DumpSource
+from spotelastic.client.dumps.dump_source import DumpSource
 from spotelastic.client.interruptions import choice
 from spotelastic.client.interruptions.interrupt import (
     CausedInterruption,

@@ -9,7 +9,7 @@ from spotelastic_checkpoints.files import placing
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.files.kept import KeptFile, shown, within
 from spotelastic_checkpoints.files.looking import FOLDER
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.counting import counted, size

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.decoders import from_json
 from spotelastic_checkpoints.errors import CheckpointsError
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import wall

@@ -6,9 +6,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
 from spotelastic_checkpoints.storage.outage_retry import OutagePatience, OutageRetry
-from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.storage.retrying import RetryingStorage
 
 from spotelastic.errors import EnvironmentFailure, Unavailable

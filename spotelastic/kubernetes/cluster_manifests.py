@@ -15,7 +15,7 @@ Must never happen: a worker's pod has a token of the cluster, or a manifest the 
 from typing import Any
 
 from spotelastic.kubernetes import pod_files
-from spotelastic.kubernetes.job import PodJob
+from spotelastic.kubernetes.job_as_pods import PodJob
 from spotelastic.kubernetes.pods import (
     CONTAINER_SECURITY,
     SHARED_MEMORY_MOUNT,
@@ -28,8 +28,8 @@ from spotelastic.kubernetes.pods import (
     shared_memory,
     variables,
 )
-from spotelastic.kubernetes.provider.groups import owner
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.kubernetes.provider.pod_groups import owner
 from spotelastic.model.job import JobSpec
 
 CLIENT_PORT = 2379

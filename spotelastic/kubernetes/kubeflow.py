@@ -7,7 +7,7 @@
 The Trainer makes a JobSet of the first two, whose pods are named JOB-node-0-0, JOB-node-0-1, ...
 """
 
-from spotelastic.kubernetes.job import GRACE, MOST_HOSTS, PodJob
+from spotelastic.kubernetes.job_as_pods import GRACE, MOST_HOSTS, PodJob
 from spotelastic.kubernetes.manifests import (
     QUEUE,
     disruption_budget,

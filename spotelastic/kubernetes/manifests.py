@@ -11,7 +11,7 @@ Must never happen: a manifest holds a secret's value. `SecretKey` has none.
 from collections.abc import Mapping
 from typing import Any
 
-from spotelastic.kubernetes.job import PORT, PodJob
+from spotelastic.kubernetes.job_as_pods import PORT, PodJob
 from spotelastic.kubernetes.pods import Manifest, hosts_only, pod_spec
 
 JOB_NAME = "batch.kubernetes.io/job-name"

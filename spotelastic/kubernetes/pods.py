@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotelastic.kubernetes.job import PORT, PodJob, PodPlacement, PodResources
+from spotelastic.kubernetes.job_as_pods import PORT, PodJob, PodPlacement, PodResources
 from spotelastic.kubernetes.run_command import COMMAND, arguments, literal
 
 Manifest = dict[str, Any]

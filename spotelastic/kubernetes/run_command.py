@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spotelastic.kubernetes.job import PORT, PodJob
+from spotelastic.kubernetes.job_as_pods import PORT, PodJob
 from spotelastic.model.job import Settings
 
 COMMAND = ("spotelastic", "run")

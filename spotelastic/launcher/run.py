@@ -39,7 +39,7 @@ from spotelastic.launcher.terminal import print_line, printer
 from spotelastic.model.job import ALLOW_UNCOMMITTED
 
 if TYPE_CHECKING:
-    from spotelastic.agent.run import AgentResult
+    from spotelastic.agent.agent_loop import AgentResult
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def serve(
     options: argparse.Namespace, entry: Entry, command: tuple[str, ...], folders: Folders
 ) -> "AgentResult":
     """Run a node that runs `command` until the job ends. Logs are kept if the job failed."""
-    from spotelastic.agent.run import AgentResult
+    from spotelastic.agent.agent_loop import AgentResult
 
     where = meeting(options, *launcher_options.sizes(options.nnodes))
     storage = run_storage.storage_url(options)
@@ -144,7 +144,7 @@ def _rendezvous_and_storage(
 
 
 def _run(config: AgentConfig, rendezvous: Rendezvous) -> "AgentResult":
-    from spotelastic.agent.run import run
+    from spotelastic.agent.agent_loop import run
 
     ended = run(config)
     leave_rendezvous(rendezvous, config.run, ended=ended.code in (0, 1))

@@ -27,11 +27,11 @@ from spotelastic.local.isolation import Isolation
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
-    from spotelastic.local.autoscaling.regions import RegionalScaling
+    from spotelastic.local.autoscaling.regional_groups import RegionalScaling
     from spotelastic.local.base.bus import Bus
     from spotelastic.local.cloud import CloudInfo
-    from spotelastic.local.instances.capacity import SpotMarket
     from spotelastic.local.instances.machines import LocalInstance, LocalInstances
+    from spotelastic.local.instances.spot_market import SpotMarket
 
 PREFIX = "/_spotelastic/"
 _TIMEOUT = 30.0

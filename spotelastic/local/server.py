@@ -26,9 +26,9 @@ from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
 from spotelastic.local.iam.authority import Authority
-from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import SHUTS_DOWN_WITHIN, Power
+from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.users import Users
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Server:
         from werkzeug.serving import make_server
 
         from spotelastic.local import moto_patches
-        from spotelastic.local.autoscaling.regions import RegionalScaling
+        from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 
         lock = RLock()
         self._config = config

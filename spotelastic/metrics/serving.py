@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from spotelastic.metrics import otlp
 from spotelastic.metrics.exposition import Read
-from spotelastic.metrics.server import MetricsServer
+from spotelastic.metrics.scrape_server import MetricsServer
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from spotelastic.cloud.events import CloudEvent, FailureCause, GroupActivity
-from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.model import ALIVE, GroupNames, Instance, ZoneOffer
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.interruption_kind import InterruptionKind

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.model.progress import Event
-from spotelastic.replay.control import DECIDES_BY, SimulatedController
 from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.outcome import Bill, ReplayOutcome, allowed_anywhere, judge
 from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.simulated_controller import DECIDES_BY, SimulatedController
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
 

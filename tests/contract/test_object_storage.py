@@ -25,10 +25,10 @@ from spotelastic_checkpoints.storage.filesystems import FsspecStorage, S3fsStora
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.google_azure import HangingObstoreStorage, open_google_or_azure
 from spotelastic_checkpoints.storage.limits import Limits
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.obstore_storage import Wording
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import PART
-from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from support.faulty_s3 import Fault, FaultyS3
 from support.gcs import Gcs, gcs_server, use_gcs

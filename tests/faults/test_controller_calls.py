@@ -42,7 +42,7 @@ from spotelastic.clock import unbroken
 from spotelastic.cloud.model import Instance, WorkerGroup
 from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.run import lead_with
+from spotelastic.controller.loop.controller_loop import lead_with
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
 from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.model.job import Job

@@ -22,10 +22,10 @@ from support.trial import NAME, Trial, eventually
 from spotelastic.aws.compute import autoscaling
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.confirmation import agreed
-from spotelastic.client.moving import regions
+from spotelastic.client.moving import two_regions
 from spotelastic.client.moving.carry_out import MovePolicy
-from spotelastic.client.moving.decide import MoveStep
 from spotelastic.client.moving.move import MoveResult, move
+from spotelastic.client.moving.move_decision import MoveStep
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import find, holding
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -132,7 +132,7 @@ def test_a_job_is_moved_and_its_report_goes_on(tmp_path: Path) -> None:
         seen = page.read()
         assert (seen.is_gone, page.cluster.target.account("").aws.region) == (False, WEST)
         assert seen.status.state == "running" and seen.status.step >= done.step
-        its = regions.find(home(), NAME, WEST, print)
+        its = two_regions.find(home(), NAME, WEST, print)
         assert isinstance(its.look().source.latest, ForwardPointer)
         with pytest.raises(StorageMoved):
             Commits(its.storage_here(), its.spec.run).claim()

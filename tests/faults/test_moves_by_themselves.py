@@ -19,7 +19,7 @@ from spotelastic.aws.clusters import asleep
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.client import commands
-from spotelastic.client.moving.regions import latest_of
+from spotelastic.client.moving.two_regions import latest_of
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import find
 from spotelastic.cloud.bucket import MOVING

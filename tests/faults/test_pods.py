@@ -17,7 +17,7 @@ from lightkube.resources.batch_v1 import Job
 from support.kube import Kube, emulated
 from support.patience import eventually
 
-from spotelastic.kubernetes.job import PodJob
+from spotelastic.kubernetes.job_as_pods import PodJob
 from spotelastic.kubernetes.manifests import manifests
 from spotelastic.model.job import Settings
 

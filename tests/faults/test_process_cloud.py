@@ -16,7 +16,7 @@ from support.process_cloud import ProcessCloud, agents
 
 from spotelastic.clock import unbroken
 from spotelastic.cloud.bucket import JOB
-from spotelastic.controller.loop.run import Controller
+from spotelastic.controller.loop.controller_loop import Controller
 from spotelastic.controller.model.config import ControllerConfig, LoopPace
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.progress import Status

@@ -25,8 +25,8 @@ from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.storage.object_store import Blob, unseen
 from spotelastic_checkpoints.storage.outage_retry import OutagePatience
-from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.types import Commit
 from support.ckpt import ckpt, fine, refused
 from support.patience import PATIENT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 from support.account import REGION, account
 from support.asked import request
 from support.published import EVENTS, POINTS, REPORT, STATUS

@@ -21,10 +21,10 @@ from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging import command_queue, log_group
 from spotelastic.aws.messaging.log_group import LogStream
-from spotelastic.client.dumps import collect, source
+from spotelastic.client.dumps import collect, dump_source
 from spotelastic.client.dumps.archive import DumpArchive
 from spotelastic.client.dumps.collect import Dump
-from spotelastic.client.dumps.source import DumpSource
+from spotelastic.client.dumps.dump_source import DumpSource
 from spotelastic.clock import wall
 from spotelastic.cloud.bucket import EVENTS, STATUS
 from spotelastic.errors import UsageError
@@ -106,7 +106,7 @@ def test_nodes_that_do_not_answer_are_named_and_the_rest_is_there(
         logGroupName=cluster.spec.log_group, logStreamName=stream, logEvents=[event]
     )
     controller = answering(cluster)
-    made = dump(source.find(NAME, False, REGION, said.append), tmp_path, within=0.1)
+    made = dump(dump_source.find(NAME, False, REGION, said.append), tmp_path, within=0.1)
     controller.join()
     told = files(made)
     assert told["nodes/i-1/output.log"] == b"rank-0: uses ***\n"
@@ -121,7 +121,7 @@ def test_nodes_that_do_not_answer_are_named_and_the_rest_is_there(
     assert "report.json: it was never written" in made.index.missing
     assert any(line.startswith("the console of i-1: ") for line in made.index.missing)
     with pytest.raises(UsageError, match="quokka has no node i-9; it has i-1, i-2, i-3"):
-        dump(source.find(NAME, False, REGION, said.append), tmp_path, "i-9")
+        dump(dump_source.find(NAME, False, REGION, said.append), tmp_path, "i-9")
 
 
 def test_a_cluster_that_is_gone_tells_what_it_has_left(
@@ -130,7 +130,7 @@ def test_a_cluster_that_is_gone_tells_what_it_has_left(
     for node in ("i-0", "../../i-evil"):
         cluster.objects.put(object_name(LAST, node), left(node))
     teardown.delete(NAME, aws=cluster.aws)
-    it = source.find(NAME, False, REGION, said.append)
+    it = dump_source.find(NAME, False, REGION, said.append)
     assert it.cluster is None
     made = dump(it, tmp_path, "i-0")
     assert [row.node for row in made.index.nodes] == ["i-0"]
@@ -149,7 +149,7 @@ def test_a_local_cluster_that_is_gone_tells_it_without_any_cloud(
         (its / "job.json").write_bytes(msgspec.json.encode(spec | {"secrets": {"API": 1}}))
         (its / "status.json").write_bytes(cluster.objects.get(STATUS) or b"")
         (its / "dumps" / "last" / "i-0.tar.gz").write_bytes(left("i-0"))
-        made = dump(source.find(NAME, True, None, said.append), tmp_path)
+        made = dump(dump_source.find(NAME, True, None, said.append), tmp_path)
         shutil.rmtree(cloud.buckets())
     told = files(made)
     assert "nodes/i-0/node.json" in told

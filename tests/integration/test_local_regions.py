@@ -7,7 +7,7 @@ import pytest
 from support.local_cloud import running_cloud, until
 
 from spotelastic.local.cloud import REGIONS, CloudInfo
-from spotelastic.local.session import LocalSession
+from spotelastic.local.local_session import LocalSession
 
 HOME, OTHER = REGIONS[0], REGIONS[2]
 IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"

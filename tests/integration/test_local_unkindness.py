@@ -13,7 +13,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import worker_groups
 from spotelastic.local import cloud
 from spotelastic.local.base.conditions import KIND, Conditions, parse
-from spotelastic.local.session import LocalSession
+from spotelastic.local.local_session import LocalSession
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234"
 DISK = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}

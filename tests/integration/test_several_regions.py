@@ -13,7 +13,7 @@ from support.local_cloud import Laptop, environment, running_cloud
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base import account
 from spotelastic.aws.planning.type_selection import Requirement
-from spotelastic.client.bringing_up import regions
+from spotelastic.client.bringing_up import region_choice
 from spotelastic.client.bringing_up.plan import RegionPlan
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob
@@ -51,7 +51,7 @@ def test_each_region_is_surveyed_and_the_best_one_entered(
     targets: dict[str, CloudTarget],
 ) -> None:
     said: list[str] = []
-    target, plans = regions.choose(wanted(), targets, said.append)
+    target, plans = region_choice.choose(wanted(), targets, said.append)
     assert target is targets[plans[0].region]
     assert sorted(each.region for each in plans) == [EAST, WEST]
     assert [bool(each.chosen) for each in plans] == [True, False]
@@ -62,7 +62,7 @@ def test_a_job_that_no_region_can_have_is_told_why_by_each(
     targets: dict[str, CloudTarget],
 ) -> None:
     with pytest.raises(EnvironmentFailure) as refused:
-        regions.choose(wanted("demo", "x9.huge"), targets, print)
+        region_choice.choose(wanted("demo", "x9.huge"), targets, print)
     text = str(refused.value)
     assert text.startswith("the job can be in none of the regions: ")
     assert f"{EAST}: " in text and f"{WEST}: " in text
@@ -73,10 +73,10 @@ def test_a_job_goes_on_where_its_checkpoints_are(targets: dict[str, CloudTarget]
     account.ensure_bucket(west.aws, west.bucket)
     west.aws.s3.put_object(Bucket=west.bucket, Key="kept/checkpoints/LATEST", Body=LATEST)
     said: list[str] = []
-    target, plans = regions.choose(run, targets, said.append)
+    target, plans = region_choice.choose(run, targets, said.append)
     assert target is west
     assert plans == (RegionPlan(WEST, chosen="its checkpoints are there, the newest of step 40"),)
     assert said[0].startswith(f"goes on in {WEST}: its checkpoints are there")
     fresh = replace(run, config=replace(run.config, fresh=True))
-    _, plans = regions.choose(fresh, targets, print)
+    _, plans = region_choice.choose(fresh, targets, print)
     assert len(plans) == 2

@@ -23,7 +23,7 @@ from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cloud.bucket import STATUS
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.session import LocalSession
+from spotelastic.local.local_session import LocalSession
 from spotelastic.model.progress import NodeStatus, Status
 
 NAME = "quokka"

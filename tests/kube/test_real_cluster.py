@@ -21,7 +21,7 @@ from support.patience import eventually
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
-from spotelastic.kubernetes.provider import api as kube_api
+from spotelastic.kubernetes.provider import api_client as kube_api
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

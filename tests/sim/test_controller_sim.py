@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
-from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.model import GroupNames, Instance, ZoneOffer
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (

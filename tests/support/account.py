@@ -131,10 +131,10 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from spotelastic.local import moto_patches
     from spotelastic.local.autoscaling.groups import AutoScaling
     from spotelastic.local.autoscaling.launches import Launcher
-    from spotelastic.local.autoscaling.regions import RegionalScaling
+    from spotelastic.local.autoscaling.regional_groups import RegionalScaling
     from spotelastic.local.base import eventbridge_messages as events
     from spotelastic.local.instances import machines
-    from spotelastic.local.instances.capacity import SpotMarket
+    from spotelastic.local.instances.spot_market import SpotMarket
 
     lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     in_force = ConditionsInForce(conditions or from_environment(os.environ))

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.format import layout, manifest, metadata
 from spotelastic_checkpoints.format.layout import Declaration, Declared, JobLayout
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.types import Commit
 
 T = TypeVar("T")

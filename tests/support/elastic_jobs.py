@@ -13,8 +13,8 @@ from support.patience import eventually
 
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND
 from spotelastic.kubernetes.operator_manifests import LABELS
-from spotelastic.kubernetes.provider.api import KINDS, KubeApi
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 SCRIPT = Path(__file__).with_name("train_small.py")
 CODE = "code"

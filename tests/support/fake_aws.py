@@ -15,7 +15,7 @@ from spotelastic.aws.base.identity import SUBNETS
 from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
-from spotelastic.aws.provider.capacity import AwsCapacity
+from spotelastic.aws.provider.group_capacity import AwsCapacity
 from spotelastic.cloud.port import Cloud, ClusterPrices
 
 REGION = "us-east-1"

@@ -13,8 +13,8 @@ from typing import Any
 from support.kube import IMAGE, Kube
 from support.patience import eventually
 
-from spotelastic.kubernetes.provider.api import KINDS, KubeApi
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 NAME = "train"
 SCRIPT = Path(__file__).with_name("train_small.py")

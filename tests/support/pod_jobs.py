@@ -5,7 +5,7 @@ from typing import Any
 
 import kubernetes_validate
 
-from spotelastic.kubernetes.job import PodJob, PodResources, SecretKey
+from spotelastic.kubernetes.job_as_pods import PodJob, PodResources, SecretKey
 from spotelastic.model.job import Settings
 
 OLDEST, NEWEST = "1.31", "1.37"

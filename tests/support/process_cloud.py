@@ -25,7 +25,7 @@ from typing import IO
 from spotelastic.clock import unbroken
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import Instance, ZoneOffer

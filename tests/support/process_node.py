@@ -6,8 +6,8 @@ from pathlib import Path
 
 from support.process_cloud import FolderBucket, FolderNotices
 
+from spotelastic.agent.agent_loop import run
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.run import run
 
 
 def main(place: Path) -> int:

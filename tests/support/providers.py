@@ -31,15 +31,15 @@ from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.provider.cloud import connect
 from spotelastic.clock import wall
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.capacity import MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.memory_capacity import MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud
-from spotelastic.kubernetes.provider import api as kube_api
-from spotelastic.kubernetes.provider import cloud as kube_cloud
-from spotelastic.kubernetes.provider import groups, queues
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider import api_client as kube_api
+from spotelastic.kubernetes.provider import kubernetes_cloud as kube_cloud
+from spotelastic.kubernetes.provider import pod_groups, queues
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.local.base.eventbridge_messages import scheduled_change
 from spotelastic.model.requests.command import Command
 
@@ -152,7 +152,7 @@ def kubernetes_cloud() -> Iterator[ProvidedCloud]:
             }
         )
         cloud = kube_cloud.connect(api, its.cluster, invisible_for=1.0)
-        cloud.objects.put(groups.WORKERS, json.dumps({"spec": _idle(30)}).encode())
+        cloud.objects.put(pod_groups.WORKERS, json.dumps({"spec": _idle(30)}).encode())
         yield ProvidedCloud(
             cloud,
             partial(_evicted, kube, its, cloud),

@@ -8,7 +8,7 @@ from support.memory_bucket import MemoryBucket
 
 from spotelastic.clock import Clock
 from spotelastic.cloud.events import CloudEvent
-from spotelastic.cloud.memory.capacity import LaunchedInstance, MemoryCapacity, MemoryHooks
+from spotelastic.cloud.memory.memory_capacity import LaunchedInstance, MemoryCapacity, MemoryHooks
 from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.model import IN_SERVICE, Instance, WorkerGroup, ZoneOffer
 from spotelastic.cloud.port import Cloud, ClusterPrices

@@ -3,8 +3,8 @@
 from spotelastic_checkpoints.commit.commit_protocol import Commits, folder, step_folders
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format import metadata
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit, Resume
 from support.checkpoints import (
     Node,

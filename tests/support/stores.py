@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from spotelastic_checkpoints.storage.port import Blob, Storage, unseen
+from spotelastic_checkpoints.storage.object_store import Blob, Storage, unseen
 
 WRITES = ("put", "create", "swap", "delete")
 

@@ -7,8 +7,8 @@ import msgspec
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.latest import Latest
+from spotelastic_checkpoints.storage.object_store import unseen
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import unseen
 from spotelastic_checkpoints.types import Commit
 
 

@@ -22,12 +22,12 @@ from spotelastic.controller.model.regions import (
     RegionsSeen,
 )
 from spotelastic.model.job import ENDED, Ending
-from spotelastic.replay.control import SimulatedController
 from spotelastic.replay.market import ZONE, SimulatedMarket
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.outcome import Bill, RunSpan, allowed_anywhere, judge, kept
 from spotelastic.replay.play import NAME, bill
 from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.simulated_controller import SimulatedController
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
 

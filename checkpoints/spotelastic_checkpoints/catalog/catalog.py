@@ -29,7 +29,7 @@ from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.format import encoding, manifest, metadata
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.format.manifest import Manifest
-from spotelastic_checkpoints.storage.port import Blob, Storage, get_checked
+from spotelastic_checkpoints.storage.object_store import Blob, Storage, get_checked
 from spotelastic_checkpoints.types import Commit, Item
 
 AT_ONCE = 8

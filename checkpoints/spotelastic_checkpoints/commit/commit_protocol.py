@@ -43,8 +43,8 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
+from spotelastic_checkpoints.storage.object_store import Storage, get_checked, unseen
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
-from spotelastic_checkpoints.storage.port import Storage, get_checked, unseen
 from spotelastic_checkpoints.storage.retrying import RetryingStorage
 from spotelastic_checkpoints.types import Commit, EpochClaim
 

@@ -14,7 +14,7 @@ import msgspec
 from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
-from spotelastic_checkpoints.storage.port import Blob, Storage, get_checked
+from spotelastic_checkpoints.storage.object_store import Blob, Storage, get_checked
 from spotelastic_checkpoints.types import Commit
 
 LATEST = "LATEST"

@@ -23,7 +23,7 @@ import os
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.latest import ForwardPointer, Latest, LatestObject
 from spotelastic_checkpoints.errors import Fenced, StorageRefused
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 MOVER = "mover-"
 """Beginning of the nonce of a claim by a mover: nobody trains under it."""

@@ -16,7 +16,7 @@ from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, 
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import manifest, metadata
-from spotelastic_checkpoints.storage.port import Blob
+from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.types import Commit
 
 

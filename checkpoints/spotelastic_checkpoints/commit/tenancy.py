@@ -25,7 +25,7 @@ import msgspec
 from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.protocol_version import FORMAT, of_newer_format
-from spotelastic_checkpoints.storage.port import Storage, get_checked
+from spotelastic_checkpoints.storage.object_store import Storage, get_checked
 
 KEY = "in-use"
 """Key of the object, in the storage's root."""

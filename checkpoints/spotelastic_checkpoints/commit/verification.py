@@ -11,7 +11,7 @@ import msgspec
 from spotelastic_checkpoints import checksummed_json
 from spotelastic_checkpoints.commit.commit_protocol import folder
 from spotelastic_checkpoints.format import metadata
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.types import Commit
 
 NAME = "verified.json"

@@ -26,7 +26,7 @@ from spotelastic_checkpoints.files.kept import (
     whole,
 )
 from spotelastic_checkpoints.protocol_version import of_newer_format
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 _INDEX = re.compile(rf"{INDEXES}(0|[1-9]\d*)/([1-9]\d*)\.json")
 

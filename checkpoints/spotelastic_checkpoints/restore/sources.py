@@ -22,8 +22,8 @@ from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation, LocatedItem
 from spotelastic_checkpoints.restore.fetcher import Fetcher, RangeSource, Reader
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
-from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit, Holder, Item, RestoreSet, Resume
 
 STORE_RANGE = 8 << 20

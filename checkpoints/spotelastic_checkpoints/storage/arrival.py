@@ -7,7 +7,7 @@ checksums of items only find that when it is restored.
 import xxhash
 
 from spotelastic_checkpoints.errors import StorageUnavailable
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 PIECE = 4 << 20
 """Bytes that are read back at a time."""

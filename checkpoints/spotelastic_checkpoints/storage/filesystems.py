@@ -22,8 +22,8 @@ from spotelastic_checkpoints.storage.answers import refuses
 from spotelastic_checkpoints.storage.arrival import check_arrived
 from spotelastic_checkpoints.storage.hanging import COPIES, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
+from spotelastic_checkpoints.storage.object_store import Blob, unseen
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
-from spotelastic_checkpoints.storage.port import Blob, unseen
 
 CREATING = ("s3", "gs", "gcs", "az", "abfs", "abfss", "memory")
 """Schemes of stores that write whole objects, and can create an object only if it is missing."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import xxhash
 
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage.port import Blob, unseen
+from spotelastic_checkpoints.storage.object_store import Blob, unseen
 
 PIECE = 16 << 20
 """Bytes between two reports of progress."""

@@ -17,8 +17,8 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.answers import refuses
 from spotelastic_checkpoints.storage.arrival import altered, check_arrived
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
+from spotelastic_checkpoints.storage.object_store import Blob, unseen
 from spotelastic_checkpoints.storage.parts import PARTS_AT_ONCE, WHOLE, cut, part_size
-from spotelastic_checkpoints.storage.port import Blob, unseen
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion

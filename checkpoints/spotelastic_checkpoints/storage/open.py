@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic_checkpoints.errors import StorageRefused
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 _GOOGLE_OR_AZURE = ("gs://", "gcs://", "az://", "abfs://", "abfss://")
 

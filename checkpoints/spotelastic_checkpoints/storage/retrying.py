@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from spotelastic_checkpoints.storage.object_store import Blob, Storage, unseen
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
-from spotelastic_checkpoints.storage.port import Blob, Storage, unseen
 
 
 class RetryingStorage:

@@ -8,7 +8,7 @@ from spotelastic.aws.compute.prices import AwsPrices, PriceList
 from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.provider import queues
 from spotelastic.aws.provider.calls import CallCount
-from spotelastic.aws.provider.capacity import AwsCapacity
+from spotelastic.aws.provider.group_capacity import AwsCapacity
 from spotelastic.aws.provider.receivers import receivers
 from spotelastic.cloud.port import Cloud
 from spotelastic.model.job import JobSpec

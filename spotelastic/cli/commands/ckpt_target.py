@@ -17,7 +17,7 @@ from spotelastic.wrapping import note
 if TYPE_CHECKING:
     from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint
     from spotelastic_checkpoints.commit.commit_protocol import Commits
-    from spotelastic_checkpoints.storage.port import Storage
+    from spotelastic_checkpoints.storage.object_store import Storage
     from spotelastic_checkpoints.types import Commit
 
 PATIENCE = OutagePatience(within=30.0, worth_a_word=1.0)

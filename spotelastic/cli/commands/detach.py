@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import SignedOut
-from spotelastic.cli.render.plan import lingers
+from spotelastic.cli.render.plan_view import lingers
 from spotelastic.client.targets.cloud_target import CloudEnded, ClusterTarget
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.signals import Signals

@@ -52,11 +52,11 @@ def dump(
     if (node is not None) == all_:
         raise UsageError("dump: name a node, or take --all")
     from spotelastic.cli.render import tables
-    from spotelastic.client.dumps import collect, source
+    from spotelastic.client.dumps import collect, dump_source
 
     tell = note if json else say
     with named_by_option():
-        found = source.find(name, where, region, note)
+        found = dump_source.find(name, where, region, note)
     made = collect.collect(found, node, output, tell, within=within)
     if json:
         typer.echo(tables.to_json(made))

@@ -14,7 +14,7 @@ from spotelastic.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from spotelastic_checkpoints.storage.port import Storage
+    from spotelastic_checkpoints.storage.object_store import Storage
 
     from spotelastic.client.kept_files import ListedFile
 

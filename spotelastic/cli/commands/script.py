@@ -170,7 +170,7 @@ def _rehearsed(script: Path) -> tuple[str, ...]:
     """Rehearse a script that was adapted, and return what to say of it."""
     systems.require_linux("--rehearse")
     from spotelastic.client.rehearsal import conduct
-    from spotelastic.client.rehearsal.plan import FEWEST
+    from spotelastic.client.rehearsal.rehearsal_plan import FEWEST
     from spotelastic.client.rehearsal.runs import RehearsedScript
 
     text = script.read_text(errors="replace")
@@ -269,7 +269,7 @@ def rehearse(
 
 def _acts(only: str) -> tuple[str, ...]:
     """Return the acts that --only names; none: all are wanted."""
-    from spotelastic.client.rehearsal.plan import ACTS
+    from spotelastic.client.rehearsal.rehearsal_plan import ACTS
 
     wanted = tuple(filter(None, only.split(",")))
     for each in wanted:

@@ -227,7 +227,7 @@ def dashboard(
     of that.
     """
     from spotelastic.client.targets.find import find, left_target, located
-    from spotelastic.web.server import run
+    from spotelastic.web.server import serving
     from spotelastic.web.server.source import TargetSource
 
     left = left_target(name, where) if name is not None else None
@@ -240,4 +240,4 @@ def dashboard(
         typer.echo(f"{url}{first}")
         note("open this address in a browser of this machine; Ctrl-C ends the dashboard")
 
-    run.serve(TargetSource(target), run.listening(port), ready)
+    serving.serve(TargetSource(target), serving.listening(port), ready)

@@ -1,7 +1,7 @@
 """Defines the command `up`.
 
-The options of `up` are the fields of `PodConfig`. bring_up.py carries it out, and kube/up.py where
-nodes are pods.
+The options of `up` are the fields of `PodConfig`. up_on_terminal.py carries it out, and
+kube/kube_up.py where nodes are pods.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def up(call: typer.Context, **given: Any) -> None:
     At the end the report is shown and the cluster is taken down. Only the
     checkpoints stay and cost money.
     """
-    from spotelastic.cli.commands.bring_up import launch
+    from spotelastic.cli.commands.up_on_terminal import launch
 
     if given["local"] and _is_typed(call, "region"):
         note(
@@ -66,7 +66,7 @@ def up(call: typer.Context, **given: Any) -> None:
     args = _script_args(call, given["args"] or ())
     config = PodConfig(**given | {"args": args})
     if config.kube:
-        from spotelastic.cli.commands.kube.up import launch as launch_pods
+        from spotelastic.cli.commands.kube.kube_up import launch as launch_pods
 
         raise typer.Exit(launch_pods(config))
     _check_pod_flags(call)

@@ -16,7 +16,7 @@ from spotelastic.client.config.options.environment import EnvironmentOptions
 from spotelastic.client.config.options.money import MoneyOptions
 from spotelastic.client.config.options.moving import MovingOptions
 from spotelastic.client.config.options.network import NetworkOptions
-from spotelastic.client.config.options.nodes import NodeOptions
+from spotelastic.client.config.options.node_options import NodeOptions
 from spotelastic.client.config.options.safety import SafetyOptions
 from spotelastic.client.config.options.watching import WatchingOptions
 from spotelastic.client.config.panels import AFTER, JOB

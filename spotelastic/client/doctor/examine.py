@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import Aws, calling, has_credentials
-from spotelastic.client.doctor import account, machine
+from spotelastic.client.doctor import account_checks, machine
 from spotelastic.client.doctor.finding import Finding, Findings, Part, Verdict, exit_code
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError, Unavailable, told
@@ -59,9 +59,9 @@ def looks(needs: Needs) -> tuple[Look, ...]:
     return (
         *mine,
         Look("AWS", "credentials", lambda: _identity(needs)),
-        _asking(needs, "clock", account.clock_skew),
-        _asking(needs, "bucket", lambda aws: account.bucket(aws, needs.bucket)),
-        _asking(needs, "spot quota", lambda aws: account.quota(aws, needs.types)),
+        _asking(needs, "clock", account_checks.clock_skew),
+        _asking(needs, "bucket", lambda aws: account_checks.bucket(aws, needs.bucket)),
+        _asking(needs, "spot quota", lambda aws: account_checks.quota(aws, needs.types)),
     )
 
 
@@ -78,7 +78,11 @@ def _torch(needs: Needs) -> Verdict:
 
 def _identity(needs: Needs) -> Verdict:
     aws = _account(needs)
-    return account.not_configured(needed=needs.aws) if aws is None else account.identity(aws)
+    return (
+        account_checks.not_configured(needed=needs.aws)
+        if aws is None
+        else account_checks.identity(aws)
+    )
 
 
 def _asking(needs: Needs, check: str, look: Callable[[Aws], Verdict]) -> Look:

@@ -14,7 +14,7 @@ from spotelastic.agent.event_log.versions import versions
 from spotelastic.aws.compute import autoscaling
 from spotelastic.client import commands
 from spotelastic.client.dumps.archive import DumpArchive, DumpedNode, DumpIndex
-from spotelastic.client.dumps.source import DumpSource, job_without_secrets, known_secrets
+from spotelastic.client.dumps.dump_source import DumpSource, job_without_secrets, known_secrets
 from spotelastic.client.dumps.worker_output import newest_lines
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.cloud.bucket import CURVE, EVENTS, REPORT, STATUS, USAGE

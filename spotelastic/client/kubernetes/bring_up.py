@@ -25,11 +25,11 @@ from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.kubernetes import cluster_manifests
 from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, NoNamespace
-from spotelastic.kubernetes.provider.groups import WORKERS
-from spotelastic.kubernetes.provider.names import KubeNames
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.kubernetes.provider.pod_groups import WORKERS
 from spotelastic.model.job import ENDED, JobSpec
 
 

@@ -12,10 +12,10 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.kubernetes import cluster_manifests, pod_files
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading, queues
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting
-from spotelastic.kubernetes.provider.names import KubeNames
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.job import JobSpec
 from spotelastic.model.requests.command import Command
 

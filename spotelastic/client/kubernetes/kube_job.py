@@ -12,9 +12,9 @@ from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.kubernetes.pod_job import pod_job
 from spotelastic.clock import wall
 from spotelastic.kubernetes import cluster_manifests
-from spotelastic.kubernetes.job import PodJob
+from spotelastic.kubernetes.job_as_pods import PodJob
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.kubernetes.provider.pod_reading import POD
 from spotelastic.model.job import JobSpec
 

@@ -11,7 +11,7 @@ from spotelastic.client.config.capacity_policy import seconds_left
 from spotelastic.client.config.job_config import SCRIPT
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import UsageError
-from spotelastic.kubernetes.job import (
+from spotelastic.kubernetes.job_as_pods import (
     PodJob,
     PodPlacement,
     PodResources,

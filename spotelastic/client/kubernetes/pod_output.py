@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from spotelastic.aws.messaging.log_group import GroupLine, LogStream, born
 from spotelastic.clock import wall
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Missing
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 SKEW = 300
 """Seconds by which this machine's clock may be behind those of the cluster's machines."""

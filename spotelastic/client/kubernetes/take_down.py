@@ -8,8 +8,8 @@ from collections.abc import Collection
 
 from spotelastic.kubernetes.elastic_job import MARK
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KINDS, KubeApi
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 RUNNING = ("ReplicaSet", "Deployment", "Job", "Pod")
 """Kinds of objects that run, or keep something running. Pods come last: what has just gone may have

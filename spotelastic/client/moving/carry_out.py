@@ -1,4 +1,4 @@
-"""Carries out the steps of a job's move to another region. `decide.py` decides them.
+"""Carries out the steps of a job's move to another region. `move_decision.py` decides them.
 
 Each step can be repeated: this process may be killed in it, or right after it.
 """
@@ -23,8 +23,8 @@ from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import secrets
 from spotelastic.client import commands
 from spotelastic.client.moving import sleeping
-from spotelastic.client.moving.decide import MoveSeen, MoveStep
-from spotelastic.client.moving.regions import MoveRegions
+from spotelastic.client.moving.move_decision import MoveSeen, MoveStep
+from spotelastic.client.moving.two_regions import MoveRegions
 from spotelastic.client.progress import Say, training
 from spotelastic.client.storage import retried
 from spotelastic.client.targets.cloud_target import CloudTarget

@@ -31,11 +31,11 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import asleep
 from spotelastic.aws.compute.prices import PriceList
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.client.moving import regions as both
+from spotelastic.client.moving import two_regions as both
 from spotelastic.client.moving.carry_out import TRANSFER, MovePolicy, Mover
-from spotelastic.client.moving.decide import is_closed
 from spotelastic.client.moving.move import BYTES_PER_SECOND, carry_on, nbytes_of
-from spotelastic.client.moving.offers import RegionMarket, given
+from spotelastic.client.moving.move_decision import is_closed
+from spotelastic.client.moving.region_offers import RegionMarket, given
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.client.targets.find import in_region
 from spotelastic.clock import wall

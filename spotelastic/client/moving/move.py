@@ -10,10 +10,10 @@ from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic.aws.clusters import copying
 from spotelastic.aws.planning.survey import survey
 from spotelastic.client.confirmation import Confirm, ConfirmationRequest, ensure
-from spotelastic.client.moving import regions
+from spotelastic.client.moving import two_regions
 from spotelastic.client.moving.carry_out import TRANSFER, MovePolicy, Mover
-from spotelastic.client.moving.decide import MoveSeen, decide, is_closed
-from spotelastic.client.moving.regions import MoveRegions
+from spotelastic.client.moving.move_decision import MoveSeen, decide, is_closed
+from spotelastic.client.moving.two_regions import MoveRegions
 from spotelastic.client.progress import Say
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.errors import UsageError
@@ -54,7 +54,7 @@ def move(
     or with its process, is gone on with by the same call. Raises `UsageError` for what cannot be
     moved, before anything is changed.
     """
-    its = regions.find(home, name, region, say)
+    its = two_regions.find(home, name, region, say)
     seen = its.look()
     first = decide(seen, back=back)
     if first.refusal:

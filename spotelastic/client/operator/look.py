@@ -10,23 +10,23 @@ from spotelastic.client.config.differences import differences
 from spotelastic.client.kubernetes import bring_up, take_down
 from spotelastic.client.kubernetes.kube_cluster import KubeCluster
 from spotelastic.client.kubernetes.kube_job import KubeJob
-from spotelastic.client.operator.decide import (
+from spotelastic.client.operator.fields import in_resource_terms
+from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     ResourceSeen,
     RootState,
     SpecRefusal,
 )
-from spotelastic.client.operator.fields import in_resource_terms
 from spotelastic.client.operator.resource import ClusterMark, JobResource, digest, wanted
 from spotelastic.client.progress import Say
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.elastic_job import FINALIZER, KIND, MARK
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KINDS, KubeApi
+from spotelastic.kubernetes.provider.api_client import KINDS, KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
-from spotelastic.kubernetes.provider.names import KubeNames
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 MADE = tuple(kind for kind in KINDS if kind != "Secret")
 """Kinds of which a cluster has objects that an ElasticJob makes: its secrets are the user's own."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from spotelastic.client.operator.decide import OperatorPolicy, decide
 from spotelastic.client.operator.look import carry_out, look
+from spotelastic.client.operator.operator_decision import OperatorPolicy, decide
 from spotelastic.client.operator.resource import JobResource
 from spotelastic.client.operator.told import JobEvent
 from spotelastic.client.progress import Say
@@ -20,7 +20,7 @@ from spotelastic.errors import SpotelasticError
 from spotelastic.errors import told as error_text
 from spotelastic.kubernetes.elastic_job import KIND
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.lock import LeaseLock
 
 LEASE = "spotelastic-operator"

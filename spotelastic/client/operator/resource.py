@@ -18,10 +18,10 @@ from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.operator.fields import fields
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes import cluster_manifests, elastic_job, pod_files
-from spotelastic.kubernetes.job import checked_name
+from spotelastic.kubernetes.job_as_pods import checked_name
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.groups import owner
-from spotelastic.kubernetes.provider.names import LONGEST, KubeNames
+from spotelastic.kubernetes.provider.kube_names import LONGEST, KubeNames
+from spotelastic.kubernetes.provider.pod_groups import owner
 
 CODE_FROM = "codeFrom"
 

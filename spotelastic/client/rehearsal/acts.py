@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from itertools import pairwise
 
-from spotelastic.client.rehearsal import answer, compare, plan, runs
+from spotelastic.client.rehearsal import answer, compare, rehearsal_plan, runs
 from spotelastic.client.rehearsal.answer import CauseFacts, RehearsalAnswer, Row
 from spotelastic.client.rehearsal.changing import Changing
 from spotelastic.client.rehearsal.nodes import Launch, TooLong
@@ -36,7 +36,7 @@ class Acts:
         """`plain` and `again` are two runs without interruptions."""
         self._runs, self._plain, self._again = runs, plain, again
         record = plain.record
-        self._plan = plan.made(record.last, record.epoch)
+        self._plan = rehearsal_plan.made(record.last, record.epoch)
         self._noise = compare.noise(record, again.record)
         self._carried = compare.carried(record, again.record)
         self._lost: dict[str, compare.StepDifference] = {}
@@ -61,14 +61,14 @@ class Acts:
     def _acts(self) -> Iterator[tuple[str, Act]]:
         """Yield the acts that are wanted. Those that take longest come first."""
         job = self._runs.job
-        only = job.only or plan.ACTS
+        only = job.only or rehearsal_plan.ACTS
         if "nodes" in only and self._runs.ranks > 1 and self._runs.has_gpus_for(3):
             yield "nodes go and come", self._changed
         if "stopped" in only:
             yield "stopped, and started again", self._stopped
         if "killed" in only:
             yield "a worker killed in each stage of a step", self._killed
-        made = plan.lengths(job.args, job.source, self._plan, job.more)
+        made = rehearsal_plan.lengths(job.args, job.source, self._plan, job.more)
         if "longer" in only and made is not None:
             yield "made longer after its end", lambda: self._longer(made)
 
@@ -232,7 +232,7 @@ class Acts:
             for act, steps in acts
         ]
 
-    def _longer(self, made: plan.Lengths) -> list[Row]:
+    def _longer(self, made: rehearsal_plan.Lengths) -> list[Row]:
         """End a shorter run, and go on with more steps."""
         act, last = f"ended ({made.told}), and then made longer", self._plan.last
         orders = {"steps": last, "exact": True}

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from signal import SIGTERM
 
 from spotelastic.client.rehearsal.nodes import Launch, RehearsalNode
-from spotelastic.client.rehearsal.plan import Plan
 from spotelastic.client.rehearsal.records import SeenSteps
+from spotelastic.client.rehearsal.rehearsal_plan import Plan
 from spotelastic.client.rehearsal.runs import Played, Runs
 
 FAILED = (1, 2)

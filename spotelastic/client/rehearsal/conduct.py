@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spotelastic.client.rehearsal import copies, plan, without
+from spotelastic.client.rehearsal import copies, rehearsal_plan, without
 from spotelastic.client.rehearsal.acts import Acts
 from spotelastic.client.rehearsal.answer import RehearsalAnswer
 from spotelastic.client.rehearsal.nodes import Nodes
@@ -60,9 +60,9 @@ def _conduct(runs: Runs, pool: ThreadPoolExecutor) -> RehearsalAnswer:
     last = plain.record.last
     if not last:
         return without.play(runs, plain, again)
-    if last < plan.FEWEST:
+    if last < rehearsal_plan.FEWEST:
         raise UsageError(
-            f"the script makes {counted(last, 'step')}: a rehearsal needs {plan.FEWEST} at least. "
-            "Give it arguments for more"
+            f"the script makes {counted(last, 'step')}: a rehearsal needs {rehearsal_plan.FEWEST} "
+            "at least. Give it arguments for more"
         )
     return Acts(runs, plain, again).play(pool)

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.storage.open import open_storage
 
-from spotelastic.client.rehearsal import copies, plan
+from spotelastic.client.rehearsal import copies, rehearsal_plan
 from spotelastic.client.rehearsal.nodes import Launch, Nodes, RehearsalNode, failure
 from spotelastic.client.rehearsal.records import SeenSteps, StepRecord, read
 from spotelastic.model.counting import counted
@@ -74,7 +74,7 @@ class Runs:
         self, job: RehearsedScript, nodes: Nodes, base: Path, say: Callable[[str], None]
     ) -> None:
         self.job, self.nodes, self.base, self.say = job, nodes, base, say
-        self.ranks = plan.ranks(job.source, job.gpus, job.ranks)
+        self.ranks = rehearsal_plan.ranks(job.source, job.gpus, job.ranks)
         self._stamps: dict[Path, copies.Stamps] = {}
 
     def has_gpus_for(self, ranks: int) -> bool:

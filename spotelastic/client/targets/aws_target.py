@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.aws.artifacts.boot_artifacts import ETCD
 from spotelastic.aws.base.clients import Aws

@@ -7,7 +7,7 @@ here, so that no caller asks which one it has.
 
 from typing import Protocol
 
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord

@@ -4,8 +4,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.kubernetes import take_down
@@ -21,13 +21,13 @@ from spotelastic.errors import (
     Unavailable,
     UsageError,
 )
-from spotelastic.kubernetes.job import MOST_NODES
+from spotelastic.kubernetes.job_as_pods import MOST_NODES
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider import api as kube_api
-from spotelastic.kubernetes.provider import capacity
-from spotelastic.kubernetes.provider.api import KubeApi
-from spotelastic.kubernetes.provider.names import CLUSTER, PART
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider import api_client as kube_api
+from spotelastic.kubernetes.provider import pod_capacity
+from spotelastic.kubernetes.provider.api_client import KubeApi
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.kube_names import CLUSTER, PART
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, TAKEN_DOWN, AccountDemands, JobSpec
 from spotelastic.model.progress import ClusterSummary
@@ -263,7 +263,7 @@ class KubeTarget:
         if pod is None:
             raise UsageError(f"there is no pod {what.node}")
         grace = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
-        least = float(capacity.AT_ONCE)
+        least = float(pod_capacity.AT_ONCE)
         seconds = max(least, min(what.seconds, grace)) if what.warns else least
         self.api.delete("Pod", what.node, int(seconds))
         return seconds

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 
 from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 from spotelastic import validation
 from spotelastic.aws.base.clients import Aws
@@ -35,7 +35,7 @@ from spotelastic.local.base import conditions
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.joining import CloudUse
-from spotelastic.local.session import LocalSession
+from spotelastic.local.local_session import LocalSession
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands
 from spotelastic.model.progress import NodeStatus

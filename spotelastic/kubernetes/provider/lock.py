@@ -18,10 +18,10 @@ from typing import Literal
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
-from spotelastic.kubernetes.provider.groups import owner
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.kube_names import KubeNames
+from spotelastic.kubernetes.provider.pod_groups import owner
 
 HELD_FOR = 10.0
 FREE_AFTER = 15.0

@@ -13,7 +13,7 @@ from spotelastic.cloud.model import (
     WorkerGroup,
 )
 from spotelastic.kubernetes.pods import ZONE, Manifest
-from spotelastic.kubernetes.provider.names import GROUP
+from spotelastic.kubernetes.provider.kube_names import GROUP
 
 ANYWHERE = "cluster"
 """The one place in which groups launch: which machine a pod gets is the scheduler's matter."""

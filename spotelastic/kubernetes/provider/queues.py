@@ -20,8 +20,8 @@ from spotelastic.cloud.memory.queue import MemoryQueue
 from spotelastic.cloud.port import Delivery
 from spotelastic.kubernetes.pods import Manifest
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.api import KubeApi
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.api_client import KubeApi
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.requests.command import Command
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from spotelastic.local.autoscaling.members import (
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import machines
-from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import LocalInstance, LocalInstances
+from spotelastic.local.instances.spot_market import SpotMarket
 
 LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"

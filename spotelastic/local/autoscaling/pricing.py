@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spotelastic.local.iam.authority import Authority, AwsRequest, accesses, principal_of
-from spotelastic.local.instances.capacity import SpotMarket
+from spotelastic.local.instances.spot_market import SpotMarket
 
 TARGET = "AWSPriceListService.GetProducts"
 _KEY = re.compile(r"Credential=([^/]+)/")

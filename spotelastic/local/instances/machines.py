@@ -19,7 +19,6 @@ from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.conditions import ConditionsInForce
 from spotelastic.local.instances import metadata
-from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.imds import MetadataServer, Trouble
 from spotelastic.local.instances.launch_checks import DiskKey
 from spotelastic.local.instances.metadata import (
@@ -30,6 +29,7 @@ from spotelastic.local.instances.metadata import (
     RoleCredentials,
 )
 from spotelastic.local.instances.power import Power
+from spotelastic.local.instances.spot_market import SpotMarket
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
     "pending",

@@ -25,7 +25,7 @@ from spotelastic.certificates import Subject, issue, make_authority
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.kubernetes.server import ClusterSettings
+from spotelastic.local.kubernetes.cluster_server import ClusterSettings
 
 START_WITHIN = 30.0
 END_WITHIN = 30.0
@@ -118,7 +118,7 @@ def _launch(remains: Remains, net: str) -> tuple[subprocess.Popen[bytes], Runnin
     try:
         with Path(remains.folder, "cluster.log").open("wb") as output:
             process = subprocess.Popen(
-                isolated.command("spotelastic.local.kubernetes.server", str(described)),
+                isolated.command("spotelastic.local.kubernetes.cluster_server", str(described)),
                 env=isolated.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

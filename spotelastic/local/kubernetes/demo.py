@@ -18,7 +18,7 @@ from lightkube.resources.core_v1 import Pod
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
-from spotelastic.kubernetes.job import PORT, PodJob
+from spotelastic.kubernetes.job_as_pods import PORT, PodJob
 from spotelastic.kubernetes.manifests import JOB_NAME, manifests
 from spotelastic.local.drill import Drill, DrillPlan
 from spotelastic.local.kubernetes import cluster

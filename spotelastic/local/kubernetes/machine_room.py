@@ -11,10 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
-from spotelastic.local.kubernetes.api.errors import ApiError, bad_request, not_found
 from spotelastic.local.kubernetes.api.http import Addressed, answer
 from spotelastic.local.kubernetes.api.kinds import BUDGETS, NODES, PODS
 from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
+from spotelastic.local.kubernetes.api.refusals import ApiError, bad_request, not_found
 from spotelastic.local.kubernetes.api.selectors import by_selector
 from spotelastic.local.kubernetes.control.control_plane import record_event
 from spotelastic.local.kubernetes.nodes import pod_status

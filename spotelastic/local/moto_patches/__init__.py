@@ -5,9 +5,9 @@ locks.py        one lock for EC2, Auto Scaling, CloudFormation, EventBridge; one
 ec2.py          launches, states, spot prices
 network.py      addresses, interfaces, volumes
 buckets.py      bucket policies
-objects.py      objects as files
-logs.py         log groups as files
-groups.py       Auto Scaling groups
+object_calls.py      objects as files
+log_calls.py         log groups as files
+group_calls.py       Auto Scaling groups
 schedules.py    scheduled actions of groups
 stacks.py       CloudFormation stacks
 resources.py    resources of stacks that moto lacks
@@ -21,24 +21,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import RLock
 
-from spotelastic.local.autoscaling.regions import RegionalScaling
+from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.base.kept_logs import KeptLogs
 from spotelastic.local.base.kept_objects import KeptBuckets
 from spotelastic.local.iam.authority import Authority
-from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import Power
+from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.moto_patches import (
     accounts,
     buckets,
     ec2,
-    groups,
+    group_calls,
     images,
     locks,
-    logs,
+    log_calls,
     network,
-    objects,
+    object_calls,
     permissions,
     resources,
     schedules,
@@ -72,10 +72,10 @@ def install(
     locks.install(patches, lock)
     ec2.install(patches, machines, market, power)
     network.install(patches, power, volumes, agenda, machines.conditions)
-    groups.install(patches, scaling)
+    group_calls.install(patches, scaling)
     buckets.install(patches)
-    objects.install(patches, KeptBuckets(buckets_folder), account, regions)
-    logs.install(patches, KeptLogs(logs_folder), account, regions)
+    object_calls.install(patches, KeptBuckets(buckets_folder), account, regions)
+    log_calls.install(patches, KeptLogs(logs_folder), account, regions)
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
     images.install(patches, account, regions)

@@ -15,8 +15,8 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.exceptions import ValidationException
 from moto.ssm.models import SimpleSystemManagerBackend
 
-from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.launch_checks import DiskKey
+from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.moto_patches.patch import Patches
 
 VPCS, ADDRESSES = "L-F678F1CE", "L-0263D0A3"

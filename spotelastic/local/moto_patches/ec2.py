@@ -28,9 +28,9 @@ from moto.iam.models import InstanceProfile, iam_backends
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling.groups import BROKEN
 from spotelastic.local.instances import launch_checks
-from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.machines import TERMINATED, LocalInstances
 from spotelastic.local.instances.power import Power
+from spotelastic.local.instances.spot_market import SpotMarket
 from spotelastic.local.moto_patches.images import GIB
 from spotelastic.local.moto_patches.patch import Patches
 from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups

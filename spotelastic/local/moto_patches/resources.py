@@ -13,7 +13,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.sqs.models import sqs_backends
 
-from spotelastic.local.moto_patches.groups import put_hook
+from spotelastic.local.moto_patches.group_calls import put_hook
 
 
 class _Plain:

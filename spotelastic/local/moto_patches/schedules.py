@@ -9,7 +9,7 @@ from moto.autoscaling.exceptions import ValidationError
 from moto.autoscaling.models import AutoScalingBackend
 
 from spotelastic.clock import wall
-from spotelastic.local.autoscaling.regions import RegionalScaling
+from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.moto_patches.patch import Patches
 

@@ -20,8 +20,8 @@ from moto.ec2.models.subnets import SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
-from spotelastic.local.autoscaling.regions import RegionalScaling
-from spotelastic.local.moto_patches.groups import put_hook
+from spotelastic.local.autoscaling.regional_groups import RegionalScaling
+from spotelastic.local.moto_patches.group_calls import put_hook
 from spotelastic.local.moto_patches.patch import Patches
 
 

@@ -24,7 +24,7 @@ from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.free_memory import mib
 from spotelastic_checkpoints.memory.reserve import reserve
 from spotelastic_checkpoints.protocol_version import FORMAT
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.types import Commit, Item
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element

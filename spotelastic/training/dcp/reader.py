@@ -27,8 +27,8 @@ from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import encoding, manifest
 from spotelastic_checkpoints.format import metadata as record
+from spotelastic_checkpoints.storage.object_store import Storage, get_checked
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
-from spotelastic_checkpoints.storage.port import Storage, get_checked
 from torch.distributed.checkpoint._extension import ExtensionRegistry
 from torch.distributed.checkpoint.filesystem import _StorageInfo, _StorageReaderTransforms
 from torch.distributed.checkpoint.metadata import (

@@ -9,7 +9,7 @@ import pytest
 from support.memory_store import MemoryStore
 from test_worker_environment import CONFIG
 
-from spotelastic.agent.run import AgentLoop, HelperEnded, minding
+from spotelastic.agent.agent_loop import AgentLoop, HelperEnded, minding
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 

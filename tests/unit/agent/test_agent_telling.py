@@ -6,7 +6,7 @@ from msgspec import structs
 from spotelastic_checkpoints.types import Commit, DaemonStatus, WorkerStep
 from support.node_state import changed, node_state
 
-from spotelastic.agent.state.progress import progress
+from spotelastic.agent.state.node_progress import progress
 from spotelastic.agent.state.values import NEW, Workers
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice

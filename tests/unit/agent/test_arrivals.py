@@ -2,7 +2,7 @@
 
 import queue
 
-from spotelastic.agent.run import Happening, arrivals
+from spotelastic.agent.agent_loop import Happening, arrivals
 from spotelastic.agent.state.events import NodesRead, ZygoteGone, ZygoteStarted
 
 FIRST, SECOND, THIRD = ZygoteStarted(), ZygoteGone(), NodesRead()

@@ -17,7 +17,7 @@ from support.patience import PATIENT
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.cloud.port import Delivery
 from spotelastic.controller.effects.inbox import Inbox
-from spotelastic.controller.loop.run import HELPERS, Controller
+from spotelastic.controller.loop.controller_loop import HELPERS, Controller
 
 UNHANDLED = "ignore::pytest.PytestUnhandledThreadExceptionWarning"
 

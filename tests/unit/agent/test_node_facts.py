@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.node_state import node_state
 
+from spotelastic.agent.agent_loop import node_facts
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.run import node_facts
 from spotelastic.agent.state.values import RestingWorkers, Workers
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings

@@ -11,7 +11,7 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.cli.app import app
 from spotelastic.cli.commands import ckpt
 from spotelastic.cli.render import tables
-from spotelastic.cli.render.progress import EVERY, Plain
+from spotelastic.cli.render.progress_view import EVERY, Plain
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.interruptions.interrupt import CausedInterruption
 from spotelastic.client.targets import find

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spotelastic.cli.commands.bring_up import COST_EVERY, CostWatch
+from spotelastic.cli.commands.up_on_terminal import COST_EVERY, CostWatch
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.job_view import JobPicture, job_view
-from spotelastic.cli.render.progress import Live, Plain, view
+from spotelastic.cli.render.progress_view import Live, Plain, view
 from spotelastic.cli.render.sparkline import MOST_POINTS, LossSeries, sparkline
 from spotelastic.cli.render.tables import span
 from spotelastic.errors import Unavailable

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-from spotelastic.cli.render.progress import Live
+from spotelastic.cli.render.progress_view import Live
 from spotelastic.cli.render.tables import display, event_line, nodes_table, status_line
 from spotelastic.model.counting import counted
 from spotelastic.model.progress import Event, NodeStatus, Status

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.app import app
-from spotelastic.client.doctor import account, machine
+from spotelastic.client.doctor import account_checks, machine
 from spotelastic.client.doctor.examine import Look, Needs, examine, looks
 from spotelastic.client.doctor.finding import FindingState, Verdict
 from spotelastic.client.doctor.machine import DriverFacts, TorchFacts
@@ -96,14 +96,24 @@ def allowance(vcpus: int, used: int = 0) -> Allowance:
         ),
         (machine.judge_local([], "3.6.1", "", needed=True, system="linux"), "ok", "etcd 3.6.1", ""),
         (machine.judge_local([], "", "", needed=True, system="darwin"), "missing", "Linux", "AWS"),
-        (account.not_configured(needed=True), "missing", "none", "AWS_PROFILE"),
-        (account.judge_clock(1000.0, 1000.4, 1000.6), "ok", "as AWS's", ""),
-        (account.judge_clock(1000.0, 1095.0, 1095.2), "warning", "94 s off", "NTP"),
-        (account.judge_clock(1000.0, 700.0, 700.2), "missing", "300 s off", "NTP"),
-        (account.judge_quota(None, G5, needed=True), "note", "g5.xlarge", ""),
-        (account.judge_quota(allowance(16, 4), G5, needed=True), "ok", "3 x g5.xlarge", ""),
-        (account.judge_quota(allowance(0), G5, needed=False), "warning", "0 of 0", "L-3819A6DF"),
-        (account.judge_quota(allowance(8, 8), G5, needed=True), "missing", "0 of 8", "https://"),
+        (account_checks.not_configured(needed=True), "missing", "none", "AWS_PROFILE"),
+        (account_checks.judge_clock(1000.0, 1000.4, 1000.6), "ok", "as AWS's", ""),
+        (account_checks.judge_clock(1000.0, 1095.0, 1095.2), "warning", "94 s off", "NTP"),
+        (account_checks.judge_clock(1000.0, 700.0, 700.2), "missing", "300 s off", "NTP"),
+        (account_checks.judge_quota(None, G5, needed=True), "note", "g5.xlarge", ""),
+        (account_checks.judge_quota(allowance(16, 4), G5, needed=True), "ok", "3 x g5.xlarge", ""),
+        (
+            account_checks.judge_quota(allowance(0), G5, needed=False),
+            "warning",
+            "0 of 0",
+            "L-3819A6DF",
+        ),
+        (
+            account_checks.judge_quota(allowance(8, 8), G5, needed=True),
+            "missing",
+            "0 of 8",
+            "https://",
+        ),
     ],
 )
 def test_each_thing_is_judged_and_what_is_wrong_has_its_advice(
@@ -156,9 +166,12 @@ def sts(date: str = formatdate(usegmt=True)) -> Any:
 
 def test_an_account_is_asked_who_and_when() -> None:
     aws = fake_aws(sts=sts(formatdate(5000.0, usegmt=True)))
-    assert account.identity(aws).found == f"account {ACCOUNT}, assumed-role/admin/me, in us-east-1"
-    assert account.clock_skew(aws, lambda: 5000.7).state == "ok"
-    assert account.clock_skew(aws, lambda: 9000.0).state == "missing"
+    assert (
+        account_checks.identity(aws).found
+        == f"account {ACCOUNT}, assumed-role/admin/me, in us-east-1"
+    )
+    assert account_checks.clock_skew(aws, lambda: 5000.7).state == "ok"
+    assert account_checks.clock_skew(aws, lambda: 9000.0).state == "missing"
 
 
 def test_what_an_account_refuses_is_told_in_one_line() -> None:
@@ -166,7 +179,7 @@ def test_what_an_account_refuses_is_told_in_one_line() -> None:
         raise refusal("AccessDenied", message="no describe")
 
     aws = fake_aws(ec2=SimpleNamespace(describe_instance_types=denied))
-    found = examine([Look("AWS", "spot quota", lambda: account.quota(aws, ()))])
+    found = examine([Look("AWS", "spot quota", lambda: account_checks.quota(aws, ()))])
     (finding,) = found.findings
     assert (finding.state, found.exit_code) == ("missing", 2)
     assert finding.found == "cannot look up instance types: not permitted (no describe)"

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.client.operator.decide import (
+from spotelastic.client.operator.definition import definition
+from spotelastic.client.operator.operator_decision import (
     OperatorDecision,
     OperatorPolicy,
     ResourceSeen,
     SpecRefusal,
     decide,
 )
-from spotelastic.client.operator.definition import definition
 from spotelastic.client.operator.resource import ClusterMark, JobResource
 from spotelastic.local.kubernetes.api import custom
 from spotelastic.model.progress import Event, NodeStatus, Status

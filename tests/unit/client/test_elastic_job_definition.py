@@ -19,10 +19,10 @@ from spotelastic.client.operator.fields import (
     in_resource_terms,
 )
 from spotelastic.local.kubernetes.api import custom, patches
-from spotelastic.local.kubernetes.api.errors import ApiError
 from spotelastic.local.kubernetes.api.http import addressed, watch_line
 from spotelastic.local.kubernetes.api.kinds import DEFINITIONS, ObjectKind
 from spotelastic.local.kubernetes.api.objects import ObjectStore
+from spotelastic.local.kubernetes.api.refusals import ApiError
 from spotelastic.local.kubernetes.api.tables import table
 from spotelastic.local.kubernetes.api.validate import completed
 from spotelastic.local.kubernetes.control.control_plane import ControlPlane

@@ -14,7 +14,7 @@ from spotelastic.client.operator.fields import in_resource_terms
 from spotelastic.client.operator.resource import JobResource, digest, wanted
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.kubernetes import cluster_manifests, pod_files
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 
 SPEC: dict[str, Any] = {"image": "r/train:1", "storage": "s3://b/run", "min": 2, "max": 4}
 SCRIPT = {"train.py": b"print(1)"}

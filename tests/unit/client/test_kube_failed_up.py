@@ -12,7 +12,7 @@ from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import NoNamespace
 
 PLACE = KubePlace("west", "ml")

@@ -13,8 +13,8 @@ from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.cloud.bucket import JOB, STATUS
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import KubeApi
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.api_client import KubeApi
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import ClusterSummary, Status
 

@@ -16,7 +16,7 @@ from spotelastic.client.config.validated_job import check
 from spotelastic.client.kubernetes.kube_job import kube_job
 from spotelastic.client.kubernetes.pod_config import PodConfig
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.kubernetes.provider import api as kube_api
+from spotelastic.kubernetes.provider import api_client as kube_api
 from spotelastic.model.job import JobSpec
 
 NEEDED: dict[str, Any] = {"kube": True, "image": "r/train:1", "storage": "s3://b/run", "min": 2}

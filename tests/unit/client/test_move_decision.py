@@ -13,7 +13,13 @@ from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
 from support.stores import MemoryStorage
 
-from spotelastic.client.moving.decide import MoveDecision, MoveSeen, MoveStep, RegionSide, decide
+from spotelastic.client.moving.move_decision import (
+    MoveDecision,
+    MoveSeen,
+    MoveStep,
+    RegionSide,
+    decide,
+)
 
 EAST, WEST = "us-east-1", "us-west-2"
 LONGEST = 30

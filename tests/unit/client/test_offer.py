@@ -13,7 +13,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute.estimate import Estimate, Line
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.planning.type_selection import Requirement
-from spotelastic.cli.render import plan
+from spotelastic.cli.render import plan_view
 from spotelastic.client.bringing_up import preflight
 from spotelastic.client.bringing_up.plan import check_limits
 from spotelastic.client.config.job_config import JobConfig
@@ -40,7 +40,7 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
     spec = job("demo", settings=Settings(2, 4), capacity=capacity, linger=linger)
     wanted = ValidatedJob(JobConfig(), spec, Archive("", b"", 0), Requirement(), {})
     check_limits(wanted, found)
-    return list(plan.headline(wanted, found, ""))
+    return list(plan_view.headline(wanted, found, ""))
 
 
 def test_a_cost_that_pays_for_less_than_a_boot_and_an_end_is_refused_with_the_figures() -> None:
@@ -95,13 +95,13 @@ def test_the_plan_says_where_a_node_has_no_partner(zones: Any, replicate: str, t
         options=(), ranking=(), estimate=Estimate((Line("worker", 2, 4, 0.5),))
     )
     planned: Any = SimpleNamespace(is_up=False, resources=(), changes=(), regions=(), moves=None)
-    lines = "\n".join(plan.plan(wanted, found, planned, ""))
+    lines = "\n".join(plan_view.plan(wanted, found, planned, ""))
     assert ("alone in its zone has no partner" in lines) is told
 
 
 def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
     data = LeftOut(3, 12_400_000, "data/train.bin", 8_000_000, "!/data/", True)
-    assert plan.not_shipped(data) == (
+    assert plan_view.not_shipped(data) == (
         "3 files ignored by git will not be shipped to the nodes: 12.4 MB, the largest "
         "data/train.bin (8 MB); a line `!/data/` in .spotelasticignore ships that; put large data "
         "in a bucket (--read)"
@@ -109,5 +109,5 @@ def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
     one = LeftOut(1, 300, "a.pkl", 300, "!/a.pkl", True)
     assert (
         "1 file ignored by git will not be shipped to the nodes: a.pkl (300 B); "
-        in plan.not_shipped(one)
+        in plan_view.not_shipped(one)
     )

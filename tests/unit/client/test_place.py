@@ -13,7 +13,7 @@ import pytest
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.cli.app import app
-from spotelastic.cli.commands import bring_up
+from spotelastic.cli.commands import up_on_terminal
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
 from spotelastic.client import commands
@@ -70,8 +70,8 @@ def test_what_says_the_region_first_wins_in_every_command(
     flag = ("--region", said["flag"]) if "flag" in said else ()
     asked = list[CloudTarget]()
     monkeypatch.setattr(AccountClusters, "listing", lambda place: asked.append(place) or ())
-    monkeypatch.setattr(bring_up, "check", lambda config, _: config)
-    monkeypatch.setattr(bring_up, "carry_through", _takes_place(asked))
+    monkeypatch.setattr(up_on_terminal, "check", lambda config, _: config)
+    monkeypatch.setattr(up_on_terminal, "carry_through", _takes_place(asked))
     for command in (("ls", "--aws"), ("up",)):
         script = ("train.py",) if command == ("up",) else ()
         assert app([*command, *flag, *script], standalone_mode=False) in (None, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.cli.commands import bring_up
+from spotelastic.cli.commands import up_on_terminal
 from spotelastic.cli.main import main
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
         requests.append(request)
         return 0
 
-    monkeypatch.setattr(bring_up, "launch", launched)
+    monkeypatch.setattr(up_on_terminal, "launch", launched)
     return requests
 
 

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from spotelastic.client.moving.decide import MoveSeen, MoveStep, RegionSide
 from spotelastic.client.moving.move import carry_on
-from spotelastic.client.moving.offers import given, promised
+from spotelastic.client.moving.move_decision import MoveSeen, MoveStep, RegionSide
+from spotelastic.client.moving.region_offers import given, promised
 from spotelastic.client.moving.sleeping import carried
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.progress import NodeStatus, Status

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spotelastic.cli.render.plan import regions as shown
+from spotelastic.cli.render.plan_view import regions as shown
 from spotelastic.client.bringing_up.plan import RegionPlan
-from spotelastic.client.bringing_up.regions import Offered, compared
+from spotelastic.client.bringing_up.region_choice import Offered, compared
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.moving_policy import named
 from spotelastic.client.targets.choice import chosen

@@ -17,8 +17,8 @@ from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.cli.render.plan import plan as shown
-from spotelastic.client.bringing_up import bring_up, regions
+from spotelastic.cli.render.plan_view import plan as shown
+from spotelastic.client.bringing_up import bring_up, region_choice
 from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -96,7 +96,7 @@ def test_a_job_has_a_cluster_in_each_of_its_regions_and_is_in_one(folder: Path) 
     notes: list[str] = []
     assert following(west(), there, notes.append).account("").aws.region == EAST
     assert notes == [f"note: {NAME} is asleep in {WEST}, and is in {EAST} now"]
-    chosen, _ = regions.choose(job(folder), {WEST: west(), EAST: east()}, ignored)
+    chosen, _ = region_choice.choose(job(folder), {WEST: west(), EAST: east()}, ignored)
     assert chosen.aws.region == EAST
     with pytest.raises(UsageError, match=f"{NAME} is asleep in {WEST}: its job is in {EAST}"):
         up(folder, west(), regions=(), region_patience=None)

@@ -26,7 +26,7 @@ from spotelastic.client.targets.kube_target import KubePlace, KubeTarget
 from spotelastic.client.targets.local_target import LocalTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.errors import UsageError
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import AccountDemands, Capacity, JobSpec, Settings

@@ -7,9 +7,9 @@ import pytest
 from support.pod_jobs import check_schema, of_kind, pod_job
 
 from spotelastic.kubernetes import cluster_manifests, pod_files
-from spotelastic.kubernetes.job import PodPlacement, PodResources, SecretKey
-from spotelastic.kubernetes.provider import groups
-from spotelastic.kubernetes.provider.names import KubeNames
+from spotelastic.kubernetes.job_as_pods import PodPlacement, PodResources, SecretKey
+from spotelastic.kubernetes.provider import pod_groups
+from spotelastic.kubernetes.provider.kube_names import KubeNames
 from spotelastic.model.job import JobSpec, Settings
 
 ITS = KubeNames("train")
@@ -33,7 +33,7 @@ EVERYTHING: dict[str, Any] = {
 def test_all_objects_keep_the_schema_and_belong_to_the_first(given: dict[str, Any]) -> None:
     job = pod_job(**given)
     template = cluster_manifests.worker_template(ITS, job, SPEC)
-    switch = groups.switch(ITS, template, ROOT, 3600.0)
+    switch = pod_groups.switch(ITS, template, ROOT, 3600.0)
     owned = [
         *cluster_manifests.control_plane(ITS, job, ROOT),
         cluster_manifests.secret(ITS, {"TOKEN": "x"}, ROOT),
@@ -43,7 +43,7 @@ def test_all_objects_keep_the_schema_and_belong_to_the_first(given: dict[str, An
     for each in owned:
         assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == ["u-1"]
     switch["metadata"]["uid"] = "u-2"
-    made = groups.group(ITS, ITS.spot, 3, template, switch)
+    made = pod_groups.group(ITS, ITS.spot, 3, template, switch)
     for each in (ROOT, *owned, made):
         check_schema(each)
         assert each["metadata"]["labels"]["spotelastic/cluster"] == "train"
@@ -69,7 +69,7 @@ def test_the_controller_may_do_nothing_outside_of_its_namespace_or_with_secrets(
 
 def test_the_switch_never_has_a_pod_and_goes_once_it_has_ended() -> None:
     template = cluster_manifests.worker_template(ITS, pod_job(), SPEC)
-    spec = groups.switch(ITS, template, None, 59.2)["spec"]
+    spec = pod_groups.switch(ITS, template, None, 59.2)["spec"]
     assert (spec["parallelism"], spec["activeDeadlineSeconds"]) == (0, 60)
     assert spec["ttlSecondsAfterFinished"] == 0
 

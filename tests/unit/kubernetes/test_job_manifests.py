@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.pod_jobs import check_schema, of_kind, pod_job
 
 from spotelastic.errors import UsageError
-from spotelastic.kubernetes.job import PodPlacement, PodResources, SecretKey
+from spotelastic.kubernetes.job_as_pods import PodPlacement, PodResources, SecretKey
 from spotelastic.kubernetes.manifests import manifests
 from spotelastic.launcher import options as launcher_options
 from spotelastic.launcher.flags import parse

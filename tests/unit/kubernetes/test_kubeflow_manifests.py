@@ -10,7 +10,7 @@ from kubeflow_trainer_api.models import (
 )
 from support.pod_jobs import check_schema, of_kind, pod_job
 
-from spotelastic.kubernetes.job import PodPlacement, PodResources
+from spotelastic.kubernetes.job_as_pods import PodPlacement, PodResources
 from spotelastic.kubernetes.kubeflow import kubeflow_manifests
 from spotelastic.kubernetes.manifests import manifests
 

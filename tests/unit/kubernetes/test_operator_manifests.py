@@ -10,7 +10,7 @@ from support.pod_jobs import check_schema, of_kind
 from spotelastic.cli.main import main
 from spotelastic.kubernetes.cluster_manifests import control_rules
 from spotelastic.kubernetes.operator_manifests import operator_manifests, operator_rules
-from spotelastic.local.kubernetes.api import access
+from spotelastic.local.kubernetes.api import rbac
 
 
 @pytest.mark.parametrize("namespace", ["", "ml"])
@@ -41,10 +41,10 @@ def test_the_operator_is_not_root_writes_to_one_volume_and_is_reached_by_nobody(
 
 def test_it_may_hand_on_what_a_control_pod_may_and_reads_no_secret() -> None:
     rules = operator_rules()
-    for each in access.single(control_rules()):
-        assert access.allows(rules, each), f"the Role of a cluster is refused for {each}"
+    for each in rbac.single(control_rules()):
+        assert rbac.allows(rules, each), f"the Role of a cluster is refused for {each}"
     assert "*" not in json.dumps(rules)
-    assert not {"secrets", "pods/exec"} & {each.resource for each in access.single(rules)}
+    assert not {"secrets", "pods/exec"} & {each.resource for each in rbac.single(rules)}
 
 
 def test_rules_allow_what_they_name_in_their_namespace_alone() -> None:
@@ -57,8 +57,8 @@ def test_rules_allow_what_they_name_in_their_namespace_alone() -> None:
     }
 
     def may(account: str, namespace: str, *asked: str) -> bool:
-        rules = access.rules_of(account, namespace, roles, [binding])
-        return access.allows(rules, access.asked(*asked))
+        rules = rbac.rules_of(account, namespace, roles, [binding])
+        return rbac.allows(rules, rbac.asked(*asked))
 
     assert may("ml:a", "ml", "GET", "", "pods", "p", "")
     assert may("ml:a", "ml", "GET", "", "pods", "p", "log")

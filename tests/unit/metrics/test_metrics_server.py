@@ -12,7 +12,7 @@ from support.patience import PATIENT, eventually
 
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.node import STEP
-from spotelastic.metrics.server import MetricsServer, OpenConnections
+from spotelastic.metrics.scrape_server import MetricsServer, OpenConnections
 
 Clusters = list[tuple[str, list[Sample]]]
 
@@ -175,7 +175,7 @@ def test_connections_end_by_the_clock_that_is_handed_in() -> None:
 
 def test_whoever_serves_no_metrics_imports_nothing_for_them() -> None:
     code = (
-        "import sys; import spotelastic.agent.run, spotelastic.controller.loop.run; "
+        "import sys, spotelastic.agent.agent_loop, spotelastic.controller.loop.controller_loop; "
         "print([m for m in ('prometheus_client', 'apprise', 'opentelemetry', 'wsgiref', "
         "'requests') if m in sys.modules])"
     )

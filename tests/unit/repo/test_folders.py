@@ -34,3 +34,10 @@ def test_a_file_has_at_most_600_lines() -> None:
     }
     assert len(lines) > 800
     assert not {name: count for name, count in lines.items() if count > MOST_LINES}
+
+
+def test_the_name_of_a_file_says_what_it_is_about() -> None:
+    """No more than two files of the product share one: a traceback shows little else."""
+    stems = Counter(file.stem for package in PACKAGES for file in package.rglob("*.py"))
+    often = {stem for stem, count in stems.items() if count > 2}
+    assert often <= {"__init__", "__main__"}

@@ -12,8 +12,8 @@ import pytest
 import spotelastic_checkpoints
 
 import spotelastic
-from spotelastic.agent.run import HELPERS as AGENT
-from spotelastic.controller.loop.run import HELPERS as CONTROLLER
+from spotelastic.agent.agent_loop import HELPERS as AGENT
+from spotelastic.controller.loop.controller_loop import HELPERS as CONTROLLER
 from spotelastic.local.__main__ import HELPERS as LOCAL_CLOUD
 from spotelastic.rendezvous.participant import HELPERS as PARTICIPANT
 

@@ -17,7 +17,7 @@ from spotelastic.web.page.render import sections
 from spotelastic.web.server.access import DashboardAccess
 from spotelastic.web.server.app import application
 from spotelastic.web.server.feed import LiveLook, facts
-from spotelastic.web.server.run import listening
+from spotelastic.web.server.serving import listening
 from spotelastic.web.server.source import OutputPage, ShownLine
 from spotelastic.web.view.cluster_view import cluster_view
 

@@ -61,7 +61,7 @@ def operator(
 def _print(image: str, namespace: str, *, as_json: bool) -> None:
     from spotelastic.cli.render import tables
     from spotelastic.client.operator.definition import definition
-    from spotelastic.kubernetes.job import checked_name
+    from spotelastic.kubernetes.job_as_pods import checked_name
     from spotelastic.kubernetes.operator_manifests import operator_manifests
     from spotelastic.kubernetes.yaml_text import yaml_text
 
@@ -76,7 +76,7 @@ def _print(image: str, namespace: str, *, as_json: bool) -> None:
 
 def _run(context: str | None, namespace: str | None) -> int:
     from spotelastic.client.operator.operator import serve
-    from spotelastic.kubernetes.provider import api as kube_api
+    from spotelastic.kubernetes.provider import api_client as kube_api
     from spotelastic.signals import Signals
 
     api, over = kube_api.connect(context, namespace), threading.Event()

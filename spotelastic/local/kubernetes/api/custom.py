@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spotelastic.local.kubernetes.api.errors import invalid
 from spotelastic.local.kubernetes.api.kinds import ObjectKind
+from spotelastic.local.kubernetes.api.refusals import invalid
 from spotelastic.local.kubernetes.api.selectors import field
 
 Object = dict[str, Any]

@@ -10,8 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from spotelastic.local.kubernetes.api import access, patches, selectors, tables
-from spotelastic.local.kubernetes.api.errors import ApiError, bad_request, not_found
+from spotelastic.local.kubernetes.api import patches, rbac, selectors, tables
 from spotelastic.local.kubernetes.api.kinds import (
     BINDINGS,
     KINDS,
@@ -21,6 +20,7 @@ from spotelastic.local.kubernetes.api.kinds import (
     ObjectKind,
 )
 from spotelastic.local.kubernetes.api.objects import Object, ObjectChange, ObjectStore
+from spotelastic.local.kubernetes.api.refusals import ApiError, bad_request, not_found
 from spotelastic.local.kubernetes.api.validate import completed
 
 VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0+spotelastic", "platform": "linux"}
@@ -85,7 +85,7 @@ class ApiServer:
         self._token = token
         self._accounts = accounts
         self._parts = parts
-        self._used: dict[str, set[access.Access]] = {}
+        self._used: dict[str, set[rbac.Access]] = {}
         """What each service account has done."""
         self._watches: set[asyncio.Queue[ObjectChange | None]] = set()
         store.on_change.append(self._hand_on)
@@ -131,11 +131,11 @@ class ApiServer:
             return
         at = self._at(request)
         watches = request.query.get("watch") in ("true", "1")
-        wanted = access.asked(
+        wanted = rbac.asked(
             request.method, at.kind.group, at.kind.plural, at.name, at.part, watches=watches
         )
         rules = self._rules(account, at.place)
-        if not access.allows(rules, wanted):
+        if not rbac.allows(rules, wanted):
             what = f'cannot {wanted.verb} resource "{wanted.resource}" in API group'
             told = f'User "{account}" {what} "{wanted.group}" in the namespace "{at.place}"'
             raise ApiError(403, "Forbidden", f"{at.kind.called(at.name)} is forbidden: {told}")
@@ -151,14 +151,14 @@ class ApiServer:
         if at.kind is BINDINGS and "roleRef" in given:
             found = self._store.find(ROLES, at.place, given["roleRef"]["name"])
             handed = [] if found is None else found.get("rules") or []
-        lacking = [each for each in access.single(handed) if not access.allows(mine, each)]
+        lacking = [each for each in rbac.single(handed) if not rbac.allows(mine, each)]
         if lacking:
             told = f"attempting to grant RBAC permissions not currently held: {lacking[0]}"
             raise ApiError(403, "Forbidden", f"{at.kind.called(at.name)} is forbidden: {told}")
 
     def _rules(self, account: str, namespace: str) -> list[Mapping[str, Any]]:
         roles, bindings = self._store.items(ROLES), self._store.items(BINDINGS)
-        return access.rules_of(account, namespace, roles, bindings)
+        return rbac.rules_of(account, namespace, roles, bindings)
 
     async def _tell_used(self, _request: web.Request) -> web.StreamResponse:
         return answer(

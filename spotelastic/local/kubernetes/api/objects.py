@@ -18,20 +18,20 @@ from typing import Any
 
 from spotelastic.clock import Clock, wall
 from spotelastic.local.kubernetes.api import custom, patches
-from spotelastic.local.kubernetes.api.errors import (
-    bad_request,
-    conflict,
-    exists_already,
-    expired,
-    invalid,
-    not_found,
-)
 from spotelastic.local.kubernetes.api.kinds import (
     DEFINITIONS,
     KINDS,
     PODS,
     REPLICA_SETS,
     ObjectKind,
+)
+from spotelastic.local.kubernetes.api.refusals import (
+    bad_request,
+    conflict,
+    exists_already,
+    expired,
+    invalid,
+    not_found,
 )
 from spotelastic.local.kubernetes.api.selectors import Matches
 from spotelastic.local.kubernetes.api.validate import check_change

@@ -4,7 +4,6 @@ import copy
 from typing import Any
 
 from spotelastic.local.kubernetes.api.custom import HOLDS_OBJECTS, check_definition
-from spotelastic.local.kubernetes.api.errors import invalid
 from spotelastic.local.kubernetes.api.kinds import (
     DEFINITIONS,
     DEPLOYMENTS,
@@ -14,6 +13,7 @@ from spotelastic.local.kubernetes.api.kinds import (
     REPLICA_SETS,
     ObjectKind,
 )
+from spotelastic.local.kubernetes.api.refusals import invalid
 
 Object = dict[str, Any]
 

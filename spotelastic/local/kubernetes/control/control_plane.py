@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from spotelastic.local.kubernetes.api.custom import HOLDS_OBJECTS, kinds_of
-from spotelastic.local.kubernetes.api.errors import ApiError
 from spotelastic.local.kubernetes.api.kinds import (
     BUDGETS,
     CLAIMS,
@@ -25,6 +24,7 @@ from spotelastic.local.kubernetes.api.kinds import (
     ObjectKind,
 )
 from spotelastic.local.kubernetes.api.objects import Object, ObjectStore, timestamp
+from spotelastic.local.kubernetes.api.refusals import ApiError
 from spotelastic.local.kubernetes.api.selectors import by_selector
 from spotelastic.local.kubernetes.api.validate import HOLDS_NAMESPACE
 from spotelastic.local.kubernetes.control import deployments, jobs, replica_sets, scheduling

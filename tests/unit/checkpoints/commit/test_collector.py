@@ -15,7 +15,7 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.storage.port import Blob
+from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
 from support.patience import PATIENT, eventually

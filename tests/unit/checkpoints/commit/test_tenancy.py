@@ -20,8 +20,8 @@ from spotelastic_checkpoints.commit.tenancy import (
     Tenant,
     tenant_here,
 )
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 from support.etcd import wait_until
 from support.patience import PATIENT
 from support.s3 import s3_endpoint, use_s3

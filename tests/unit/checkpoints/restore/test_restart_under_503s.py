@@ -18,8 +18,8 @@ from spotelastic_checkpoints.commit.commit_protocol import READ_AT_ONCE, Commits
 from spotelastic_checkpoints.errors import RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
+from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
-from spotelastic_checkpoints.storage.port import Blob
 from spotelastic_checkpoints.types import Commit, Item
 from support.stores import MemoryStorage
 

@@ -19,8 +19,8 @@ from spotelastic_checkpoints.restore import fetcher, sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import SourceContext
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.storage.outage_retry import OutagePatience, OutageRetry
-from spotelastic_checkpoints.storage.port import Blob
 from spotelastic_checkpoints.types import Commit, Item, Resume
 from support.patience import PATIENT
 

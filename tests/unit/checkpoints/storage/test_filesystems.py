@@ -20,8 +20,8 @@ from spotelastic_checkpoints.storage import hanging as hanging_module
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 from spotelastic_checkpoints.storage.hanging import COPIES, MOST, SMALL, Copies, Hanging
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.port import Storage
 from support.answering import answering
 from support.patience import PATIENT, eventually
 from support.plain import PlainFileSystem

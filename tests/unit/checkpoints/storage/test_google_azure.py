@@ -10,10 +10,10 @@ from obstore.store import GCSStore, MemoryStore
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.google_azure import HangingObstoreStorage, open_google_or_azure
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
+from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.obstore_storage import Wording, client_options
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
-from spotelastic_checkpoints.storage.port import Storage
 from support.answering import answering, silent
 from support.gcs import BUCKET, gcs_server, use_gcs
 from support.patience import PATIENT, eventually

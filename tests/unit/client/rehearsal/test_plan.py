@@ -4,17 +4,17 @@ from itertools import pairwise
 
 import pytest
 
-from spotelastic.client.rehearsal import plan
+from spotelastic.client.rehearsal import rehearsal_plan
 
 DEFAULT = 'parser.add_argument("--steps", type=int, default=100_000)'
 
 
-@pytest.mark.parametrize("last", range(plan.FEWEST, 80))
+@pytest.mark.parametrize("last", range(rehearsal_plan.FEWEST, 80))
 def test_all_that_happens_has_a_step_of_its_own(last: int) -> None:
-    made = plan.made(last, 0)
+    made = rehearsal_plan.made(last, 0)
     kills = [step for step, _ in made.kills]
     changes = [1, made.loses, *made.comes, made.leaves, last]
-    assert [stage for _, stage in made.kills] == list(plan.STAGES)
+    assert [stage for _, stage in made.kills] == list(rehearsal_plan.STAGES)
     assert all(before < after for steps in (kills, changes) for before, after in pairwise(steps))
     assert max(kills) < last
     assert 1 <= made.stop < last
@@ -24,13 +24,15 @@ def test_all_that_happens_has_a_step_of_its_own(last: int) -> None:
 def test_a_run_is_stopped_between_epochs_where_it_reaches_the_end_of_one(
     epoch: int, between: int
 ) -> None:
-    made = plan.made(24, epoch)
+    made = rehearsal_plan.made(24, epoch)
     assert made.epoch == between
     assert not epoch or made.stop % epoch
 
 
-def lengths(args: str, source: str = "", *, epoch: int = 0, more: str = "") -> plan.Lengths | None:
-    return plan.lengths(args.split(), source, plan.made(20, epoch), more)
+def lengths(
+    args: str, source: str = "", *, epoch: int = 0, more: str = ""
+) -> rehearsal_plan.Lengths | None:
+    return rehearsal_plan.lengths(args.split(), source, rehearsal_plan.made(20, epoch), more)
 
 
 def test_a_run_is_made_longer_by_the_argument_that_says_how_long_it_is() -> None:
@@ -58,7 +60,7 @@ def test_a_run_is_not_made_longer_where_nothing_says_how(args: str) -> None:
 
 
 def test_ranks_are_two_where_the_script_makes_a_group_and_the_machine_has_devices() -> None:
-    assert plan.ranks("dist.init_process_group()", 0, 0) == 2
-    assert plan.ranks("dist.init_process_group()", 1, 0) == 1
-    assert plan.ranks("import torch", 0, 0) == 1
-    assert plan.ranks("import torch", 0, 2) == 2
+    assert rehearsal_plan.ranks("dist.init_process_group()", 0, 0) == 2
+    assert rehearsal_plan.ranks("dist.init_process_group()", 1, 0) == 1
+    assert rehearsal_plan.ranks("import torch", 0, 0) == 1
+    assert rehearsal_plan.ranks("import torch", 0, 2) == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.leading import CONFIG, PACE, CloudAnswers, take_turn, warns
 
 from spotelastic.cloud.events import StateChange
-from spotelastic.cloud.memory.capacity import NAMES, MemoryCapacity
+from spotelastic.cloud.memory.memory_capacity import NAMES, MemoryCapacity
 from spotelastic.cloud.model import GroupMember, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions import interruptions
 from spotelastic.controller.etcd.etcd_mirror import Records

@@ -11,8 +11,8 @@ from lightkube import Client, KubeConfig
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 from spotelastic.kubernetes.elastic_job import KIND
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider import api as kube_api
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider import api_client as kube_api
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import (
     Conflicting,
     Missing,

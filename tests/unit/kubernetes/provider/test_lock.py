@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotelastic.errors import Unavailable
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting
 from spotelastic.kubernetes.provider.lock import FREE_AFTER, HELD_FOR, LeaseLock, LeaseSeen, decide
 

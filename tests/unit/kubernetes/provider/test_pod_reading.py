@@ -6,7 +6,7 @@ from spotelastic.client.kubernetes.pod_output import lines
 from spotelastic.cloud.events import GroupActivity, SpotWarning, StateChange
 from spotelastic.cloud.model import DRAINING, IN_SERVICE
 from spotelastic.kubernetes.provider import pod_reading
-from spotelastic.kubernetes.provider.names import GROUP, KubeNames
+from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
 ITS = KubeNames("train")
 AT = "2026-01-01T00:00:00Z"

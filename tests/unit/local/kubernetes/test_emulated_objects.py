@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from spotelastic.local.kubernetes.api import patches
-from spotelastic.local.kubernetes.api.errors import ApiError
 from spotelastic.local.kubernetes.api.http import addressed
 from spotelastic.local.kubernetes.api.kinds import CONFIG_MAPS, DEPLOYMENTS, JOBS, NODES, PODS
 from spotelastic.local.kubernetes.api.objects import KEPT_CHANGES, ObjectStore
+from spotelastic.local.kubernetes.api.refusals import ApiError
 from spotelastic.local.kubernetes.api.selectors import by_selector, selected
 from spotelastic.local.kubernetes.api.validate import completed
 

@@ -15,9 +15,9 @@ from typing import IO, Any
 from spotelastic.cloud.bucket import ClusterBucket
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
-from spotelastic.kubernetes.provider.names import OBJECT, KubeNames
+from spotelastic.kubernetes.provider.kube_names import OBJECT, KubeNames
 
 PART_BYTES = 700_000
 """Most bytes of a part: as text it is below the 1 MiB of a ConfigMap."""

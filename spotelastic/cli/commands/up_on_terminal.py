@@ -16,12 +16,12 @@ from pathlib import Path
 
 from spotelastic import wrapping
 from spotelastic.cli.commands.detach import LeftRunning
-from spotelastic.cli.render import plan as render_plan
+from spotelastic.cli.render import plan_view as render_plan
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
-from spotelastic.cli.render.progress import ProgressView, show, view
+from spotelastic.cli.render.progress_view import ProgressView, show, view
 from spotelastic.client import failure_log, kept_files, storage
-from spotelastic.client.bringing_up import bring_up, list_prices, preflight, regions
+from spotelastic.client.bringing_up import bring_up, list_prices, preflight, region_choice
 from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
@@ -72,7 +72,7 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
     config = job.config
     with view() as shown:
         say = _to_stderr if config.json else shown.say
-        target, compared = regions.enter(job, say)
+        target, compared = region_choice.enter(job, say)
         last = _to_stderr if config.json else wrapping.say
         undo.callback(undoing(signals, lambda: target.leave(last)))
         stays = LeftRunning(job.name, target, job.spec.linger, undo, signals, shown.say)

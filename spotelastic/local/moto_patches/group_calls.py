@@ -12,7 +12,7 @@ from moto.core.responses import ActionResult, EmptyResult
 
 from spotelastic.local.autoscaling.groups import LAUNCHING, TERMINATING
 from spotelastic.local.autoscaling.members import GLOBAL_TIMEOUT, LocalGroupMember
-from spotelastic.local.autoscaling.regions import RegionalScaling
+from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 from spotelastic.local.moto_patches.patch import Patches
 
 _ACTIVITIES_PER_PAGE = 100

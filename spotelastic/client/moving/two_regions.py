@@ -6,12 +6,12 @@ from typing import Literal
 
 import msgspec
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer, Latest, decoded
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.object_store import Storage
 
 from spotelastic.aws.clusters import asleep, copying
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.client.moving.decide import MoveSeen, RegionSide
+from spotelastic.client.moving.move_decision import MoveSeen, RegionSide
 from spotelastic.client.progress import training
 from spotelastic.client.targets.cloud_target import CloudTarget
 from spotelastic.cloud.bucket import CHECKPOINTS, STOPPING

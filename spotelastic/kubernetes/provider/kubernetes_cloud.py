@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from spotelastic.cloud.memory.prices import FixedPrices
 from spotelastic.cloud.port import Cloud
-from spotelastic.kubernetes.provider.api import KubeApi
-from spotelastic.kubernetes.provider.capacity import KubernetesCapacity
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.api_client import KubeApi
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.pod_capacity import KubernetesCapacity
 from spotelastic.kubernetes.provider.queues import INVISIBLE_FOR, CommandQueue, PodEvents
 
 

@@ -10,7 +10,7 @@ import copy
 import math
 
 from spotelastic.kubernetes.pods import CONTAINER_SECURITY, Manifest
-from spotelastic.kubernetes.provider.names import GROUP, KubeNames
+from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
 WORKERS = "workers.json"
 """The object of a cluster that holds the template of its workers' pods."""

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from spotelastic import wrapping
-from spotelastic.cli.commands import bring_up as on_a_terminal
+from spotelastic.cli.commands import up_on_terminal as on_a_terminal
 from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.confirmation import asking
-from spotelastic.cli.render.progress import view
+from spotelastic.cli.render.progress_view import view
 from spotelastic.client import failure_log
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.kubernetes import bring_up

@@ -25,10 +25,10 @@ from aiohttp import web
 
 from spotelastic.linux import name_process
 from spotelastic.local.base.remains import Remains
-from spotelastic.local.kubernetes.api.errors import bad_request
 from spotelastic.local.kubernetes.api.http import Addressed, ApiServer
 from spotelastic.local.kubernetes.api.kinds import NAMESPACES, PODS
 from spotelastic.local.kubernetes.api.objects import ObjectStore
+from spotelastic.local.kubernetes.api.refusals import bad_request
 from spotelastic.local.kubernetes.api.validate import HOLDS_NAMESPACE
 from spotelastic.local.kubernetes.control.control_plane import ControlPlane
 from spotelastic.local.kubernetes.control.jobs import has_ended

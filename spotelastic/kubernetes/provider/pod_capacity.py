@@ -1,8 +1,8 @@
 """The worker groups and instances of one cluster on Kubernetes: `CapacityProvider` over pods.
 
-An instance is a pod that has a machine, a group is a ReplicaSet (`groups.py`). Kubernetes has no
-counterpart of some things that the port asks for, and these have no effect here: it chooses zones
-itself, suspends no launches, and knows no prices, placement scores or quotas.
+An instance is a pod that has a machine, a group is a ReplicaSet (`pod_groups.py`). Kubernetes has
+no counterpart of some things that the port asks for, and these have no effect here: it chooses
+zones itself, suspends no launches, and knows no prices, placement scores or quotas.
 """
 
 import json
@@ -20,11 +20,11 @@ from spotelastic.cloud.model import (
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.kubernetes.pods import Manifest
-from spotelastic.kubernetes.provider import groups, pod_reading
-from spotelastic.kubernetes.provider.api import KubeApi
+from spotelastic.kubernetes.provider import pod_groups, pod_reading
+from spotelastic.kubernetes.provider.api_client import KubeApi
 from spotelastic.kubernetes.provider.call_errors import Conflicting, Missing
-from spotelastic.kubernetes.provider.names import GROUP, KubeNames
-from spotelastic.kubernetes.provider.objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.config_map_objects import ConfigMapObjects
+from spotelastic.kubernetes.provider.kube_names import GROUP, KubeNames
 
 AT_ONCE = 1
 """Seconds of grace of a pod that ends at once. With 0 its object would go before its processes."""
@@ -108,7 +108,7 @@ class KubernetesCapacity:
         name = "" if pod is None else pod["metadata"].get("labels", {}).get(GROUP, "")
         if not name:
             return
-        first = {"metadata": {"annotations": {groups.COST: groups.GOES_FIRST}}}
+        first = {"metadata": {"annotations": {pod_groups.COST: pod_groups.GOES_FIRST}}}
         self._change(lambda: self._api.patch("Pod", instance, first))
         before = self._count(name)
         self._resize(name, lambda desired: max(0, desired - 1))
@@ -200,7 +200,7 @@ class KubernetesCapacity:
     def _switch(self) -> Manifest | None:
         """Return the switch; None if it is gone, or goes."""
         found = self._api.get("Job", self._its.switch)
-        return None if found is None or groups.is_over(found) else found
+        return None if found is None or pod_groups.is_over(found) else found
 
     def _staying(self, instance: str) -> Manifest | None:
         """Return a pod that was not told to end, or None."""
@@ -239,15 +239,15 @@ class KubernetesCapacity:
         root = self._api.get("ConfigMap", self._its.root)
         if root is None or pod_reading.is_ending(root):
             raise EnvironmentFailure(f"the cluster {self._its.cluster} is being taken down")
-        data = self._objects.get(groups.WORKERS)
+        data = self._objects.get(pod_groups.WORKERS)
         if data is None:
-            raise EnvironmentFailure(f"{self._objects.url(groups.WORKERS)} is missing")
+            raise EnvironmentFailure(f"{self._objects.url(pod_groups.WORKERS)} is missing")
         template: Manifest = json.loads(data)
         within = max(60.0, self._until - self._clock()) if self._until else UNATTENDED
-        switch = self._api.ensure(groups.switch(self._its, template, root, within))
-        if groups.is_over(switch):
+        switch = self._api.ensure(pod_groups.switch(self._its, template, root, within))
+        if pod_groups.is_over(switch):
             raise Unavailable(f"{self._its.switch} is just ending: its groups are made again then")
-        made = groups.group(self._its, group, desired, template, switch)
+        made = pod_groups.group(self._its, group, desired, template, switch)
         if pod_reading.is_ending(self._api.ensure(made)):
             raise Unavailable(f"{group} is just being deleted: it is made again then")
 
