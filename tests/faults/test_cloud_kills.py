@@ -12,7 +12,7 @@ from support.trial import only_the_shared_network_is_left
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.clusters import lifecycle as clusters, teardown
+from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling
 from spotelastic.local import cloud
@@ -26,6 +26,7 @@ CHILD = """
 import sys
 from support.asked import request
 from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
 what, name, network = sys.argv[1:]
 say = lambda line: print(line, flush=True)
 if what == "up":
