@@ -156,7 +156,7 @@ def test_a_watch_resumes_when_the_whole_cluster_was_down(
     seen.wait(lambda seen: seen.health[-1:] == [False])
     with (
         contextlib.closing(EtcdStore(etcd_cluster.endpoints, timeout=0.3)) as hasty,
-        pytest.raises(Unavailable, match=r"did not answer within 0\.3 s"),
+        pytest.raises(Unavailable, match=r"did not answer within 0\.\d+ s"),
     ):
         hasty.get(prefix + "a")
     etcd_cluster.start()

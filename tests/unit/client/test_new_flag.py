@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import configuration_reference
 
 import spotelastic
-from spotelastic.cli.commands import bring_up
+from spotelastic.cli.commands import up_on_terminal
 from spotelastic.cli.app import app
 from spotelastic.client.config import schema
 from spotelastic.client.config.differences import differences
@@ -31,7 +31,7 @@ from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
 
 configs = []
-bring_up.launch = lambda config: configs.append(config) or 0
+up_on_terminal.launch = lambda config: configs.append(config) or 0
 Path("train.py").touch()
 app(["up"], standalone_mode=False)
 Path("spotelastic.toml").write_text("nice = 5")

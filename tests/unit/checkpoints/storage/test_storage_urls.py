@@ -94,7 +94,9 @@ def test_a_bucket_of_the_users_own_is_the_local_clouds_if_its_cluster_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where an AWS account is configured, in which a bucket may have that name."""
-    info = CloudInfo("http://127.0.0.1:9", 1, str(tmp_path), "127.77.0.0/16", "us-east-1", (), 1)
+    info = CloudInfo(
+        "http://127.0.0.1:9", 1, str(tmp_path), "127.77.0.0/16", "us-east-1", (), 1, secret="s"
+    )
     for name in cloud.environment(info):
         monkeypatch.setenv(name, "of before")
     monkeypatch.delenv("AWS_ENDPOINT_URL")
