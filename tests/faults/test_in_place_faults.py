@@ -86,6 +86,7 @@ def test_a_worker_that_is_killed_costs_no_step_and_no_process_of_its_peers(three
     none_was_lost(three)
 
 
+@pytest.mark.soak
 def test_a_zygote_that_is_killed_delays_nobody(three: Run) -> None:
     """Not even that of the node which opens the store of the next round."""
     first = three.trains(*ALL).members[0].node
