@@ -60,9 +60,6 @@ class Server:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
         _prepare_environment(config)
         # moto reads its environment at import
-        from moto.moto_server.werkzeug_app import MotoRequestHandler
-        from werkzeug.serving import make_server
-
         from spotelastic.local import moto_patches
         from spotelastic.local.autoscaling.regional_groups import RegionalScaling
 
@@ -75,9 +72,7 @@ class Server:
         self._conditions = ConditionsInForce(config.conditions)
         self._regions = cloud.regions(config.region)
         bus = _bus(config.region, self._agenda, self._conditions)
-        self._web = make_server(
-            "127.0.0.1", 0, _not_yet, threaded=True, request_handler=MotoRequestHandler
-        )
+        self._web = _listening()
         self._address = f"127.0.0.1:{self._web.server_port}"
         self.endpoint = f"http://{self._address}"
         self.secret = secrets.token_urlsafe(30)
@@ -186,6 +181,14 @@ class Server:
                 wait(leaving, timeout=2 * SHUTS_DOWN_WITHIN)
         self._power.close()
         self._machines.close()
+
+
+def _listening() -> Any:
+    """Return the server of AWS's API on a free port; it answers nothing before `start`."""
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
+    from werkzeug.serving import make_server
+
+    return make_server("127.0.0.1", 0, _not_yet, threaded=True, request_handler=MotoRequestHandler)
 
 
 def _not_yet(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> Any:
