@@ -59,14 +59,11 @@ def start_daemon(
         for flag, file in zip(("--cacert", "--cert", "--key"), certificates, strict=True):
             command += [flag, str(file)]
         command += ["--peer-name", peer_name]
-    if keep_last is not None:
-        command += ["--keep-last", str(keep_last)]
-    if keep_every is not None:
-        command += ["--keep-every", str(keep_every)]
+    numbers = ("--keep-last", keep_last), ("--keep-every", keep_every), ("--lifeline", lifeline)
+    for flag, number in numbers:
+        command += [flag, str(number)] if number is not None else []
     if folder is not None:
         command += _about_files(folder, outputs, not_its, looks=looks)
-    if lifeline is not None:
-        command += ["--lifeline", str(lifeline)]
     if outlasts:
         command += ["--outlasts"]
     log = log or socket.with_suffix(".log")

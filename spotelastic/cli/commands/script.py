@@ -244,20 +244,9 @@ def rehearse(
     from spotelastic.client.rehearsal import conduct
     from spotelastic.client.rehearsal.runs import RehearsedScript
 
-    if not script.is_file():
-        raise UsageError(f"no such script: {script}")
-    validation.parses(script, str(script))
-    job = RehearsedScript(
-        Path.cwd(),
-        str(script),
-        without_guard(tuple(args or ())),
-        script.read_text(errors="replace"),
-        steps,
-        ranks or 0,
-        more,
-        conduct.gpus(),
-        _acts(only),
-    )
+    words, source = without_guard(tuple(args or ())), _source(script)
+    what = Path.cwd(), str(script), words, source, steps, ranks or 0, more
+    job = RehearsedScript(*what, conduct.gpus(), _acts(only))
     with Signals() as signals:
         try:
             found = conduct.rehearse(job, act_within, note)
@@ -265,6 +254,14 @@ def rehearse(
             raise typer.Exit(signals.exit_code) from None
     tables.show(found, rehearsed, as_json=json)
     raise typer.Exit(0 if found.is_equal else 1)
+
+
+def _source(script: Path) -> str:
+    """Return a script's text. Raises `UsageError` if there is none, or Python cannot read it."""
+    if not script.is_file():
+        raise UsageError(f"no such script: {script}")
+    validation.parses(script, str(script))
+    return script.read_text(errors="replace")
 
 
 def _acts(only: str) -> tuple[str, ...]:
