@@ -27,7 +27,7 @@ NAME = st.one_of(
         ["best.pt", "a b", "-x", "naïve", "a\nb", "x~1", "x.rank-1", "\udc80", " ", "..."]
     ),
     st.binary(min_size=1, max_size=30).map(os.fsdecode),
-    st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=9),
+    st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=9),
 ).filter(lambda name: name not in (".", "..") and not {"/", "\0"} & {*name})
 KINDS = (
     *("plain", "empty", "executable", "link", "dangling", "link out", "empty folder"),
