@@ -58,10 +58,12 @@ EVERY_FILE = """\
 import spotelastic, spotelastic_checkpoints
 from pathlib import Path
 from spotelastic.aws.artifacts import wheel
+from spotelastic.aws.artifacts.wheel import infra_names
 from spotelastic.aws.base.infra_files import infra
 for package in (spotelastic, spotelastic_checkpoints):
     assert (Path(package.__file__).parent / "py.typed").exists(), package
-for name in ("boundary.json", "cluster.yaml", "deletion.json", "laptop.json", *wheel.BOOT_FILES):
+assert {"boundary.json", "cluster.yaml", "boot/install.sh", "boot/packages.txt"} <= {*infra_names()}
+for name in infra_names():
     assert infra(name).is_relative_to(Path(spotelastic.__file__).parent), infra(name)
     assert infra(name).read_text(), name
 assert len(wheel.build().data) > 100_000

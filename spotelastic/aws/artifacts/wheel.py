@@ -24,7 +24,6 @@ from spotelastic.errors import EnvironmentFailure
 
 NAME = "spotelastic"
 PACKAGES = (NAME, "spotelastic_checkpoints")
-BOOT_FILES = ("boot/boot.sh", "boot/install.sh", "boot/spotelastic.service")
 _INFO = f"{NAME}-{__version__}.dist-info"
 _KIND = "Wheel-Version: 1.0\nGenerator: spotelastic\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
@@ -71,8 +70,14 @@ def _files() -> Iterator[tuple[str, bytes]]:
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and not left_by_system(path):
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()
-    for name in ("cluster.yaml", *BOOT_FILES):
+    for name in infra_names():
         yield f"{NAME}/_infra/{name}", infra(name).read_bytes()
+
+
+def infra_names() -> list[str]:
+    """Return the names of all files of `infra/`, as `infra` takes them, in order."""
+    files = [path for path in infra("").rglob("*") if path.is_file() and not left_by_system(path)]
+    return sorted(path.relative_to(infra("")).as_posix() for path in files)
 
 
 def _description() -> dict[str, bytes]:

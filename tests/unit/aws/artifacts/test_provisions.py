@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -23,6 +24,7 @@ from support.patience import PATIENT
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT, PROGRAMS, BootRelease
+from spotelastic.aws.base.infra_files import infra
 from spotelastic.errors import EnvironmentFailure
 
 
@@ -96,6 +98,18 @@ def test_the_wheel_is_this_installation_whole_and_always_the_same(tmp_path: Path
     package = tmp_path / "spotelastic"
     told = f"{package}/__init__.py {package}/_infra/cluster.yaml spotelastic.cli.main:main\n"
     assert (done.stdout, done.stderr) == (told, "")
+
+
+def test_the_wheel_has_every_file_that_a_boot_reads() -> None:
+    with zipfile.ZipFile(io.BytesIO(wheel.build().data)) as archive:
+        held = {name for name in archive.namelist() if name.startswith("spotelastic/_infra/")}
+    script = infra("boot/boot.sh").read_text() + infra("boot/install.sh").read_text()
+    read = {f"spotelastic/_infra/boot/{name}" for name in re.findall(r"\$infra/([\w.]+)", script)}
+    assert read == {
+        f"spotelastic/_infra/boot/{name}"
+        for name in ("install.sh", "packages.txt", "spotelastic.service")
+    }
+    assert held >= read | {"spotelastic/_infra/cluster.yaml", "spotelastic/_infra/boundary.json"}
 
 
 def test_up_ships_each_thing_once_and_names_what_is_current(tmp_path: Path) -> None:
