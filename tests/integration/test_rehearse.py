@@ -105,7 +105,9 @@ def test_a_script_that_comes_back_is_equal_in_all_acts(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_nodes_that_go_and_come_are_equal_up_to_rounding(tmp_path: Path) -> None:
-    found = rehearse(tmp_path, SCRIPT.replace("steps(9)", "steps(1000)"), "--only", "nodes")
+    # Three ranks share a batch of six evenly.
+    script = SCRIPT.replace("steps(9)", "steps(1000)").replace("global_batch=8", "global_batch=6")
+    found = rehearse(tmp_path, script, "--only", "nodes")
     assert found.code == 0, found
     assert list(found.rows.values()) == ["equal", *["rounding"] * 4]
 

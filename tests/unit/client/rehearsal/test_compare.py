@@ -117,6 +117,26 @@ def test_with_other_ranks_a_value_may_be_rounded_and_a_hash_tells_nothing() -> N
     assert compare.of_other_ranks(PLAIN, ALONE, [near], allowed) == []
 
 
+def test_with_other_ranks_a_trained_number_is_rounded_as_a_tensor_is() -> None:
+    """Two plain runs may agree on it to the last bit by chance."""
+    name = "optimizer.state.2.bias.exp_avg_sq"
+
+    def trained(step: int, weight: float, value: float, world: int) -> RecordedLine:
+        made = line(step, weight, world=world, **{name: f"{value!r:*<34}float32(1,)"})
+        made.samples[name], made.shown[name] = [value], repr(value)  # type: ignore[index]
+        return made
+
+    plain = run(trained(1, 1.0, 1.0, 2), trained(2, 2.0, 2.0, 2))
+    alone = run(trained(1, 1.0, 1.0, 1), trained(2, 2.00001, 2.0, 1))
+    allowed = compare.tolerance(plain, alone)
+    assert allowed is not None
+    near, far = trained(2, 2.0, 2.0 + 1e-7, 3), trained(2, 2.0, 2.7, 3)
+    assert compare.of_other_ranks(plain, alone, [near], allowed) == []
+    [found] = compare.of_other_ranks(plain, alone, [far], allowed)
+    assert found.name == name
+    assert compare.of_other_ranks(plain, alone, [far], None) == []
+
+
 def test_an_object_of_a_library_may_take_up_its_values_after_the_restore() -> None:
     late = line(2, 2.0, kind="restored", world=3, lr=0.7)
     allowed = compare.tolerance(PLAIN, ALONE)
