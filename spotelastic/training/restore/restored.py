@@ -380,12 +380,15 @@ class RestoreSource:
         own = own._replace(changed=(*own.changed, *self._per_rank.find(state)))
         self._elsewhere = own.unexpected | self._per_rank.unread
         if problem := str(of_all(own)):
-            raise UsageError(
-                f"the checkpoint of step {self.step} is of another state: {problem}; build the "
-                "state as when it was saved, or, if this is another run, give it a storage of its "
-                f"own ({self._elsewhere_by}) or begin afresh ({self._afresh}): the checkpoint is "
-                "kept"
-            )
+            raise self._of_another_state(problem)
+
+    def _of_another_state(self, problem: str) -> UsageError:
+        return UsageError(
+            f"the checkpoint of step {self.step} is of another state: {problem}; build the "
+            "state as when it was saved, or, if this is another run, give it a storage of its "
+            f"own ({self._elsewhere_by}) or begin afresh ({self._afresh}): the checkpoint is "
+            "kept"
+        )
 
     def own_value(self, name: str) -> Any:
         """Return a value that spotelastic added; None where it was not saved or cannot be had."""
@@ -395,6 +398,15 @@ class RestoreSource:
         try:
             state.make_optimizer_state(self._saved.kinds_by_path(), self._left)
         except UsageError as error:
+            # Parameters of other shapes are the cause, not what the optimizer makes of them.
+            within = tuple(
+                f"{name}."
+                for name, value in state.values.items()
+                if isinstance(value, torch.nn.Module)
+            )
+            found = misfit_of(state.view().kinds, self._saved.kinds()).changed
+            if changed := tuple(each for each in found if each[0].startswith(within)):
+                raise self._of_another_state(str(Misfit(changed=changed))) from error
             raise UsageError(f"the checkpoint of step {self.step}: {error}") from error
 
     def _load_other(self, state: State, name: str, value: Any) -> None:
