@@ -76,8 +76,10 @@ sed "s|@HOME@|$home|g; s|@IMAGE@|${python%/*}|; s|@REGION@|$AWS_DEFAULT_REGION|"
 again "reload of systemd" systemctl daemon-reload
 again "start of spotelastic" systemctl enable --now spotelastic
 # The node runs. Whoever comes later installs by itself what could not be stored.
+# It is stored once: a node cannot replace what others will run.
+keep='import sys; from spotelastic.aws.artifacts.boot_artifacts import keep; keep(*sys.argv[1:])'
 if [ -n "$to_keep" ] && ! again "upload of $kept" \
-  aws s3 cp --only-show-errors "$home/kept" "$boot/$kept"; then
+  "$home/venv/bin/python" -c "$keep" "$home/kept" "$boot/$kept"; then
   cat "$home/failure" >&2
 fi
 rm -f "$home/kept"

@@ -85,10 +85,9 @@ class ClusterBucket(ABC):
     def delete(self, name: str) -> None:
         """Delete an object; a missing one is not an error."""
 
-    def upload(self, name: str, file: Path) -> None:
-        """Write an object from a file."""
-        with file.open("rb") as content:
-            self.put(name, content)
+    def create_from(self, name: str, file: Path) -> bool:
+        """Create an object from a file; return False if it exists."""
+        return self.create(name, file.read_bytes())
 
     def download(self, name: str, file: Path) -> None:
         """Read an object into a file. Raises `EnvironmentFailure` if there is none."""

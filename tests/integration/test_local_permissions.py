@@ -1,11 +1,14 @@
 """The local cloud asks IAM: a role does what its policies say, to its own cluster, and no more."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
 from support.account import REGION, account
 from support.asked import job, request
@@ -26,6 +29,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.planning.dry_run import SERVICE_ROLES, ensure_service_roles
 from spotelastic.aws.planning.survey import survey
 from spotelastic.client.config.variables import folders
@@ -205,6 +209,29 @@ def test_a_worker_changes_no_machines_and_reads_no_secret_but_its_own(
         with pytest.raises(ClientError) as refused:
             act(worker.client(service))
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+
+
+def test_a_worker_stores_an_environment_once_and_nobody_elses(
+    roles: Callable[[str], boto3.Session], tmp_path: Path
+) -> None:
+    """As one object and in parts; what is there stays, whatever a worker says."""
+    session, name = roles("Worker"), "environments/e.tar.gz"
+    objects = BucketObjects(Aws(REGION, session=session), BUCKET, OURS)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(os.urandom(40 << 20))  # three parts
+    second.write_bytes(b"another")
+    assert objects.create_from(name, first)
+    assert not objects.create_from(name, second)
+    assert not objects.create(name, b"another")
+    for act in (
+        lambda c: c.put_object(Bucket=BUCKET, Key=f"{OURS}/{name}", Body=b"another"),
+        lambda c: c.upload_file(str(first), BUCKET, f"{OURS}/{name}"),
+        lambda c: c.delete_object(Bucket=BUCKET, Key=f"{OURS}/{name}"),
+    ):
+        with pytest.raises((ClientError, S3UploadFailedError), match="AccessDenied"):
+            act(session.client("s3"))
+    assert objects.get(name) == first.read_bytes()
+    assert objects.create(f"{name}.building", b"one") and objects.delete(f"{name}.building") is None
 
 
 def test_the_folders_that_were_named_are_read_or_written_and_nothing_else(

@@ -67,7 +67,8 @@ QUEUES = (Resource(arn("sqs", ITS.queue)), Resource(arn("sqs", ITS.commands)))
 LOGS = (Resource(arn("logs", f"log-group:{ITS.log_group}:log-stream:i-1")),)
 BUCKET_ITSELF = (Resource(f"arn:aws:s3:::{BUCKET}"),)
 CHECKPOINT = f"{RUN}/checkpoints/1/step-1/0.distcp"
-ENVIRONMENT = f"{CLUSTER}/environments/1.tar"
+ENVIRONMENT = f"{CLUSTER}/environments/1.tar.gz"
+BUILDING = f"{CLUSTER}/environments/1.building"
 INSTALLED = f"{CLUSTER}/boot/d1935/worker-ami-1-x86_64.tar.gz"
 
 THE_KEY = (Resource(KEY),)
@@ -119,8 +120,9 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         "logs:CreateLogStream": LOGS,
         "logs:PutLogEvents": LOGS,
         "s3:AbortMultipartUpload": objects(CHECKPOINT),
-        "s3:DeleteObject": objects(CHECKPOINT, ENVIRONMENT),
+        "s3:DeleteObject": objects(CHECKPOINT, BUILDING),
         "s3:GetObject": objects(
+            BUILDING,
             CHECKPOINT,
             ENVIRONMENT,
             f"{CLUSTER}/boot/spotelastic.whl",
@@ -129,7 +131,7 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         ),
         "s3:ListBucket": BUCKET_ITSELF,
         "s3:ListMultipartUploadParts": objects(CHECKPOINT),
-        "s3:PutObject": objects(CHECKPOINT, ENVIRONMENT, INSTALLED),
+        "s3:PutObject": objects(CHECKPOINT, BUILDING, ENVIRONMENT, INSTALLED),
         "ssm:GetParameter": secrets(ITS.token, ITS.worker_certificate),
         "ssm:GetParameters": secrets(ITS.token, ITS.worker_certificate),
     },
@@ -139,6 +141,7 @@ CIRCUMSTANCES: dict[str, dict[str, str]] = {
     "ec2:CreateVolume": {f"aws:RequestTag/{TAG}": CLUSTER},
     "iam:PassRole": {"iam:PassedToService": "cloudformation.amazonaws.com"},
     "s3:ListBucket": {"s3:prefix": f"{CLUSTER}/"},
+    "s3:PutObject": {"s3:if-none-match": "*", "s3:ObjectCreationOperation": "true"},
 }
 VIA_DISKS = {"kms:ViaService": "ec2.us-east-1.amazonaws.com", "kms:GrantIsForAWSResource": "true"}
 VIA_OBJECTS = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}

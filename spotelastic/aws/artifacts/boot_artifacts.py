@@ -11,7 +11,9 @@ nodes.
 """
 
 import io
+import os
 import re
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +22,10 @@ from pathlib import Path
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import downloads, wheel
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cloud.bucket import ClusterBucket
-from spotelastic.errors import Unavailable
+from spotelastic.errors import SpotelasticError, Unavailable, told
 
 CURRENT = "boot/current"
 _TORCH = re.compile(r"torch>=([\d.]+)")
@@ -85,6 +89,20 @@ def other_release(objects: ClusterBucket) -> str:
         return ""
     version = shipped.rpartition("/")[2].removeprefix(f"{wheel.NAME}-").partition("-")[0]
     return f"another build of {version}" if version == __version__ else version
+
+
+def keep(file: str, url: str) -> None:
+    """Store what a node has installed for those that come later, unless another node has.
+
+    `url` is that of the object, in the cluster's bucket. Ends the process where it cannot be
+    stored. `install.sh` calls this.
+    """
+    bucket, cluster, name = url.removeprefix("s3://").split("/", 2)
+    objects = BucketObjects(Aws(os.environ["AWS_DEFAULT_REGION"]), bucket, cluster)
+    try:
+        objects.create_from(name, Path(file))
+    except SpotelasticError as error:
+        sys.exit(told(error))
 
 
 def install(objects: ClusterBucket, etcd: BootRelease, folder: Path) -> None:

@@ -150,7 +150,8 @@ class Environments:
             packed = Path(place, "environment.tar.gz")
             with tarfile.open(packed, "w:gz", compresslevel=1) as tar:
                 tar.add(folder, arcname=".")
-            self.objects.upload(f"environments/{tag}.tar.gz", packed)
+            # What another node has stored meanwhile stays: no worker can replace it.
+            self.objects.create_from(f"environments/{tag}.tar.gz", packed)
 
     @contextmanager
     def _renewing(self, tag: str) -> Iterator[None]:

@@ -1,14 +1,18 @@
 """Stores the objects of a cluster in an S3 bucket, under `<cluster>/`."""
 
+import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.cloud.bucket import ClusterBucket
 
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
+_PART, _AT_ONCE = 16 << 20, 8
+"""Bytes of a part of a large upload, and the parts that are sent at once."""
 _OVERTAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
 """S3's answers to a conditional write that another writer was faster with."""
 
@@ -74,15 +78,33 @@ class BucketObjects(ClusterBucket):
             keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
         return tuple(sorted(key.removeprefix(self._key("")) for key in keys))
 
-    def upload(self, name: str, file: Path) -> None:
-        """Upload a large file in parts."""
-        from boto3.exceptions import S3UploadFailedError
+    def create_from(self, name: str, file: Path) -> bool:
+        """Create an object from a large file, in parts; return False if it exists.
 
-        with calling(f"write {self.url(name)}"):
-            try:
-                self.aws.s3.upload_file(str(file), self.bucket, self._key(name))
-            except S3UploadFailedError as error:
-                raise error.__context__ or error from None  # the error that AWS returned
+        Parts of an upload that fails are dropped by the bucket after two days.
+        """
+        s3, at = self.aws.s3, {"Bucket": self.bucket, "Key": self._key(name)}
+
+        def send(number: int) -> dict[str, Any]:
+            with file.open("rb") as content:
+                content.seek((number - 1) * _PART)
+                part = s3.upload_part(**at, **its, PartNumber=number, Body=content.read(_PART))
+            return {"PartNumber": number, "ETag": part["ETag"]}
+
+        try:
+            with calling(f"create {self.url(name)}"):
+                its = {"UploadId": s3.create_multipart_upload(**at)["UploadId"]}
+                count = max(1, math.ceil(file.stat().st_size / _PART))
+                with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
+                    parts = list(pool.map(send, range(1, count + 1)))
+                s3.complete_multipart_upload(
+                    **at, **its, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                )
+        except Rejected as error:
+            if error.code in _OVERTAKEN:
+                return False
+            raise
+        return True
 
     def download(self, name: str, file: Path) -> None:
         """Download a large object into a file."""

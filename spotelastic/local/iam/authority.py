@@ -215,14 +215,19 @@ def _boundary(request: AwsRequest) -> dict[str, str]:
     return {"iam:PermissionsBoundary": arn} if arn else {}
 
 
-def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> AccessRequest:
+def s3_access(
+    action: str, bucket: str, key: str, prefix: str, owner: str, write: Mapping[str, str]
+) -> AccessRequest:
     """Return the access of an S3 call.
 
-    `owner` is the bucket's account; "" if there is no bucket.
+    `owner` is the bucket's account; "" if there is no bucket. `write` are the condition keys of a
+    write.
     """
     action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
     arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
     context = {"s3:ResourceAccount": owner} if owner else {}
+    if action == "PutObject":
+        context |= write
     if prefix and action in ("ListBucket", "ListBucketVersions"):
         context["s3:prefix"] = prefix
     return AccessRequest(f"s3:{action}", (Resource(arn),), context)

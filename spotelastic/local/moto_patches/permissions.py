@@ -115,18 +115,28 @@ def _install_s3(patches: Patches, authority: Authority) -> None:
         if action == "DeleteObject" and not key_name:  # many objects, each to be permitted
             keys = _listed(response)
         whose = owner(bucket_name)
-        wanted = [s3_access(action, bucket_name or "*", key, prefix, whose) for key in keys]
+        write = _write_conditions(response)
+        wanted = [s3_access(action, bucket_name or "*", key, prefix, whose, write) for key in keys]
         if (
             key_name
             and response.method in ("GET", "HEAD")
             and _missing(response, bucket_name, key_name)
         ):
             # Only a caller that may list is told that the object does not exist.
-            wanted.append(s3_access("ListBucket", str(bucket_name), "", "", whose))
+            wanted.append(s3_access("ListBucket", str(bucket_name), "", "", whose, {}))
         if authority.judge(principal, wanted) is not None:
             if bucket_name:
                 raise BucketAccessDeniedError(bucket=bucket_name)
             raise S3AccessDeniedError
+
+
+def _write_conditions(response: Any) -> dict[str, str]:
+    """Return the condition keys by which policies demand conditional writes. The beginning and the
+    parts of a large upload create no object."""
+    part = not {"uploads", "partNumber"}.isdisjoint(response.querystring)
+    asked = response.headers.get("If-None-Match")
+    condition = {} if asked is None else {"s3:if-none-match": str(asked)}
+    return {"s3:ObjectCreationOperation": str(not part).lower(), **condition}
 
 
 def _install_roles(patches: Patches) -> None:

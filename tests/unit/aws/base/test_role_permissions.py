@@ -10,6 +10,8 @@ from support.permissions import of_another
 from support.role_calls import (
     BUCKET_ITSELF,
     CIRCUMSTANCES,
+    ENVIRONMENT,
+    INSTALLED,
     OF_ALL,
     ROLES,
     THINGS,
@@ -92,3 +94,15 @@ def test_a_worker_changes_none_of_what_the_cluster_is_run_by() -> None:
                 action, objects(f"{CLUSTER}/{name}"), {"s3:ResourceAccount": ACCOUNT}
             )
             assert not permits(its, access), name
+
+
+@pytest.mark.parametrize("name", [ENVIRONMENT, INSTALLED])
+def test_a_worker_stores_what_others_will_run_once_and_replaces_nothing(name: str) -> None:
+    its, whose = policies("WorkerRole"), {"s3:ResourceAccount": ACCOUNT}
+    written = AccessRequest("s3:PutObject", objects(name), whose)
+    part = {**whose, "s3:ObjectCreationOperation": "false"}
+    whole = {**whose, "s3:ObjectCreationOperation": "true"}
+    assert permits(its, replace(written, context=part))
+    assert permits(its, replace(written, context={**whole, "s3:if-none-match": "*"}))
+    assert not permits(its, replace(written, context=whole))
+    assert not permits(its, AccessRequest("s3:DeleteObject", objects(name), whose))

@@ -79,7 +79,7 @@ def test_one_that_is_quicker_than_up_is_told_alike(aws: Aws) -> None:
 USES: dict[str, Callable[[BucketObjects, Path], object]] = {
     "write": lambda objects, _: objects.put("job.json", b"{}"),
     "create": lambda objects, _: objects.create("job.json", b"{}"),
-    "upload": lambda objects, file: objects.upload("code/1.tar.gz", file),
+    "upload": lambda objects, file: objects.create_from("code/1.tar.gz", file),
     "read": lambda objects, _: objects.get("job.json"),
     "download": lambda objects, file: objects.download("job.json", file),
     "look for": lambda objects, _: objects.has("job.json"),
