@@ -26,6 +26,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from common.etcd import etcd
+from common.etcd import Identities, etcd
 from common.measuring import PATIENCE, Stuck, conduct, rest, where
 from light.agent import LightAgent, light_node, parse_once
 from light.crew import Crew
@@ -44,11 +45,13 @@ from spotelastic.agent.state.events import Signalled
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
+from spotelastic.store import access
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, WatchItem
+from spotelastic.store.tls import TlsFiles
 
 RUN = "scale"
 LEASE = 10.0
@@ -105,13 +108,22 @@ class Standing:
     """The same of the holder's process, where it is another one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The etcd that agents use."""
+
+    endpoints: tuple[str, ...]
+    tls: TlsFiles | None = None
+    """Files of their certificate."""
+
+
 class Host:
     """The agents of one process."""
 
-    def __init__(self, endpoints: Sequence[str], indices: Sequence[int], settings: Settings):
-        self._stores = [LightStore(endpoint, timeout=5.0) for endpoint in endpoints]
+    def __init__(self, etcd: Served, indices: Sequence[int], settings: Settings):
+        self._stores = [LightStore(each, timeout=5.0, tls=etcd.tls) for each in etcd.endpoints]
         for store in self._stores:
-            store.get("connected")
+            store.get(Keys(RUN).round)  # so that it is connected
         self._crew = Crew(THREADS)
         self._changed = threading.Condition()
         self._held: dict[int, dict[int, float]] = {}
@@ -119,7 +131,7 @@ class Host:
         self._agents = {
             index: LightAgent(
                 light_node(index),
-                self._stores[index % len(endpoints)],
+                self._stores[index % len(self._stores)],
                 Keys(RUN),
                 settings,
                 self._crew,
@@ -177,14 +189,12 @@ class Host:
             self._changed.notify()
 
 
-def serve(
-    pipe: Connection, endpoints: Sequence[str], indices: Sequence[int], settings: Settings
-) -> None:
+def serve(pipe: Connection, etcd: Served, indices: Sequence[int], settings: Settings) -> None:
     """Carry out commands until None comes."""
     if HOLDER not in indices:
         gc.disable()  # it would scan the memory of all agents whenever one of them allocates
     parse_once()
-    host = Host(endpoints, indices, settings)
+    host = Host(etcd, indices, settings)
     pipe.send(None)
     try:
         while (command := pipe.recv()) is not None:
@@ -207,14 +217,14 @@ def serve(
 class Crowd:
     """All agents, in their processes. The first process has the holder alone."""
 
-    def __init__(self, endpoints: Sequence[str], size: int, settings: Settings) -> None:
+    def __init__(self, etcd: Served, size: int, settings: Settings) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
         parts = [range(first, size, PROCESSES) for first in range(1, PROCESSES + 1)]
         for indices in (range(HOLDER, HOLDER + 1), *parts):
             mine, theirs = spawn.Pipe()
-            process = spawn.Process(target=serve, args=(theirs, endpoints, indices, settings))
+            process = spawn.Process(target=serve, args=(theirs, etcd, indices, settings))
             process.start()
             theirs.close()
             self._pipes.append(mine)
@@ -280,14 +290,22 @@ class Measured:
     etcd_cpu: float
 
 
-def measure(size: int) -> dict[str, Measured]:
+def measure(size: int, callers: str) -> dict[str, Measured]:
     settings = Settings(min_nodes=size, max_nodes=size, workers=8, lease=LEASE)
     with contextlib.ExitStack() as stack:
-        members = stack.enter_context(etcd(3))
-        endpoints = [member.endpoint for member in members]
-        store = stack.enter_context(contextlib.closing(EtcdStore(endpoints)))
+        identities = None
+        if callers != "open":
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-tls-"))
+            identities = Identities.made(Path(folder))
+        ours = identities.member if identities else None
+        members = stack.enter_context(etcd(3, ours))
+        endpoints = tuple(member.endpoint for member in members)
+        if identities and callers == "roles":
+            access.restrict(endpoints, identities.member, Keys(RUN))
+        store = stack.enter_context(contextlib.closing(EtcdStore(endpoints, tls=ours)))
         written = Written(store)
-        crowd = stack.enter_context(contextlib.closing(Crowd(endpoints, size, settings)))
+        served = Served(endpoints, identities.worker if identities else None)
+        crowd = stack.enter_context(contextlib.closing(Crowd(served, size, settings)))
 
         def event(number: int, command: Start | Leave | Vanish, gone: frozenset[int]) -> Measured:
             keys, spent = written.keys, cpu(members)
@@ -355,16 +373,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Rounds of a thousand simulated agents.")
     parser.add_argument("--nodes", type=int, nargs="+", default=[250, 500, LIMIT_AT])
     parser.add_argument("--times", type=int, default=3, help=f"for {LIMIT_AT} nodes")
+    parser.add_argument(
+        "--callers",
+        choices=["open", "certificates", "roles"],
+        default="open",
+        help="who may call etcd: anybody, holders of a certificate, or by the roles of a cluster",
+    )
     parser.add_argument("--decide", type=int, default=DECIDE_AT, help="nodes to decide about")
     options = parser.parse_args()
-    print(f"{where()}; lease {LEASE:g} s")
+    print(f"{where()}; lease {LEASE:g} s; callers of etcd: {options.callers}")
     print(
         f"{'agents':>6} {'event':6} {'seconds':>8} {'events':>8} {'per node':>9} "
         f"{'keys':>7} {'per node':>9} {'MB':>7} {'agents s':>8} {'holder s':>8} {'etcd s':>8}"
     )
     best: dict[str, float] = {}
     for size in [*options.nodes, *[LIMIT_AT] * (options.times - 1)]:
-        measured = measure(size)
+        measured = measure(size, options.callers)
         show(size, measured)
         if size == LIMIT_AT:
             best = {

@@ -17,6 +17,7 @@ from pyetcd import etcdrpc as rpc
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_watch import value_of
 from spotelastic.store.port import Change, Reset, Sink, WatchItem
+from spotelastic.store.tls import TlsFiles
 
 
 class LightWatch:
@@ -47,10 +48,14 @@ class LightWatch:
 
 
 class LightStore(EtcdStore):
-    def __init__(self, endpoint: str, timeout: float) -> None:
-        super().__init__([endpoint], timeout=timeout)
+    def __init__(self, endpoint: str, timeout: float, tls: TlsFiles | None = None) -> None:
+        super().__init__([endpoint], timeout=timeout, tls=tls)
         options = [("grpc.max_receive_message_length", -1)]
-        self._channel = grpc.insecure_channel(endpoint, options=options)
+        if tls is None:
+            self._channel = grpc.insecure_channel(endpoint, options=options)
+        else:
+            credentials = grpc.ssl_channel_credentials(*tls.read())
+            self._channel = grpc.secure_channel(endpoint, credentials, options=options)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._asked: deque[LightWatch] = deque()
         self._asking = threading.Lock()

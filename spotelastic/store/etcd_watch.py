@@ -173,7 +173,7 @@ class _Seen:
 
 def range_request(prefix: str, *, count_only: bool = False) -> Any:
     """Return the request for all keys with this prefix."""
-    key, end = _bounds(prefix)
+    key, end = bounds(prefix)
     return rpc.RangeRequest(key=key, range_end=end, count_only=count_only)
 
 
@@ -185,12 +185,12 @@ def value_of(pair: Any) -> StoredValue:
 
 
 def _watch_request(prefix: str, revision: int) -> Any:
-    key, end = _bounds(prefix)
+    key, end = bounds(prefix)
     create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=revision)
     return rpc.WatchRequest(create_request=create)
 
 
-def _bounds(prefix: str) -> tuple[bytes, bytes]:
+def bounds(prefix: str) -> tuple[bytes, bytes]:
     """Return etcd's half-open interval of keys that holds exactly the prefix."""
     key = prefix.encode()
     if not key:

@@ -53,6 +53,14 @@ class Keys:
         return f"{ROOT}{self.run}/"
 
     @property
+    def of_agents(self) -> tuple[str, ...]:
+        """The keys that agents write; what ends with a slash is the prefix of several."""
+        return (
+            *(self.round, self.proposal, self.job, self.settings, self.holder, self.reference),
+            *(self.nodes, self.history(), self.rank(), self.group, self.commit, self.event()),
+        )
+
+    @property
     def all(self) -> str:
         """Prefix of the keys that all agents watch."""
         return f"{self.root}all/"
@@ -140,9 +148,11 @@ class Keys:
             return f"{self.nodes}finished/"
         return f"{self.nodes}finished/{round_incarnation}/{node}"
 
-    def rank(self, number: int) -> str:
-        """The node that has this node rank. No process watches it."""
-        return f"{self.root}ranks/{number}"
+    def rank(self, number: int | None = None) -> str:
+        """The node that has this node rank; without a number the prefix of all. Nobody watches
+        it.
+        """
+        return f"{self.root}ranks/" + ("" if number is None else f"{number}")
 
     @property
     def group(self) -> str:

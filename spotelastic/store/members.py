@@ -17,7 +17,7 @@ from pyetcd import etcdrpc as rpc
 from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.clock import steady
-from spotelastic.errors import LeaseLost, Unavailable
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.store.tls import Pem, TlsFiles
 
 REQUIRE_LEADER = (("hasleader", "true"),)
@@ -33,6 +33,11 @@ cluster gets its time.
 
 _ALL_FAILED = Backoff(0.02, 0.25)
 """Back-off after each round of attempts in which every member has failed."""
+
+_REFUSED = ("permission denied", "user name not found")
+_BEFORE_ROLES = ("auth store is old", "revision in header is old", "user name is empty")
+"""Ends of the errors of a call that was under way while rights changed (`access.py`). It was not
+carried out, and its repetition is answered."""
 
 _OPTIONS = (
     # These notice within two seconds that a member has stopped or was cut off. Without
@@ -83,6 +88,7 @@ class MemberChannel:
         self.list = cluster.MemberList
         self.add = cluster.MemberAdd
         self.remove = cluster.MemberRemove
+        self.auth = rpc.AuthStub(channel)
         self.keep_alive = channel.unary_unary(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             rpc.LeaseKeepAliveRequest.SerializeToString,
@@ -175,7 +181,7 @@ class Members:
                 failures += 1
                 if not repeatable and not _never_arrived(error):
                     raise Unavailable(
-                        f"etcd at {member.endpoint} did not confirm a write: {_told(error)}"
+                        f"etcd at {member.endpoint} did not confirm a write: {told(error)}"
                     ) from error
                 self.pause(failures)
                 if steady() - started >= timeout:
@@ -189,7 +195,7 @@ class Members:
 
     def _silence(self, timeout: float, error: Any) -> str:
         where = ", ".join(sorted(member.endpoint for member in self._members))
-        return f"etcd ({where}) did not answer within {timeout:.2g} s: {_told(error)}"
+        return f"etcd ({where}) did not answer within {timeout:.2g} s: {told(error)}"
 
 
 def _channel(endpoint: str, pem: Pem | None) -> Any:
@@ -204,13 +210,19 @@ def _raise_if_final(error: Any) -> None:
     match error.code():
         case grpc.StatusCode.NOT_FOUND:
             raise LeaseLost(f"etcd: {error.details()}") from error
+        case _ if str(error.details()).endswith(_REFUSED):
+            raise EnvironmentFailure(
+                "etcd does not let the holder of this certificate do that: its user has no right to it"
+            ) from error
+        case _ if str(error.details()).endswith(_BEFORE_ROLES):
+            pass
         case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
             raise ValueError(f"etcd: {error.details()}") from error
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             raise Unavailable(f"etcd refuses writes: {error.details()}") from error
 
 
-def _told(error: Any) -> str:
+def told(error: Any) -> str:
     """Return gRPC's description of an error, without the chain of layers that passed it on."""
     return str(error.details()).rpartition(": ")[2]
 
@@ -218,6 +230,7 @@ def _told(error: Any) -> str:
 def _never_arrived(error: Any) -> bool:
     """Return whether no connection was made, or the member refused without reading the request."""
     details = str(error.details())
-    return error.code() == grpc.StatusCode.UNAVAILABLE and (
-        details.startswith("failed to connect") or details == "etcdserver: no leader"
+    return details.endswith(_BEFORE_ROLES) or (
+        error.code() == grpc.StatusCode.UNAVAILABLE
+        and (details.startswith("failed to connect") or details == "etcdserver: no leader")
     )

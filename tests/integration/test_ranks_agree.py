@@ -129,7 +129,7 @@ def test_ranks_of_one_node_share_what_is_read_from_s3(
             assert all(is_content_of(contents, 1) for contents in found)
             items = [piece.item for piece in found[0].pieces()]
             state = sum(item.length for item in items if item.rank == SHARED)
-            assert state <= s3.given["distcp"] < 1.05 * state
+            assert state <= s3.given_of_shards(1) < 1.05 * state
             left(workers)
 
 

@@ -71,7 +71,7 @@ class FaultyS3:
         self.shard_takes = 0.0
         """Seconds that it takes at least to write a file of a checkpoint."""
         self.given: Counter[str] = Counter()
-        """Bytes of answers to GET, by the key's suffix."""
+        """Bytes of answers to GET, by path."""
         self.requests: list[str] = []
         """All there were, by method and path."""
         self.latest: list[bytes] = []
@@ -154,9 +154,15 @@ class FaultyS3:
                     return self._again[1]
         return None
 
-    def gave(self, suffix: str, nbytes: int) -> None:
+    def gave(self, path: str, nbytes: int) -> None:
         with self._lock:
-            self.given[suffix] += nbytes
+            self.given[path] += nbytes
+
+    def given_of_shards(self, step: int) -> int:
+        """Bytes that were read of a checkpoint's shards."""
+        with self._lock:
+            files = [path for path in self.given if path.endswith(".distcp")]
+            return sum(self.given[path] for path in files if f"/step-{step:08}/" in path)
 
     def ask(self, method: str, path: str, body: bytes, headers: Any) -> http.client.HTTPResponse:
         moves = method == "PUT" and path.partition("?")[0].endswith("/LATEST")
@@ -221,7 +227,7 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
                 data = data[: fault.keep]
             self.end_headers()
             if self.command == "GET":  # before who asked may look
-                proxy.gave(urlsplit(self.path).path.rpartition(".")[2], len(data))
+                proxy.gave(urlsplit(self.path).path, len(data))
             self.wfile.write(data)
 
         def _refuse(self, status: int) -> None:
