@@ -212,7 +212,7 @@ def _raise_if_final(error: Any) -> None:
             raise LeaseLost(f"etcd: {error.details()}") from error
         case _ if str(error.details()).endswith(_REFUSED):
             raise EnvironmentFailure(
-                "etcd does not let the holder of this certificate do that: its user has no right to it"
+                "etcd does not let the holder of this certificate do that: it has no right to it"
             ) from error
         case _ if str(error.details()).endswith(_BEFORE_ROLES):
             pass
