@@ -45,7 +45,7 @@ from spotelastic.agent.state.events import Signalled
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
-from spotelastic.store import access
+from spotelastic.store import etcd_access
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember
@@ -301,7 +301,7 @@ def measure(size: int, callers: str) -> dict[str, Measured]:
         members = stack.enter_context(etcd(3, ours))
         endpoints = tuple(member.endpoint for member in members)
         if identities and callers == "roles":
-            access.restrict(endpoints, identities.member, Keys(RUN))
+            etcd_access.restrict(endpoints, identities.member, Keys(RUN))
         store = stack.enter_context(contextlib.closing(EtcdStore(endpoints, tls=ours)))
         written = Written(store)
         served = Served(endpoints, identities.worker if identities else None)

@@ -36,8 +36,8 @@ _ALL_FAILED = Backoff(0.02, 0.25)
 
 _REFUSED = ("permission denied", "user name not found")
 _BEFORE_ROLES = ("auth store is old", "revision in header is old", "user name is empty")
-"""Ends of the errors of a call that was under way while rights changed (`access.py`). It was not
-carried out, and its repetition is answered."""
+"""Ends of the errors of a call that was under way while rights changed (`etcd_access.py`). It was
+not carried out, and its repetition is answered."""
 
 _OPTIONS = (
     # These notice within two seconds that a member has stopped or was cut off. Without

@@ -26,7 +26,7 @@ from spotelastic.certificates import (
     make_authority,
 )
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.store import access, keys
+from spotelastic.store import etcd_access, keys
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 from spotelastic.store.keys import Keys
@@ -52,7 +52,7 @@ class Doors:
     """A certificate of the authority's for a user that etcd does not know."""
 
     def restrict(self) -> None:
-        access.restrict([self.endpoint], self.member, RUN, PATIENT)
+        etcd_access.restrict([self.endpoint], self.member, RUN, PATIENT)
 
     @contextlib.contextmanager
     def store(self, tls: TlsFiles) -> Iterator[EtcdStore]:
@@ -164,7 +164,7 @@ def test_only_members_administer_etcd(doors: Doors, who: str) -> None:
         asked["remove"] = channel.remove, rpc.MemberRemoveRequest(ID=1)
         asked["add"] = channel.add, rpc.MemberAddRequest(peerURLs=["http://127.0.0.1:1"])
         asked["disable"] = auth.AuthDisable, rpc.AuthDisableRequest()
-        grants = rpc.AuthUserGrantRoleRequest(user=WORKER_NAME, role=access.ROOT)
+        grants = rpc.AuthUserGrantRoleRequest(user=WORKER_NAME, role=etcd_access.ROOT)
         asked["grant"] = auth.UserGrantRole, grants
         asked["user"] = auth.UserAdd, rpc.AuthUserAddRequest(name="mine", password="mine")
         for name, (method, request) in asked.items():
@@ -190,7 +190,7 @@ def test_one_that_dies_on_the_way_locks_nobody_out(fresh: Doors) -> None:
     with fresh.channel(fresh.member) as channel:
         count = 0
         while True:
-            todo = access.steps(channel.auth, RUN, PATIENT)
+            todo = etcd_access.steps(channel.auth, RUN, PATIENT)
             done = [do() for do in islice(todo, count)]
             with fresh.store(fresh.worker) as store, fresh.store(fresh.member) as members:
                 store.put(RUN.round, str(count).encode())
@@ -260,7 +260,7 @@ def test_rights_that_a_version_no_longer_gives_are_taken_back(fresh: Doors) -> N
             permType=rpc.auth_pb2.Permission.Type.Value("READWRITE"), key=RUN.ending.encode()
         )
         channel.auth.RoleGrantPermission(
-            rpc.AuthRoleGrantPermissionRequest(name=access.WORKERS, perm=perm), timeout=PATIENT
+            rpc.AuthRoleGrantPermissionRequest(name=etcd_access.WORKERS, perm=perm), timeout=PATIENT
         )
     with fresh.store(fresh.worker) as store:
         store.put(RUN.ending, b"mine")

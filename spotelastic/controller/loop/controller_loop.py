@@ -26,7 +26,7 @@ from spotelastic.metrics.controller import ControllerFacts
 from spotelastic.metrics.job import PublishedFacts
 from spotelastic.metrics.serving import serving
 from spotelastic.notifications.notifier import Notifier
-from spotelastic.store import access
+from spotelastic.store import etcd_access
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
@@ -122,7 +122,7 @@ class Controller:
     def _announce(self, session: Session) -> None:
         """Registers this controller, and sees to etcd's roles: this may be another etcd."""
         if self._config.tls is not None:
-            access.restrict(self._config.spec.etcd, self._config.tls, self._keys)
+            etcd_access.restrict(self._config.spec.etcd, self._config.tls, self._keys)
         key = self._keys.controller(self._config.instance)
         self._store.put(key, self._config.address.encode(), session.lease)
 

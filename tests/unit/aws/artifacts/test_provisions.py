@@ -109,7 +109,7 @@ def test_the_wheel_has_every_file_that_a_boot_reads() -> None:
         f"spotelastic/_infra/boot/{name}"
         for name in ("install.sh", "packages.txt", "spotelastic.service")
     }
-    assert held >= read | {"spotelastic/_infra/cluster.yaml", "spotelastic/_infra/boundary.json"}
+    assert held >= read | {f"spotelastic/_infra/{name}" for name in ("cluster.yaml", "laptop.json")}
 
 
 def test_up_ships_each_thing_once_and_names_what_is_current(tmp_path: Path) -> None:
