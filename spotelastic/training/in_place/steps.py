@@ -210,8 +210,8 @@ class Steps:
         False where a peer was lost meanwhile.
         """
         rehearsing, standing = self._rehearsing, Standing(step.number - 1, "dirty")
-        if self._has_taken_ahead():
-            meeting.hinder(AHEAD)
+        if not rehearsing.restores_first and self._has_taken_ahead():
+            meeting.hinder(AHEAD)  # Later on it may be the batch of the attempt before.
         try:
             if rehearsing.restores_first:
                 rehearsing.restore()
