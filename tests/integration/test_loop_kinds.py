@@ -115,6 +115,7 @@ def test_a_step_that_comes_back_is_told_in_a_line(cases: dict[str, Told], kind: 
     assert ("costs the steps since the last save" in line) == (
         kind in COST_A_RESTORE | {"ReducedLoss", "Closures"}
     )
+    assert not [each for each in cases[kind]["heard"] if "in new processes" in each]
 
 
 @pytest.mark.parametrize("kind", often(RIGHT))
