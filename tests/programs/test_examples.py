@@ -63,8 +63,8 @@ def test_several_workers_train_the_model_that_one_would(
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     (together,) = commands(EXAMPLES / f"{name}.py")
     assert "--nproc-per-node 2" in together
-    together = together.replace("--nproc-per-node 2", f"--nproc-per-node {workers}")
-    found = trained(together, "default", tmp_path)
+    more = f"--nproc-per-node {workers} --rdzv-id together"
+    found = trained(together.replace("--nproc-per-node 2", more), "together", tmp_path)
     expected = trained(f"python examples/{name}.py", name, tmp_path)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
