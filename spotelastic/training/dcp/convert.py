@@ -26,9 +26,6 @@ from spotelastic_checkpoints.memory.reserve import reserve
 from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.types import Commit, Item
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint._traverse import set_element
-from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training.restore.restored import IMPORTED
@@ -36,7 +33,14 @@ from spotelastic.training.save.saver import declare, tensor_at
 from spotelastic.training.state import tensors, values
 from spotelastic.training.state.chunks import Chunk, chunks_of
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
-from spotelastic.training.state.derived import Followed, filled
+from spotelastic.training.state.derived import (
+    EXTRA_STATE,
+    Followed,
+    filled,
+    flat_state,
+    named,
+    set_element,
+)
 from spotelastic.training.state.state import StateView
 from spotelastic.training.state.value_entries import OWN, ValueEntry, structure_entry
 
@@ -289,16 +293,12 @@ def _flat(
             raise UsageError(f"{path}: the key {name!r} is not a string: {advice}")
         if name == OWN:
             raise UsageError(f"{path}: the key {OWN!r} is reserved for spotelastic: {advice}")
+    paths: dict[str, tuple[str | int, ...]] = {}
     try:
-        flat, paths = flatten_state_dict(state)
-    except ValueError as error:
-        raise UsageError(f"{path}: two entries have one name: {error}") from error
-    for fqn in flat:
-        try:
-            fqn.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{path}: the key {fqn!r} cannot be written as UTF-8") from None
-    return flat, paths
+        leaves = [leaf for name, value in state.items() for leaf in flat_state(name, value).items()]
+        return {named(key, paths): value for key, value in leaves}, paths
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
@@ -309,13 +309,13 @@ def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
     """
     if not isinstance(value, dict | list):
         return
-    if any(isinstance(key, str) and key.endswith(_EXTRA_STATE_KEY_SUFFIX) for key in value):
+    if any(isinstance(key, str) and key.endswith(EXTRA_STATE) for key in value):
         return
     followed = Followed(name, lambda: value)
-    named: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for path in followed.flat:
-        set_element(named, path, ".".join(map(str, path)))
-    if named.get(name) != followed.structure():
+        set_element(plain, path, ".".join(map(str, path)))
+    if plain.get(name) != followed.structure():
         yield structure_entry(name, followed.structure)
 
 

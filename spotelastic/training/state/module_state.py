@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import state_dict as of_torch
 
 from spotelastic.errors import UsageError
 from spotelastic.training.state.compatibility import without_compiler
-from spotelastic.training.state.module_loading import submodules
+from spotelastic.training.state.module_loading import submodules, wrapped_as
 
 _EMPTY = of_torch.StateDictOptions(strict=False)
 """Allows a module without any parameters or buffers, such as a loss function."""
@@ -44,13 +44,18 @@ def get_optimizer_state_dict(
 
 
 def _named(module: torch.nn.Module, key: str) -> str:
-    """Return a name without wrappers. What is no attribute is named after its module."""
-    try:
-        [name] = of_torch._get_fqns(module, key)
-    except AttributeError:
-        above, _, last = key.rpartition(".")
-        return f"{_named(module, above)}.{last}" if above else last
-    return str(name)
+    """Return a name without wrappers, some of which leave themselves out of it already."""
+    part: Any = module
+    names = []
+    for name in key.split("."):
+        while (within := wrapped_as(part)) is not None:
+            part = getattr(part, within)
+            if name == within:
+                break
+        else:
+            names.append(name)
+            part = getattr(part, name, None)
+    return ".".join(names)
 
 
 def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
