@@ -28,8 +28,8 @@ T = TypeVar("T")
 class TorchName(NamedTuple):
     """A private name: the module of torch, a colon, and what leads to it from there.
 
-    `since` is the first version of torch that has it, from 2.8 on, the oldest that is used. Workers
-    can rest only where torch has those of `rests`.
+    `since` is the first version that has it, of those that were looked at: torch 2.8, 2.13, 2.14
+    and 2.15. Workers can rest only where torch has those of `rests`.
     """
 
     name: str
@@ -99,10 +99,9 @@ def _stands_for(
 def found_in_torch(name: str) -> Any:
     """Return what the torch that is installed has under a name, or `MISSING`."""
     module, _, path = name.partition(":")
+    way = path.split(".") if path else ()
     try:
-        return functools.reduce(
-            getattr, path.split(".") if path else (), importlib.import_module(module)
-        )
+        return functools.reduce(getattr, way, importlib.import_module(module))
     except (ImportError, AttributeError):
         return MISSING
 
@@ -158,6 +157,17 @@ def wrap_making_of_groups(make: Any, wrap: Callable[[Callable[..., Any]], Any]) 
     return make is not None
 
 
+@_stands_for("torch.distributed.distributed_c10d:_get_default_store")
+def store_of_all(get: Any) -> Any:
+    """Return the store of the default group, to which all ranks can write.
+
+    Newer versions of torch tell it by a public method; without that, this is needed.
+    """
+    from torch.distributed import group
+
+    return getattr(group.WORLD, "get_group_store", get)()
+
+
 @_stands_for("torch.distributed:ProcessGroup._get_backend", rests=True)
 def nccl_backend_of(get: Callable[..., Any] | None, group: Any) -> Any:
     """Return NCCL's backend of a group; None where it has no such, or without the function."""
@@ -203,15 +213,14 @@ def compile_no_results_of(known: dict[Any, Any] | None, *functions: Callable[...
 # -- what is bound to ranks -------------------------------------------------------------------
 
 
-@_stands_for("torch.distributed:Reducer._remove_autograd_hooks", rests=True)
-def remake_reducer(remove_hooks: Callable[[Any], None] | None, ddp: Any) -> None:
+@_stands_for("torch.distributed:Reducer._remove_autograd_hooks", rests=True, needed=True)
+def remake_reducer(remove_hooks: Callable[[Any], None], ddp: Any) -> None:
     """Have a `DistributedDataParallel` reduce gradients in the default group, without hooks.
 
     Call it only where `problem` and `wrapper_problem` say nothing.
     """
     from torch.nn.parallel import DistributedDataParallel
 
-    assert remove_hooks is not None
     remove_hooks(ddp.reducer)
     DistributedDataParallel.__setstate__(ddp, {})  # makes what a wrapper lacks that was unpickled
     ddp._comm_hooks, ddp._has_rebuilt_buckets = [], False
@@ -260,7 +269,7 @@ def set_mesh_apart(mesh: Any, number: int) -> None:
         mesh._thread_id, mesh._hash = number, None
 
 
-@_stands_for("torch.distributed.tensor.debug:_clear_sharding_prop_cache")
+@_stands_for("torch.distributed.tensor.debug:_clear_sharding_prop_cache", since="2.13")
 def forget_shardings(clear: Callable[[], None] | None) -> None:
     """Empty the cache of operations on meshes. Without it, meshes are told apart all the same."""
     if clear is not None:
@@ -375,15 +384,6 @@ def storage_info(found: type[Any]) -> type[Any]:
     return found
 
 
-@_stands_for("torch.distributed.checkpoint.metadata:_MEM_FORMAT_ENCODING", needed=True)
-def memory_formats(found: type[Any]) -> type[Any]:
-    """Return the enumeration of what a record says of a tensor's memory.
-
-    Raises `EnvironmentFailure` without it.
-    """
-    return found
-
-
 @_stands_for("torch.distributed.checkpoint.filesystem:_StorageReaderTransforms", needed=True)
 def untransformed(made: Any, extensions: Any, descriptors: Sequence[str], stream: Any) -> Any:
     """Return the bytes of an item before extensions changed them, as for compression.
@@ -437,7 +437,9 @@ def apply_log_settings(apply: Callable[[], None] | None) -> None:
         apply()
 
 
-@_stands_for("torch.numa.binding:_maybe_apply_numa_binding_to_current_process", needed=True)
+@_stands_for(
+    "torch.numa.binding:_maybe_apply_numa_binding_to_current_process", since="2.13", needed=True
+)
 def bind_to_cores_of(bind: Callable[..., None], gpu: int, mode: str) -> None:
     """Bind this process to the cores near a GPU, in one of torch's modes.
 

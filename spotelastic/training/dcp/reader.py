@@ -343,20 +343,16 @@ class _Member:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: type[Enum], value: Any) -> None:
-        self._member = kind(value)
+    def __init__(self, value: Any) -> None:
+        self._value = value
 
     def __eq__(self, other: object) -> bool:
-        return self._member == other
+        return isinstance(other, Enum) and bool(other.value == self._value)
 
 
 def _blank(kind: type) -> Callable[..., Any]:
     """Make an instance without attributes, which come next in the pickle."""
     return partial(object.__new__, kind)
-
-
-def _encoding(value: Any) -> _Member:
-    return _Member(torch_names.memory_formats(), value)
 
 
 def _place() -> Any:
@@ -378,8 +374,8 @@ _MADE: Mapping[tuple[str, str], Callable[..., Any]] = {
     (_DCP, "StorageMeta"): _blank(StorageMeta),
     (_DCP, "TensorProperties"): _blank(TensorProperties),
     (_DCP, "TensorStorageMetadata"): _blank(TensorStorageMetadata),
-    (_DCP, "_MEM_FORMAT_ENCODING"): _encoding,
-    (_UNTIL_2_2, "MEM_FORMAT_ENCODING"): _encoding,
+    (_DCP, "_MEM_FORMAT_ENCODING"): _Member,
+    (_UNTIL_2_2, "MEM_FORMAT_ENCODING"): _Member,
     (_UNTIL_2_2, "TensorProperties"): _blank(TensorProperties),
     (_FILES, "_StorageInfo"): _place,
     ("torch", "Size"): torch.Size,

@@ -36,11 +36,6 @@ SEEN_WITHIN = 30.0
 """Seconds for which a network file system may remember that a file did not exist."""
 
 
-def store_of_all() -> Any:
-    """Return the store of the default process group, which all ranks can write to."""
-    return dist.group.WORLD.get_group_store()  # type: ignore[union-attr]
-
-
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """This process's place in the job."""

@@ -9,8 +9,9 @@ from spotelastic_checkpoints.errors import ArenaFull, StorageRefused
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.torch_names import store_of_all
 from spotelastic.training.runtime import gc_pause
-from spotelastic.training.runtime.session import WorkerSession, store_of_all
+from spotelastic.training.runtime.session import WorkerSession
 from spotelastic.training.save.saver import LayoutChanged, Saver
 from spotelastic.training.state import growth
 from spotelastic.training.state.state import State, StateView

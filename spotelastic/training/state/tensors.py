@@ -30,11 +30,8 @@ def is_value(tensor: torch.Tensor) -> bool:
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Return whether its class builds it from other tensors, and tells from which."""
-    return (
-        type(tensor) is not torch.Tensor
-        and hasattr(tensor, "__tensor_flatten__")
-        and hasattr(tensor, "__tensor_unflatten__")
-    )
+    told = hasattr(tensor, "__tensor_flatten__") and hasattr(tensor, "__tensor_unflatten__")
+    return told and type(tensor) is not torch.Tensor
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
