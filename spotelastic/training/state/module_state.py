@@ -11,11 +11,13 @@ import torch
 from torch.distributed.checkpoint import state_dict as of_torch
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import WRAPPERS
 from spotelastic.training.state.compatibility import without_compiler
 from spotelastic.training.state.module_loading import submodules, wrapped_as
 
 _EMPTY = of_torch.StateDictOptions(strict=False)
 """Allows a module without any parameters or buffers, such as a loss function."""
+_CHECKPOINTED = f"{WRAPPERS['CheckpointWrapper']}."
 
 
 def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
@@ -47,14 +49,10 @@ def _named(module: torch.nn.Module, key: str) -> str:
     """Return a name without wrappers, some of which leave themselves out of it already."""
     part: Any = module
     names = []
-    for name in key.split("."):
-        while (within := wrapped_as(part)) is not None:
-            part = getattr(part, within)
-            if name == within:
-                break
-        else:
+    for name in key.replace(_CHECKPOINTED, "").split("."):
+        if name != wrapped_as(part):
             names.append(name)
-            part = getattr(part, name, None)
+        part = getattr(part, name, None)
     return ".".join(names)
 
 
