@@ -37,8 +37,6 @@ class TorchName(NamedTuple):
     rests: bool
 
 
-MISSING = object()
-"""Stands for what torch does not have."""
 NAMES: list[TorchName] = []
 """All that are used here, but for attributes that torch gives to single objects."""
 
@@ -77,19 +75,19 @@ such hooks.
 def _stands_for(
     *names: str, since: str = "2.8", rests: bool = False, needed: bool = False
 ) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[P, T]]:
-    """Have a function be called with what torch has under the first name.
+    """Have a function be called with what torch has under a name, or a list of that for several.
 
-    Where it has no such, that is None, or `EnvironmentFailure` is raised if it is `needed`.
+    That is None where torch has nothing; if it is `needed`, `EnvironmentFailure` is raised.
     """
     NAMES.extend(TorchName(name, since, rests) for name in names)
 
     def given(function: Callable[Concatenate[Any, P], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def called(*args: P.args, **more: P.kwargs) -> T:
-            found = found_in_torch(names[0])
-            if found is MISSING and needed:
-                raise EnvironmentFailure(_untried(names[0]))
-            return function(None if found is MISSING else found, *args, **more)
+            found = [*map(found_in_torch, names)]
+            if needed and (missing := _missing(names)):
+                raise EnvironmentFailure(missing)
+            return function(found if len(names) > 1 else found[0], *args, **more)
 
         return called
 
@@ -97,20 +95,22 @@ def _stands_for(
 
 
 def found_in_torch(name: str) -> Any:
-    """Return what the torch that is installed has under a name, or `MISSING`."""
+    """Return what the torch that is installed has under a name; None if it has nothing."""
     module, _, path = name.partition(":")
     way = path.split(".") if path else ()
     try:
         return functools.reduce(getattr, way, importlib.import_module(module))
     except (ImportError, AttributeError):
-        return MISSING
+        return None
 
 
 def problem() -> str:
     """Return which name is missing without which workers cannot rest; empty if none is."""
-    wanted = (each.name for each in NAMES if each.rests)
-    missing = next((name for name in wanted if found_in_torch(name) is MISSING), "")
-    return missing and _untried(missing)
+    return _missing([each.name for each in NAMES if each.rests])
+
+
+def _missing(names: Iterable[str]) -> str:
+    return next((_untried(name) for name in names if found_in_torch(name) is None), "")
 
 
 def _untried(name: str) -> str:
@@ -127,15 +127,11 @@ def groups_of_process(known: Mapping[Any, Any] | None) -> list[Any]:
     return [*(known or ())]
 
 
-@_stands_for(
-    "torch.distributed.distributed_c10d:_world",
-    "torch.distributed.distributed_c10d:_world.group_count",
-    rests=True,
-)
-def set_group_count(world: Any, count: int) -> None:
-    """Set the number after which torch names the next group; without `_world`, do nothing."""
-    if world is not None:
-        world.group_count = count
+@_stands_for("torch.distributed.distributed_c10d:_world.group_count", rests=True)
+def set_group_count(known: int | None, count: int) -> None:
+    """Set the number after which torch names the next group; without it, do nothing."""
+    if known is not None:
+        found_in_torch("torch.distributed.distributed_c10d:_world").group_count = count
 
 
 @_stands_for("torch.distributed.distributed_c10d:_abort_process_group")
@@ -186,18 +182,16 @@ def is_rank_hook(hook: Callable[..., Any]) -> bool:
     return getattr(hook, "__name__", "") == "_distributed_excepthook"
 
 
-@_stands_for("torch._C._distributed_c10d:_dump_fr_trace")
-def flight_recorder(dump: Callable[..., bytes] | None) -> Callable[..., bytes] | None:
-    """Return what dumps the record of collectives on the CPU; None: they are not recorded."""
-    return dump
+@_stands_for(
+    "torch._C._distributed_c10d:_dump_fr_trace", "torch._C._distributed_c10d:_dump_nccl_trace"
+)
+def flight_recorder(dumps: list[Any], *, of_nccl: bool) -> Callable[..., bytes] | None:
+    """Return what dumps the record of collectives on the CPU, or of those of NCCL.
 
-
-@_stands_for("torch._C._distributed_c10d:_dump_nccl_trace")
-def nccl_flight_recorder(dump: Callable[..., bytes] | None) -> Callable[..., bytes] | None:
-    """Return what dumps the record of collectives of NCCL. None where torch has none, as a torch
-    for the CPU alone.
+    None where torch has none, as of NCCL in a torch for the CPU alone.
     """
-    return dump
+    found: Callable[..., bytes] | None = dumps[of_nccl]
+    return found
 
 
 @_stands_for("torch._dynamo.variables.torch:constant_fold_functions_need_guards")
@@ -269,25 +263,23 @@ def set_mesh_apart(mesh: Any, number: int) -> None:
         mesh._thread_id, mesh._hash = number, None
 
 
-@_stands_for("torch.distributed.tensor.debug:_clear_sharding_prop_cache", since="2.13")
-def forget_shardings(clear: Callable[[], None] | None) -> None:
-    """Empty the cache of operations on meshes. Without it, meshes are told apart all the same."""
-    if clear is not None:
-        clear()
-
-
 @_stands_for(
-    "torch.distributed.tensor._redistribute:clear_redistribute_planner_cache", since="2.13"
+    "torch.distributed.tensor.debug:_clear_sharding_prop_cache",
+    "torch.distributed.tensor._redistribute:clear_redistribute_planner_cache",
+    since="2.13",
 )
-def forget_redistributions(clear: Callable[[], None] | None) -> None:
-    """Empty the cache of ways between placements. Without it, the same as above."""
-    if clear is not None:
+def forget_meshes(clears: list[Any]) -> None:
+    """Empty torch's caches by mesh. Without these functions, meshes are told apart all the same."""
+    for clear in filter(None, clears):
         clear()
 
 
-@_stands_for("torch.distributed.tensor:_random", "torch.distributed.tensor._random:_rng_tracker")
+@_stands_for("torch.distributed.tensor:_random")
 def forget_random_numbers(module: Any) -> None:
-    """Have ranks agree anew on random numbers of sharded tensors; without it, they do not."""
+    """Have ranks agree anew on random numbers of sharded tensors, which `_rng_tracker` makes.
+
+    Without the module, those that were there and those that come have other random numbers.
+    """
     if module is not None:
         module._rng_tracker = None
 
@@ -398,33 +390,36 @@ def untransformed(made: Any, extensions: Any, descriptors: Sequence[str], stream
     "torch.distributed.checkpoint.filesystem:_StorageWriterTransforms",
     needed=True,
 )
-def write_item(write: Any, extensions: Any, stream: Any, data: Any, item: Any, file: str) -> Any:
+def write_item(
+    used: list[Any], extensions: Any, stream: Any, data: Any, item: Any, file: str
+) -> Any:
     """Write an item of a checkpoint as torch does, and through these extensions.
 
     Raises `EnvironmentFailure` without the function.
     """
-    from torch.distributed.checkpoint import filesystem as of_torch
+    from torch.distributed.checkpoint.filesystem import SerializationFormat
 
-    transforms = of_torch._StorageWriterTransforms(extensions)
-    return write(transforms, stream, data, item, file, of_torch.SerializationFormat.TORCH_SAVE)
+    write, transforms = used
+    how = SerializationFormat.TORCH_SAVE
+    return write(transforms(extensions), stream, data, item, file, how)
 
 
 @_stands_for(
-    "torch.distributed._state_dict_utils",
     "torch.distributed._state_dict_utils:_copy_state_dict",
     "torch.distributed._state_dict_utils:_create_cpu_state_dict",
     "torch.distributed._state_dict_utils:_check_state_dict_similarity",
     needed=True,
 )
-def copied_to_memory(module: Any, state: Any, former: Any, *, pinned: bool) -> tuple[Any, Any]:
+def copied_to_memory(used: list[Any], state: Any, former: Any, *, pinned: bool) -> tuple[Any, Any]:
     """Copy a state to the CPU, into the memory of a former copy if that is alike.
 
     Return the copy, and what can be given as `former` next time. Raises `EnvironmentFailure`
-    without the module.
+    without these functions.
     """
-    if former is None or not module._check_state_dict_similarity(state, former):
-        former = module._create_cpu_state_dict(state, pin_memory=pinned)
-    return module._copy_state_dict(state, former), former
+    copy, create, are_alike = used
+    if former is None or not are_alike(state, former):
+        former = create(state, pin_memory=pinned)
+    return copy(state, former), former
 
 
 # -- processes --------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def lacking(names: Collection[str]) -> None:
     lost = {name for name in names if ":" not in name}
 
     def found(name: str) -> Any:
-        return torch_names.MISSING if name in names else _here(name)
+        return None if name in names else _here(name)
 
     def get(value: Any, name: str, *default: Any) -> Any:
         if name not in lost:

@@ -30,17 +30,9 @@ from spotelastic_checkpoints.types import Commit, Item
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training.restore.restored import IMPORTED
 from spotelastic.training.save.saver import declare, tensor_at
-from spotelastic.training.state import tensors, values
+from spotelastic.training.state import derived, tensors, values
 from spotelastic.training.state.chunks import Chunk, chunks_of
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
-from spotelastic.training.state.derived import (
-    EXTRA_STATE,
-    Followed,
-    filled,
-    flat_state,
-    named,
-    set_element,
-)
 from spotelastic.training.state.state import StateView
 from spotelastic.training.state.value_entries import OWN, ValueEntry, structure_entry
 
@@ -160,11 +152,11 @@ def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
     They were saved for objects with a state_dict() of their own, and for some entries of a module.
     """
     nested = {
-        name: filled(structure, lambda fqn: leaves.pop(fqn)[1])
+        name: derived.filled(structure, lambda fqn: leaves.pop(fqn)[1])
         for name, structure in structures.items()
     }
     for path, value in leaves.values():
-        set_element(nested, path, value)
+        derived.set_element(nested, path, value)
     return nested
 
 
@@ -293,12 +285,15 @@ def _flat(
             raise UsageError(f"{path}: the key {name!r} is not a string: {advice}")
         if name == OWN:
             raise UsageError(f"{path}: the key {OWN!r} is reserved for spotelastic: {advice}")
+    flat: dict[str, Any] = {}
     paths: dict[str, tuple[str | int, ...]] = {}
     try:
-        leaves = [leaf for name, value in state.items() for leaf in flat_state(name, value).items()]
-        return {named(key, paths): value for key, value in leaves}, paths
+        for name, value in state.items():
+            for key, leaf in derived.flat_state(name, value).items():
+                flat[derived.named(key, paths)] = leaf
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+    return flat, paths
 
 
 def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
@@ -309,12 +304,12 @@ def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
     """
     if not isinstance(value, dict | list):
         return
-    if any(isinstance(key, str) and key.endswith(EXTRA_STATE) for key in value):
+    if any(isinstance(key, str) and key.endswith(derived.EXTRA_STATE) for key in value):
         return
-    followed = Followed(name, lambda: value)
+    followed = derived.Followed(name, lambda: value)
     plain: dict[str, Any] = {}
     for path in followed.flat:
-        set_element(plain, path, ".".join(map(str, path)))
+        derived.set_element(plain, path, ".".join(map(str, path)))
     if plain.get(name) != followed.structure():
         yield structure_entry(name, followed.structure)
 

@@ -263,8 +263,7 @@ def _forget_meshes() -> None:
         if name.startswith(_CACHES):
             for cache in _caches(module):
                 cache.cache_clear()
-    torch_names.forget_shardings()
-    torch_names.forget_redistributions()
+    torch_names.forget_meshes()
     torch_names.forget_random_numbers()
 
 

@@ -132,7 +132,7 @@ def recorded(error: str, dump: Dump | None) -> str:
 def start(told: Callable[[str], None]) -> None:
     """Begin to look, for as long as the process lives."""
     never = threading.Event()
-    dump = torch_names.nccl_flight_recorder()
+    dump = torch_names.flight_recorder(of_nccl=True)
     arguments = (told, backends, lambda: never.wait(LOOK_EVERY), dump)
     threading.Thread(target=look, args=arguments, name="nccl-errors", daemon=True).start()
 

@@ -127,7 +127,7 @@ def _average(steps: Sequence[StepTimes], waited: float) -> OwnTime | None:
 
 def recorded(*, on_gpu: bool) -> Sequence[Entry]:
     """Returns what torch's flight recorder has; nothing where it is off, or there is none."""
-    dump = torch_names.nccl_flight_recorder() if on_gpu else torch_names.flight_recorder()
+    dump = torch_names.flight_recorder(of_nccl=on_gpu)
     if dump is None:
         return ()
     entries: Sequence[Entry] = pickle.loads(dump(True, False, False)).get("entries", ())

@@ -15,7 +15,7 @@ from support.without_torch_names import attributes
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic import torch_names
-from spotelastic.torch_names import MISSING, NAMES, found_in_torch
+from spotelastic.torch_names import NAMES, found_in_torch
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = (ROOT / "spotelastic", ROOT / "checkpoints/spotelastic_checkpoints")
@@ -124,7 +124,7 @@ def test_torch_has_what_its_version_is_said_to_have(name: torch_names.TorchName)
         pytest.skip("a torch for the CPU alone has no NCCL")
     if version < tuple(map(int, name.since.split("."))):
         pytest.skip(f"torch has it since {name.since}")
-    assert found_in_torch(name.name) is not MISSING, "see what it was renamed to, and its docstring"
+    assert found_in_torch(name.name) is not None, "see what it was renamed to, and its docstring"
 
 
 def test_torch_gives_single_objects_the_attributes_that_are_looked_for() -> None:
@@ -143,6 +143,7 @@ def test_torch_gives_single_objects_the_attributes_that_are_looked_for() -> None
     for name in ("_load_state_dict_pre_hooks", "_non_persistent_buffers_set"):
         assert hasattr(model, name)
     assert hasattr(torch.nn.Module, "_compiled_call_impl")
+    assert hasattr(found_in_torch("torch.distributed.tensor:_random"), "_rng_tracker")
     loader = iter(torch.utils.data.DataLoader([1, 2]))
     next(loader)
     assert torch_names.batches_handed_out(loader) == 1
