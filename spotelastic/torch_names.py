@@ -216,7 +216,8 @@ def remake_reducer(remove_hooks: Callable[[Any], None], ddp: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     remove_hooks(ddp.reducer)
-    DistributedDataParallel.__setstate__(ddp, {})  # makes what a wrapper lacks that was unpickled
+    # This makes what a wrapper lacks that was unpickled.
+    DistributedDataParallel.__setstate__(ddp, {})  # type: ignore[no-untyped-call]
     ddp._comm_hooks, ddp._has_rebuilt_buckets = [], False
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False
@@ -410,7 +411,7 @@ def write_item(
     "torch.distributed._state_dict_utils:_check_state_dict_similarity",
     needed=True,
 )
-def copied_to_memory(used: list[Any], state: Any, former: Any, *, pinned: bool) -> tuple[Any, Any]:
+def copied_to_memory(used: Any, state: Any, former: Any, *, pinned: bool) -> tuple[Any, Any]:
     """Copy a state to the CPU, into the memory of a former copy if that is alike.
 
     Return the copy, and what can be given as `former` next time. Raises `EnvironmentFailure`

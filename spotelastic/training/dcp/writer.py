@@ -162,9 +162,12 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         pinned = torch.cuda.is_available()
         with self._lock:
             idle, self._under_way = self._under_way == 0, self._under_way + 1
-        if not idle or not self._keep:
-            return torch_names.copied_to_memory(state_dict, None, pinned=pinned)[0]
-        copy, self._staged = torch_names.copied_to_memory(state_dict, self._staged, pinned=pinned)
+        kept = idle and self._keep
+        copy: dict[str, Any]
+        copy, memory = torch_names.copied_to_memory(
+            state_dict, self._staged if kept else None, pinned=pinned
+        )
+        self._staged = memory if kept else self._staged
         return copy
 
     def synchronize_staging(self) -> None:

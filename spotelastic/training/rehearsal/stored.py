@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from spotelastic.training.state.rank_agreement import digest_of_tensor, digest_of_value
 
@@ -30,7 +30,7 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
         else None
         for name, each in known.items()
     }
-    dcp.load(held, storage_reader=reader, no_dist=True)
+    load(held, storage_reader=reader, no_dist=True)
     return {name: digest_of_tensor(held[name]).hex() for name in names}
 
 

@@ -70,7 +70,8 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor, piece: int = PIECE) ->
     if not isinstance(tensor, DTensor):
         return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape), piece)
     local = tensor.to_local().detach()
-    [part] = tensor.__create_chunk_list__()  # by this, torch's own checkpoints know it, too
+    # By this, torch's own checkpoints know it, too.
+    [part] = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
     if not local.numel() and tensor.numel():
         return []
     return _pieces(fqn, path, local, shape, tuple(part.offsets), piece)

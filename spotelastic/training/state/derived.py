@@ -74,9 +74,10 @@ def _is_leaf(value: Any) -> bool:
 
 def set_element(nested: Any, path: Path, value: Any) -> None:
     """Set an entry of a nested state; containers on the way are made, lists for numbers."""
-    for key, after in zip(path, (*path[1:], None), strict=True):
+    steps: Any = zip(path, (*path[1:], None), strict=True)
+    for key, after in steps:
         if isinstance(nested, list):
-            nested.extend([None] * (int(key) + 1 - len(nested)))
+            nested.extend([None] * (key + 1 - len(nested)))
         if after is None:
             nested[key] = value
         elif (nested[key] if isinstance(nested, list) else nested.get(key)) is None:

@@ -38,7 +38,8 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a sharded tensor, the very object; any other tensor as it is."""
     if not isinstance(tensor, DTensor):
         return tensor
-    part: torch.Tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[no-untyped-call]
+    part: torch.Tensor = getattr(tensor, names[0])
     return part
 
 

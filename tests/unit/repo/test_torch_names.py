@@ -127,6 +127,11 @@ def test_torch_has_what_its_version_is_said_to_have(name: torch_names.TorchName)
     assert found_in_torch(name.name) is not None, "see what it was renamed to, and its docstring"
 
 
+@pytest.mark.parametrize("name", ["torch:_nothing", "torch:Tensor._nothing.at_all", "torch._no:no"])
+def test_what_torch_does_not_have_is_no_error(name: str) -> None:
+    assert found_in_torch(name) is None
+
+
 def test_torch_gives_single_objects_the_attributes_that_are_looked_for() -> None:
     dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
     try:
