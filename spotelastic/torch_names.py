@@ -329,6 +329,12 @@ def write_counts(counter: Any, tensors: Iterable["Tensor"]) -> list[int]:
     return [counter.__get__(t) if known and not t.is_inference() else -1 for t in tensors]
 
 
+@_stands_for("torch:Tensor._is_zerotensor")
+def is_zero_tensor(look: Any, tensor: "Tensor") -> bool:
+    """Return whether it stands for zeros in autograd, without memory; without the method, False."""
+    return bool(look and look(tensor))
+
+
 @_stands_for("torch.nn:Module._load_from_state_dict")
 def loads_by_itself(load: Any, module: "Module") -> bool:
     """Return whether a module loads its state by code of its own.

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parameter import is_lazy
 
 from spotelastic.errors import UsageError
-from spotelastic.torch_names import copy_all
+from spotelastic.torch_names import copy_all, is_zero_tensor
 
 _ORDINARY = torch.Tensor, torch.nn.Parameter
 
@@ -78,8 +78,8 @@ def has_nothing(tensor: torch.Tensor) -> str:
     """Return why a tensor has no elements to copy; empty where it has some."""
     if tensor.is_meta:
         return "is on the meta device, without any elements: give it memory, as with to_empty()"
-    if type(tensor) in _ORDINARY and not is_value(tensor) and _is_without_memory(tensor):
-        return "has no memory, as a zero tensor of autograd: clone it"
+    if is_zero_tensor(tensor):
+        return "is a zero tensor of autograd, without any memory: clone it"
     return ""
 
 

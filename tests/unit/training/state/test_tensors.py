@@ -128,7 +128,7 @@ def around() -> Any:
         ({"a": (deep(2000),)}, "^a"),
         ({"a": around()}, r'state\["a"\] is nested too deeply to be saved, or contains itself'),
         ({"model": Buffers(v=torch.empty(2, device="meta"))}, r"model\.v is on the meta device"),
-        ({"model": Buffers(v=torch._efficientzerotensor(2))}, r"model\.v has no memory"),
+        ({"model": Buffers(v=torch._efficientzerotensor(2))}, r"model\.v is a zero tensor"),
         ({"a": (torch.empty(2, device="meta"),)}, "^a holds a tensor that is on the meta device"),
         ({"model": nn.LazyLinear(2)}, r"model\.weight has no shape yet"),
         ({"a": 1 << 2040}, "^a has an integer of more than"),
