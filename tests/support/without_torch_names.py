@@ -24,6 +24,7 @@ from support.small_model import make, one_step, weights
 import spotelastic as se
 from spotelastic import torch_names
 from spotelastic.training.in_place import building, groups, nccl, watching
+from spotelastic.training.state.state import State
 
 _here = torch_names.found_in_torch
 
@@ -99,7 +100,7 @@ def rests() -> dict[str, Any]:
         "wrapper": torch_names.wrapper_problem(wrapper),
         "watched": len(nccl.backends()) + groups.groups.others(None),
     }
-    building._forget_meshes()
+    building.Builder(dict, State({}), groups.groups).let_go()
     groups.groups.leave()
     return told | {"left": not torch.distributed.is_initialized()}
 

@@ -25,13 +25,15 @@ def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
     try:
         state = of_torch.get_model_state_dict(module, options=_EMPTY)
     except AttributeError:
-        state = {_named(module, key): value for key, value in module.state_dict().items()}
+        state = {name_in_dcp(module, key): value for key, value in module.state_dict().items()}
     return {without_compiler(key): value for key, value in state.items()}
 
 
 def parameters_by_name(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Return the parameters by DCP's names."""
-    return {without_compiler(_named(module, key)): each for key, each in module.named_parameters()}
+    return {
+        without_compiler(name_in_dcp(module, key)): each for key, each in module.named_parameters()
+    }
 
 
 def get_optimizer_state_dict(
@@ -45,7 +47,7 @@ def get_optimizer_state_dict(
     return found
 
 
-def _named(module: torch.nn.Module, key: str) -> str:
+def name_in_dcp(module: torch.nn.Module, key: str) -> str:
     """Return a name without wrappers, some of which leave themselves out of it already."""
     part: Any = module
     names = []

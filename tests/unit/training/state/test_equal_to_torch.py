@@ -123,7 +123,7 @@ def test_what_wrappers_hold_is_named_as_by_torch(around: list[Callable[..., Any]
             [theirs] = get_names(module, key)
         except AttributeError:  # what it does not find, we name after its module
             continue
-        assert module_state._named(module, key) == theirs
+        assert module_state.name_in_dcp(module, key) == theirs
 
 
 @settings(max_examples=40, deadline=None)
