@@ -117,7 +117,7 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
         (training_state, "get_model_state_dict"),
         (training_state, "get_optimizer_state_dict"),
         (derived, "get_model_state_dict"),
-        (derived, "traverse_state_dict"),
+        (derived, "flat_state"),
     ):
         monkeypatch.setattr(module, name, counted(module, name))
     monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])

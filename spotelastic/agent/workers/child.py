@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.isolated import search_path
 
+from spotelastic import torch_names
 from spotelastic.agent.workers import entries, failure, late_variables, shadows
 from spotelastic.agent.workers.ports import all_addresses
 from spotelastic.errors import SpotelasticError
@@ -142,7 +143,8 @@ def _work(order: dict[str, Any]) -> None:
         if order["files_of"] >= 0:
             _await_files(order["files_of"])
         if order["numa"]:
-            _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
+            # Programs that it starts later inherit that.
+            torch_names.bind_to_cores_of(int(os.environ["LOCAL_RANK"]), order["numa"])
         if "torch" in sys.modules or os.environ.get("SPOTELASTIC_IN_PLACE"):
             _look_at_process_groups()
         if order["entry"] in ("script", "path", "module"):
@@ -241,13 +243,3 @@ def _offer_stacks(path: str) -> None:
         faulthandler.enable(file, all_threads=True)  # where it was when a signal ended it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS])
     signal.siginterrupt(STACKS, False)  # what it interrupts is resumed
-
-
-def _bind(mode: str, gpu: int) -> None:
-    """Binds the process to the cores near its GPU, by torch's own rules. Programs that it starts
-    later inherit that.
-    """
-    from torch.numa import binding
-
-    options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
-    binding._maybe_apply_numa_binding_to_current_process(gpu_index=gpu, numa_options=options)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from spotelastic import torch_names
+
 _WITHOUT_EFFECT = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "GOTO_"),
     *("PYTORCH_JIT", "TORCH_CPP_LOG_LEVEL", "TORCH_LIBRARY", "TORCH_USE_RTLD_GLOBAL"),
@@ -100,8 +102,8 @@ def _debug_level(torch: Any, _value: str) -> None:
     torch.distributed.set_debug_level_from_env()
 
 
-def _logs(torch: Any, _value: str) -> None:
-    torch._logging._internal._init_logs()
+def _logs(_torch: Any, _value: str) -> None:
+    torch_names.apply_log_settings()
 
 
 def _tf32(torch: Any, value: str) -> None:

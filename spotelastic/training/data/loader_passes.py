@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import LOADER_ITERATOR, batches_handed_out
 
 AHEAD = 2
 """Batches that a loop may have taken for one step. Lightning and accelerate look one batch
@@ -49,7 +50,7 @@ class Pass:
         if self.loader is None:
             return self.drawn - self.steps
         loader = self.loader()
-        return None if loader is None else _handed_out(loader) - self.steps
+        return None if loader is None else batches_handed_out(loader) - self.steps
 
     @property
     def alive(self) -> object | None:
@@ -86,7 +87,7 @@ class Passes:
         for each in self._living():
             each.is_over = True
             if (loader := each.alive) is not None:
-                each.handed_out = _handed_out(loader)
+                each.handed_out = batches_handed_out(loader)
                 self._ended.append(each)
         self._all.clear()
 
@@ -94,7 +95,7 @@ class Passes:
         """Raise `UsageError` where a loader handed out a batch after its pass had ended."""
         for each in self._ended:
             loader = each.alive
-            if loader is not None and _handed_out(loader) > each.handed_out:
+            if loader is not None and batches_handed_out(loader) > each.handed_out:
                 raise UsageError(
                     "ElasticSampler: a batch was taken that was dealt out before the ranks "
                     "changed: take batches of checkpoint.batches(loader), or begin iter(loader) "
@@ -138,10 +139,6 @@ class Passes:
             each.steps += 1
 
 
-def _handed_out(loader: object) -> int:
-    return int(getattr(loader, "_num_yielded", 0))
-
-
 def _loader_above() -> object | None:
     """Return the iterator of torch's or torchdata's loader that called, or None.
 
@@ -152,7 +149,7 @@ def _loader_above() -> object | None:
         if frame is None:
             return None
         found = frame.f_locals.get("self")
-        if any(base.__name__ == "_BaseDataLoaderIter" for base in type(found).__mro__):
+        if any(base.__name__ == LOADER_ITERATOR for base in type(found).__mro__):
             return found
         frame = frame.f_back
     return None

@@ -26,17 +26,13 @@ from spotelastic_checkpoints.memory.reserve import reserve
 from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.types import Commit, Item
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint._traverse import set_element
-from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training.restore.restored import IMPORTED
 from spotelastic.training.save.saver import declare, tensor_at
-from spotelastic.training.state import tensors, values
+from spotelastic.training.state import derived, tensors, values
 from spotelastic.training.state.chunks import Chunk, chunks_of
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
-from spotelastic.training.state.derived import Followed, filled
 from spotelastic.training.state.state import StateView
 from spotelastic.training.state.value_entries import OWN, ValueEntry, structure_entry
 
@@ -156,11 +152,11 @@ def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
     They were saved for objects with a state_dict() of their own, and for some entries of a module.
     """
     nested = {
-        name: filled(structure, lambda fqn: leaves.pop(fqn)[1])
+        name: derived.filled(structure, lambda fqn: leaves.pop(fqn)[1])
         for name, structure in structures.items()
     }
     for path, value in leaves.values():
-        set_element(nested, path, value)
+        derived.set_element(nested, path, value)
     return nested
 
 
@@ -289,15 +285,14 @@ def _flat(
             raise UsageError(f"{path}: the key {name!r} is not a string: {advice}")
         if name == OWN:
             raise UsageError(f"{path}: the key {OWN!r} is reserved for spotelastic: {advice}")
+    flat: dict[str, Any] = {}
+    paths: dict[str, tuple[str | int, ...]] = {}
     try:
-        flat, paths = flatten_state_dict(state)
-    except ValueError as error:
-        raise UsageError(f"{path}: two entries have one name: {error}") from error
-    for fqn in flat:
-        try:
-            fqn.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{path}: the key {fqn!r} cannot be written as UTF-8") from None
+        for name, value in state.items():
+            for key, leaf in derived.flat_state(name, value).items():
+                flat[derived.named(key, paths)] = leaf
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     return flat, paths
 
 
@@ -309,13 +304,13 @@ def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
     """
     if not isinstance(value, dict | list):
         return
-    if any(isinstance(key, str) and key.endswith(_EXTRA_STATE_KEY_SUFFIX) for key in value):
+    if any(isinstance(key, str) and key.endswith(derived.EXTRA_STATE) for key in value):
         return
-    followed = Followed(name, lambda: value)
-    named: dict[str, Any] = {}
+    followed = derived.Followed(name, lambda: value)
+    plain: dict[str, Any] = {}
     for path in followed.flat:
-        set_element(named, path, ".".join(map(str, path)))
-    if named.get(name) != followed.structure():
+        derived.set_element(plain, path, ".".join(map(str, path)))
+    if plain.get(name) != followed.structure():
         yield structure_entry(name, followed.structure)
 
 

@@ -29,10 +29,7 @@ from spotelastic_checkpoints.format import encoding, manifest
 from spotelastic_checkpoints.format import metadata as record
 from spotelastic_checkpoints.storage.object_store import Storage, get_checked
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
-from torch.distributed.checkpoint._extension import ExtensionRegistry
-from torch.distributed.checkpoint.filesystem import _StorageInfo, _StorageReaderTransforms
 from torch.distributed.checkpoint.metadata import (
-    _MEM_FORMAT_ENCODING,
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
@@ -44,8 +41,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
-from torch.serialization import _get_layout
 
+from spotelastic import torch_names
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 
 METADATA = ".metadata"
@@ -107,9 +104,7 @@ class ReadSpan:
             yield offset, min(RANGE, self.offset + self.length - offset)
 
 
-def stretches(
-    items: Iterable[ReadItem], places: Mapping[MetadataIndex, _StorageInfo]
-) -> list[ReadSpan]:
+def stretches(items: Iterable[ReadItem], places: Mapping[MetadataIndex, Any]) -> list[ReadSpan]:
     """Group items into spans, neighbours together."""
     by_file: dict[str, list[ReadItem]] = defaultdict(list)
     for item in items:
@@ -156,12 +151,12 @@ class CheckpointReader(StorageReader):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        _extension_registry: ExtensionRegistry | None = None,
+        _extension_registry: Any = None,
         **storage_options: Any,
     ) -> None:
         self._options = storage_options
-        self._transforms = _StorageReaderTransforms(_extension_registry)
-        self._places: dict[MetadataIndex, _StorageInfo] = {}
+        self._extensions = _extension_registry
+        self._places: dict[MetadataIndex, Any] = {}
         self._metadata: Metadata | None = None
         self.reset(path)
 
@@ -266,9 +261,7 @@ class CheckpointReader(StorageReader):
             start = place.offset - fetching.stretch.offset
             self._load(item, place, fetching.data[start : start + place.length], planner)
 
-    def _load(
-        self, item: ReadItem, place: _StorageInfo, data: memoryview, planner: LoadPlanner
-    ) -> None:
+    def _load(self, item: ReadItem, place: Any, data: memoryview, planner: LoadPlanner) -> None:
         name = item.storage_index.fqn
         checksum = self._checksums.get((place.relative_path, place.offset))
         if checksum and xxhash.xxh3_64_hexdigest(data) != checksum:
@@ -276,10 +269,8 @@ class CheckpointReader(StorageReader):
                 f"{self.path}/{place.relative_path}: {name} does not match its checksum"
             )
         if place.transform_descriptors:
-            stream = self._transforms.transform_load_stream(
-                item, place.transform_descriptors, io.BytesIO(data)
-            )
-            data = memoryview(stream.read(-1))
+            undo = torch_names.untransformed
+            data = undo(self._extensions, place.transform_descriptors, io.BytesIO(data))
         if item.type == LoadItemType.BYTE_IO:
             planner.load_bytes(item, io.BytesIO(data))
             return
@@ -352,11 +343,11 @@ class _Member:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: type[Enum], value: Any) -> None:
-        self._member = kind(value)
+    def __init__(self, value: Any) -> None:
+        self._value = value
 
     def __eq__(self, other: object) -> bool:
-        return self._member == other
+        return isinstance(other, Enum) and bool(other.value == self._value)
 
 
 def _blank(kind: type) -> Callable[..., Any]:
@@ -364,7 +355,17 @@ def _blank(kind: type) -> Callable[..., Any]:
     return partial(object.__new__, kind)
 
 
-_ENCODING = partial(_Member, _MEM_FORMAT_ENCODING)
+def _place() -> Any:
+    return object.__new__(torch_names.storage_info())
+
+
+def _layout(name: str) -> torch.layout:
+    found = vars(torch).get(name.removeprefix("torch."))
+    if not isinstance(found, torch.layout):
+        raise pickle.UnpicklingError(f"it refers to the layout {name}, which torch does not know")
+    return found
+
+
 _MADE: Mapping[tuple[str, str], Callable[..., Any]] = {
     (_DCP, "BytesStorageMetadata"): _blank(BytesStorageMetadata),
     (_DCP, "ChunkStorageMetadata"): _blank(ChunkStorageMetadata),
@@ -373,12 +374,12 @@ _MADE: Mapping[tuple[str, str], Callable[..., Any]] = {
     (_DCP, "StorageMeta"): _blank(StorageMeta),
     (_DCP, "TensorProperties"): _blank(TensorProperties),
     (_DCP, "TensorStorageMetadata"): _blank(TensorStorageMetadata),
-    (_DCP, "_MEM_FORMAT_ENCODING"): _ENCODING,
-    (_UNTIL_2_2, "MEM_FORMAT_ENCODING"): _ENCODING,
+    (_DCP, "_MEM_FORMAT_ENCODING"): _Member,
+    (_UNTIL_2_2, "MEM_FORMAT_ENCODING"): _Member,
     (_UNTIL_2_2, "TensorProperties"): _blank(TensorProperties),
-    (_FILES, "_StorageInfo"): _blank(_StorageInfo),
+    (_FILES, "_StorageInfo"): _place,
     ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): _get_layout,
+    ("torch.serialization", "_get_layout"): _layout,
     ("collections", "OrderedDict"): OrderedDict,
     ("builtins", "frozenset"): frozenset,
     ("builtins", "set"): set,

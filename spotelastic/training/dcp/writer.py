@@ -20,25 +20,14 @@ from typing import Any
 import torch
 from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.format.layout import aligned
-from torch.distributed._state_dict_utils import (
-    _check_state_dict_similarity,
-    _copy_state_dict,
-    _create_cpu_state_dict,
-)
-from torch.distributed.checkpoint._extension import StreamTransformExtension
-from torch.distributed.checkpoint.filesystem import (
-    CURRENT_DCP_VERSION,
-    SerializationFormat,
-    _StorageInfo,
-    _StorageWriterTransforms,
-    _write_item,
-)
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, SerializationFormat
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.dcp.reader import METADATA, open_checkpoint, patient
 from spotelastic.training.save.saver import raw_tensor
@@ -105,7 +94,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         per_thread_copy_ahead: int = 10_000_000,
         cache_staged_state_dict: bool = True,
         overwrite: bool = True,
-        _extensions: Sequence[StreamTransformExtension] | None = None,
+        _extensions: Sequence[Any] | None = None,
         serialization_format: SerializationFormat = SerializationFormat.TORCH_SAVE,
         **storage_options: Any,
     ) -> None:
@@ -119,7 +108,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         self._keep = cache_staged_state_dict
         self._overwrite = overwrite
         self._options = storage_options
-        self._transforms = _StorageWriterTransforms(_extensions)
+        self._extensions = _extensions or ()
         self._prefix = ""
         self._begin()
         self.reset(path)
@@ -173,13 +162,13 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         pinned = torch.cuda.is_available()
         with self._lock:
             idle, self._under_way = self._under_way == 0, self._under_way + 1
-        if not idle or not self._keep:
-            return _copy_state_dict(
-                state_dict, _create_cpu_state_dict(state_dict, pin_memory=pinned)
-            )
-        if self._staged is None or not _check_state_dict_similarity(state_dict, self._staged):
-            self._staged = _create_cpu_state_dict(state_dict, pin_memory=pinned)
-        return _copy_state_dict(state_dict, self._staged)
+        kept = idle and self._keep
+        copy: dict[str, Any]
+        copy, memory = torch_names.copied_to_memory(
+            state_dict, self._staged if kept else None, pinned=pinned
+        )
+        self._staged = memory if kept else self._staged
+        return copy
 
     def synchronize_staging(self) -> None:
         """Do nothing: `stage` has copied when it returns."""
@@ -260,7 +249,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     def _assemble(
         self, file: ShardPlan, planner: SavePlanner, buffer: bytearray
     ) -> tuple[memoryview, list[WriteResult]]:
-        plain = not self._transforms.extensions and all(map(_is_plain, file.items))
+        plain = not self._extensions and all(map(_is_plain, file.items))
         if not plain:
             return self._streamed(file, planner)
         blobs = {
@@ -271,7 +260,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         size = sum(map(_nbytes, file.items)) + sum(map(len, blobs.values()))
         if len(buffer) < size:
             buffer.extend(bytes(size - len(buffer)))
-        memory = memoryview(buffer)
+        memory, info = memoryview(buffer), torch_names.storage_info()
         results, end = [], 0
         for number, item in enumerate(file.items):
             if number in blobs:
@@ -281,7 +270,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
                 tensor = planner.resolve_data(item)
                 assert isinstance(tensor, torch.Tensor)
                 start, stop = _put(memory, end, tensor.detach())
-            place = _StorageInfo(file.name, start, stop - start)
+            place = info(file.name, start, stop - start)
             results.append(WriteResult(item.index, stop - start, place))
             end = stop
         return memory[:end], results
@@ -299,11 +288,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
                 # Of a view torch would save the whole tensor that it is a view of.
                 if data.untyped_storage().size() != data.numel() * data.element_size():
                     data = data.clone()
-            results.append(
-                _write_item(
-                    self._transforms, stream, data, item, file.name, SerializationFormat.TORCH_SAVE
-                )
-            )
+            results.append(torch_names.write_item(self._extensions, stream, data, item, file.name))
         return stream.getbuffer(), results
 
 

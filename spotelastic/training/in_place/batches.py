@@ -7,11 +7,11 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch.utils.data import IterableDataset
 
+from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place import loaders
 from spotelastic.training.in_place.steps import Steps
-from spotelastic.training.in_place.undo import version
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class _Taken(Generic[T]):
     def __init__(self, batch: T, *, copies: bool) -> None:
         self._batch = batch
         self._tensors = [*_tensors(batch)]
-        self._versions = [*map(version, self._tensors)]
+        self._versions = torch_names.write_counts(self._tensors)
         self._copy: T | None = None
         if copies or sum(each.nbytes for each in self._tensors) <= SMALL:
             try:
@@ -109,7 +109,7 @@ class _Taken(Generic[T]):
 
     @property
     def is_unchanged(self) -> bool:
-        return self._versions == [*map(version, self._tensors)]
+        return self._versions == torch_names.write_counts(self._tensors)
 
     @property
     def can_come_again(self) -> bool:

@@ -18,7 +18,6 @@ Must never happen:
 import contextlib
 import functools
 import gc
-import importlib
 import re
 import sys
 import weakref
@@ -28,29 +27,21 @@ from typing import Any, NoReturn
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, _redistribute, debug
+from torch.distributed.tensor import DTensor
 
+from spotelastic import torch_names
 from spotelastic.errors import UsageError
 from spotelastic.training.in_place.groups import Groups
 from spotelastic.training.in_place.watching import wrapped
 from spotelastic.training.state.state import State
+from spotelastic.training.state.tensors import local_part
 
-_CLEARING = (
-    (debug, "_clear_sharding_prop_cache"),
-    (_redistribute, "clear_redistribute_planner_cache"),
-)
-"""Modules of torch, with functions that empty their other caches of meshes."""
-_APART = "_thread_id"
-"""Attribute that makes meshes unequal which are of different ranks of one process."""
-_COMPILER = "torch._inductor.compile_fx"
-"""Module with which torch imports some 600 others when something is compiled for the first time."""
 _COMPILES = re.compile(r"(?<!\bre)\.compile\b")
 Build = Callable[[], Mapping[str, Any]]
 """A function of the script: returns entries of the state."""
 _FSDP = "torch.distributed.fsdp"
 _CACHES = "torch.distributed.tensor."
 """Modules of torch that remember meshes, which are equal if they have the same ranks."""
-_GENERATOR = "torch.distributed.tensor._random"
 
 
 class Builder:
@@ -78,9 +69,7 @@ class Builder:
     @property
     def problem(self) -> str:
         """Return why this process cannot make them for other ranks; empty if it can."""
-        if self.is_wanted and _APART not in DeviceMesh.__eq__.__code__.co_names:
-            return f"torch {torch.__version__} takes meshes of different ranks for equal"
-        return ""
+        return torch_names.mesh_problem() if self.is_wanted else ""
 
     @property
     def is_due(self) -> bool:
@@ -96,14 +85,14 @@ class Builder:
         """Import torch's compiler, if the script seems to use it. A process that comes does so
         while nobody waits for it: in the function, all ranks of the round would wait.
         """
-        if self._build is None or _COMPILER in sys.modules:
+        if self._build is None:
             return
         main = getattr(sys.modules["__main__"], "__file__", None)
         code = getattr(self._build, "__code__", None)
         for file in filter(None, {main, code and code.co_filename}):
             with contextlib.suppress(OSError, ValueError, ImportError):
                 if compiles(Path(file).read_text()):
-                    importlib.import_module(_COMPILER)
+                    torch_names.import_compiler()
 
     def let_go(self) -> None:
         """Take what was built out of the state, and free its memory."""
@@ -176,9 +165,8 @@ class Builder:
         for ref in self._former:
             value = ref()
             if isinstance(value, torch.nn.Module):
-                value._compiled_call_impl = None
-                value._forward_pre_hooks.clear()
-                value.register_forward_pre_hook(_refuse)
+                torch_names.call_uncompiled(value)
+                value.register_forward_pre_hook(_refuse, prepend=True)
             elif isinstance(value, torch.optim.Optimizer):
                 value.register_step_pre_hook(_refuse)
             if value is not None:
@@ -207,10 +195,8 @@ def _empty(value: Any) -> None:
             for tensor in (*part._parameters.values(), *part._buffers.values()):
                 if isinstance(tensor, DTensor):
                     _free(tensor)
-            get = getattr(part, "_get_fsdp_state", None)
-            if get is not None:
-                for tensor in _held_by_fsdp(get()):
-                    _free(tensor)
+            for tensor in _held_by_fsdp(torch_names.fsdp_state_of(part)):
+                _free(tensor)
     elif isinstance(value, torch.optim.Optimizer):
         for state in value.state.values():
             for tensor in state.values():
@@ -223,7 +209,7 @@ def _free(tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         return
     tensor.grad = None
-    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    local = local_part(tensor)
     with contextlib.suppress(RuntimeError):
         local.data = local.new_empty(0)
 
@@ -260,9 +246,8 @@ def _tell_meshes_apart() -> None:
     @functools.wraps(made)
     def noted(self: Any, *args: Any, **more: Any) -> None:
         made(self, *args, **more)
-        if _Rounds.over and getattr(self, _APART, None) is None:
-            setattr(self, _APART, -_Rounds.over)
-            self._hash = None
+        if _Rounds.over:
+            torch_names.set_mesh_apart(self, -_Rounds.over)
 
     noted._spotelastic = True  # type: ignore[attr-defined]
     DeviceMesh.__init__ = noted  # type: ignore[method-assign]
@@ -278,11 +263,8 @@ def _forget_meshes() -> None:
         if name.startswith(_CACHES):
             for cache in _caches(module):
                 cache.cache_clear()
-    for where, name in _CLEARING:
-        if (clear := getattr(where, name, None)) is not None:
-            clear()
-    if (generator := sys.modules.get(_GENERATOR)) is not None:
-        vars(generator)["_rng_tracker"] = None
+    torch_names.forget_meshes()
+    torch_names.forget_random_numbers()
 
 
 def _caches(module: object) -> Iterator[Any]:

@@ -32,17 +32,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
+from spotelastic import torch_names
 from spotelastic.training.in_place import nccl
 from spotelastic.training.runtime import connections
 from spotelastic.training.runtime.connections import Address
 
 _OWN = ("SPOTELASTIC_", "TORCHELASTIC_")
 """Beginnings of variables that are the round's. Those that the new round lacks are removed."""
-
-_HOOK = "_distributed_excepthook"
-"""Name of the hook that torch puts around the one there is, once for each default group."""
 
 
 @dataclass
@@ -97,6 +94,8 @@ class Groups:
 
     def problem(self, own: object) -> str:
         """Return why the groups could not be made again; empty if they can. `own` is ours."""
+        if unknown := torch_names.problem():
+            return unknown
         if not dist.is_initialized():
             return "there is no process group: call init_process_group() with one rank, too"
         if self.options is None:
@@ -107,8 +106,8 @@ class Groups:
         if not self.options.by_environment:
             return "init_process_group() was given an address: leave out store and init_method"
         backends = _backends()
-        if unknown := sorted(backends - {"gloo", "nccl"}):
-            return f"ranks that wait in a group of {unknown[0]} cannot be woken: use nccl or gloo"
+        if others := sorted(backends - {"gloo", "nccl"}):
+            return f"ranks that wait in a group of {others[0]} cannot be woken: use nccl or gloo"
         if "nccl" in backends and not self.looks:
             if nccl.finds_desync():
                 return (
@@ -131,7 +130,8 @@ class Groups:
         for each round.
         """
         known = (dist.group.WORLD, own, *self.built)
-        return sum(all(group is not each for each in known) for group in [*c10d._world.pg_map])
+        found = torch_names.groups_of_process()
+        return sum(all(group is not each for each in known) for group in found)
 
     def wake(self) -> None:
         """Wake the main thread if it waits in a group, or for one that is being made.
@@ -193,13 +193,13 @@ class Groups:
         with self._lock:  # no other thread closes what is going
             if self.former is None:
                 self.former = dist.group.WORLD
-            for leave in (dist.destroy_process_group, c10d._abort_process_group):
+            for leave in (dist.destroy_process_group, torch_names.abort_groups):
                 if dist.is_initialized():
                     with contextlib.suppress(Exception):
                         leave()
             # torch names groups by this count, and has not set it back where a group was not
             # finished. Ranks with other names would wait for each other.
-            c10d._world.group_count = 0
+            torch_names.set_group_count(0)
             self.built.clear()
             for connection in (*self._held.values(), *self.voting):
                 connection.close()
@@ -219,7 +219,7 @@ class Groups:
         self.prepares, self.is_closed, self.broken = None, False, ""
         self._is_out = self.has_failed = False
         set_variables(variables)
-        if self.hook is not None and sys.excepthook.__name__ == _HOOK:
+        if self.hook is not None and torch_names.is_rank_hook(sys.excepthook):
             sys.excepthook = self.hook
         given = {"timeout": options.timeout, "device_id": options.device_id}
         if options.pg_options is not None:
@@ -238,13 +238,12 @@ class Groups:
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Knows the groups that are made in the block as ones that are made for each round."""
-        before = [*c10d._world.pg_map]
+        before = torch_names.groups_of_process()
         try:
             yield
         finally:
-            self.built += [
-                group for group in c10d._world.pg_map if all(group is not each for each in before)
-            ]
+            now = torch_names.groups_of_process()
+            self.built += [each for each in now if all(each is not known for known in before)]
 
     @contextlib.contextmanager
     def making(self) -> Iterator[None]:
@@ -280,7 +279,7 @@ def _abort_nccl() -> None:
     The process groups themselves stay known, so that the script can still ask for its rank.
     """
     if dist.is_initialized() and "nccl" in _backends():
-        abort_all([*c10d._world.pg_map])
+        abort_all(torch_names.groups_of_process())
 
 
 def abort_all(groups: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from spotelastic import torch_names
 from spotelastic.training.data.sampler import ElasticSampler
 from spotelastic.training.in_place.held import Kept, held, keeper
 from spotelastic.training.in_place.watching import trained, wrapped
@@ -98,21 +99,11 @@ def point_to_group(state: State, former: object) -> None:
 
 def _point(ddp: Any, former: object) -> None:
     """Do what torch does when a wrapper is unpickled, which keeps all that the script has set."""
-    ddp.reducer._remove_autograd_hooks()
-    hooks = [(hook, dist.group.WORLD if kept is former else kept) for hook, kept in ddp._comm_hooks]
-    ddp.process_group = dist.group.WORLD
+    hooks = torch_names.hooks_of(ddp)
     with _trained_as_made(ddp):
-        parameters, sparse = ddp._build_params_for_reducer()
-        names = ddp._build_debug_param_to_name_mapping(parameters)
-        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
-    ddp._has_rebuilt_buckets = False
-    if ddp.static_graph:
-        ddp._static_graph_delay_allreduce_enqueued = False
-        ddp.reducer._set_static_graph()
-        ddp.logger._set_static_graph()
-    ddp._comm_hooks = []
+        torch_names.remake_reducer(ddp)
     for hook, kept in hooks:
-        ddp.register_comm_hook(kept, hook)
+        ddp.register_comm_hook(dist.group.WORLD if kept is former else kept, hook)
     ddp.require_forward_param_sync = True
 
 
@@ -143,19 +134,9 @@ def _wrapper_problem(ddp: Any) -> str:
             "DistributedDataParallel(mixed_precision=...) cannot be given other ranks: use "
             "torch.autocast"
         )
-    if ddp._delay_all_reduce_params or getattr(ddp, "_use_python_reducer", False):
-        return (
-            "a DistributedDataParallel without torch's own reducer cannot be given other ranks: "
-            "leave out delay_all_reduce_named_params and torch._dynamo.config.optimize_ddp"
-        )
-    if ddp._join_config.enable:
-        return (
-            "a join() context waits for the ranks that there are when it begins: use "
-            "se.ElasticSampler, which gives all ranks as many batches"
-        )
-    if any(hasattr(each, "_in_backward_optimizers") for each in ddp._module_parameters):
-        return "an optimizer steps during backward: let it step after it"
-    if any(kept not in (None, dist.group.WORLD) for _, kept in ddp._comm_hooks):
+    if found := torch_names.wrapper_problem(ddp):
+        return found
+    if any(kept not in (None, dist.group.WORLD) for _, kept in torch_names.hooks_of(ddp)):
         return (
             "a communication hook of DistributedDataParallel has state of its own: use one whose "
             "state is None, as those of torch's default_hooks"

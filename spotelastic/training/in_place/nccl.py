@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d_bindings
-from torch.distributed import distributed_c10d as c10d
+
+from spotelastic import torch_names
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 OURS = "SPOTELASTIC_NCCL_ERRORS"
@@ -88,13 +87,8 @@ def noting_only() -> Iterator[None]:
 
 def backends() -> list[HasErrors]:
     """Return those of NCCL, of all groups of this process."""
-    found: list[HasErrors] = []
-    for group in [*c10d._world.pg_map]:
-        with contextlib.suppress(RuntimeError):
-            backend: Any = group._get_backend(torch.device("cuda"))
-            if backend.name() == "nccl":
-                found.append(backend)
-    return found
+    found = map(torch_names.nccl_backend_of, torch_names.groups_of_process())
+    return [backend for backend in found if backend is not None]
 
 
 def error_of(found: Iterable[HasErrors]) -> str:
@@ -138,7 +132,7 @@ def recorded(error: str, dump: Dump | None) -> str:
 def start(told: Callable[[str], None]) -> None:
     """Begin to look, for as long as the process lives."""
     never = threading.Event()
-    dump = getattr(c10d_bindings, "_dump_nccl_trace", None)
+    dump = torch_names.flight_recorder(of_nccl=True)
     arguments = (told, backends, lambda: never.wait(LOOK_EVERY), dump)
     threading.Thread(target=look, args=arguments, name="nccl-errors", daemon=True).start()
 

@@ -24,10 +24,10 @@ from enum import Enum
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from spotelastic_checkpoints.types import Resume
 
 from spotelastic.errors import RehearsalDiffers, UsageError
+from spotelastic.torch_names import store_of_all
 from spotelastic.training.in_place import failures
 from spotelastic.training.in_place.meeting import LoopParts
 from spotelastic.training.in_place.undo import CARRIES, Undo
@@ -111,7 +111,7 @@ class Rehearsing:
         self._resumed = step
         ranks = self._loop.ranks()
         if self._mode != "off" and ranks.group is not None:
-            _store().set(f"{_CAN}{ranks.rank}", "")
+            store_of_all().set(f"{_CAN}{ranks.rank}", "")
 
     def _all_can(self) -> bool:
         """Return whether all ranks can. Those of another version, or with another setting, would
@@ -119,7 +119,7 @@ class Rehearsing:
         """
         ranks = self._loop.ranks()
         keys = [f"{_CAN}{rank}" for rank in range(ranks.world_size)]
-        return ranks.group is None or bool(_store().check(keys))
+        return ranks.group is None or bool(store_of_all().check(keys))
 
     def is_due(self, step: int) -> bool:
         """Return whether a step is rehearsed. It is the same on all ranks.
@@ -306,7 +306,3 @@ class Rehearsing:
             return outside.carried(sys._getframe(1), self._loop.state.values)
         except Exception:  # the script may have anything
             return {}
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()

@@ -10,12 +10,14 @@ parameters are compared as well: a script may have an optimizer of its own.
 
 import copy
 from collections.abc import Callable, Collection, Iterator, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from spotelastic import torch_names
 from spotelastic.training.data.sampler import ElasticSampler, Position
 from spotelastic.training.state import randomness
 from spotelastic.training.state.lasting import Lasting
@@ -77,9 +79,9 @@ class Undo:
                 begun.samplers.append((value, value.position()))
             elif not isinstance(value, torch.nn.Module | Lasting):
                 begun.values[name] = _noted(value, begun)
-        begun.versions = [*map(version, begun.parameters)]
+        begun.versions = torch_names.write_counts(begun.parameters)
         begun.had_gradient = [parameter.grad is not None for parameter in begun.parameters]
-        begun.watched_versions = [*map(version, begun.watched)]
+        begun.watched_versions = torch_names.write_counts(begun.watched)
         begun.sampled = [*_some(begun.parameters), *_some(begun.watched)]
         begun.trained = [parameter.requires_grad for parameter in self._trained]
         begun.training = [part.training for part in self._parts]
@@ -140,9 +142,9 @@ class Undo:
             return CARRIES
         if begun.unknown:
             return "the state has something that cannot be copied at each step"
-        if begun.versions != [*map(version, begun.parameters)]:
+        if begun.versions != torch_names.write_counts(begun.parameters):
             return "parameters change before the step vote (see step.vote())"
-        same = begun.watched_versions == [*map(version, begun.watched)]
+        same = begun.watched_versions == torch_names.write_counts(begun.watched)
         if not same or any(
             held.get(name) is not tensor for held, name, tensor, own in begun.buffers if own is None
         ):
@@ -215,7 +217,7 @@ class Undo:
                 come.append(tensor.detach())
             begun.buffers.append((held, name, tensor, own))
         if into:
-            torch._foreach_copy_(into, come)
+            torch_names.copy_all(into, come)
         self._copies = copies
 
     def _put_back_value(self, name: str, noted: Any) -> None:
@@ -224,7 +226,8 @@ class Undo:
             if noted is not None:
                 value.load_state_dict(_copied_back(noted))
             if isinstance(value, torch.amp.GradScaler):
-                value._per_optimizer_states.clear()
+                with suppress(AssertionError):  # it has scaled nothing yet
+                    value.update(value.get_scale())  # it forgets what it has unscaled
         elif type(value) is type(noted) is dict:
             value.clear()
             value.update(_copied_back(noted))
@@ -366,11 +369,6 @@ def _are_same(left: list[Any], right: list[Any]) -> bool:
 
 def _is_like(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left.shape == right.shape and left.dtype == right.dtype and left.device == right.device
-
-
-def version(tensor: torch.Tensor) -> int:
-    """Return how often torch has seen the tensor written to. Inference tensors are not counted."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _have_gradients(parameters: list[torch.Tensor]) -> bool:

@@ -10,7 +10,6 @@ that alone, and enters the round where the others do, before its first step.
 """
 
 import functools
-import importlib
 import inspect
 import os
 import sys
@@ -23,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from spotelastic import torch_names
 from spotelastic.training.in_place import failures, loaders
 from spotelastic.training.in_place.groups import Options, groups
 
@@ -30,7 +30,6 @@ IN_PLACE = "SPOTELASTIC_IN_PLACE"
 """Variable that says what ranks of the round do that have kept their processes; empty: there are
 none.
 """
-_CONSTANTS = "torch._dynamo.variables.torch"
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
 
 wrapped: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
@@ -55,12 +54,10 @@ def watch() -> None:
     loaders.watch()
     if hasattr(c10d.init_process_group, "_spotelastic"):
         return
-    helper: Any = getattr(c10d, "_new_process_group_helper", None)
-    if helper is None:
+    if not torch_names.wrap_making_of_groups(_noting_sockets):
         return  # another torch: nothing is known of its groups, so that workers cannot rest
     init = _noting_options(c10d.init_process_group)
     init._spotelastic = True  # type: ignore[attr-defined]
-    c10d._new_process_group_helper = _noting_sockets(helper)
     c10d.init_process_group = dist.init_process_group = init
 
 
@@ -97,12 +94,10 @@ def _guard_ranks() -> None:
     """Have code compiled again that has taken in a rank or a number of ranks which has changed.
 
     torch takes `get_rank()` and `get_world_size()` for constants of the code that it compiles. It
-    has a list of such functions whose value is looked at each time.
+    has a list of such functions whose value is looked at each time. The first optimizer imports the
+    module with it in any case.
     """
-    # The first optimizer imports it in any case.
-    compiler = importlib.import_module(_CONSTANTS)
-    looked_at: dict[Any, Any] = getattr(compiler, "constant_fold_functions_need_guards", {})
-    looked_at.update(dict.fromkeys((dist.get_rank, dist.get_world_size)))
+    torch_names.compile_no_results_of(dist.get_rank, dist.get_world_size)
 
 
 def _noting_sockets(helper: Callable[..., Any]) -> Callable[..., Any]:

@@ -206,7 +206,7 @@ def _rules(mode: Mode, updates: int, batches: int | None, staleness: int | None)
 def _check(model: torch.nn.Module) -> None:
     """Raise `UsageError` for a model whose workers would change more than parameters."""
     for name, part in model.named_modules():
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+        if getattr(part, "track_running_stats", False):
             raise UsageError(
                 f"{name or 'the model'} keeps running statistics, which stay on the workers: use "
                 "GroupNorm or LayerNorm, or track_running_stats=False"

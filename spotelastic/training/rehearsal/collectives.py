@@ -12,11 +12,12 @@ from typing import Any
 
 import torch.distributed as dist
 
+from spotelastic import torch_names
+
 _MADE = (
     "allreduce",
     "allreduce_coalesced",
     "allgather",
-    "_allgather_base",
     "all_gather_single",
     "allgather_coalesced",
     "allgather_into_tensor_coalesced",
@@ -27,9 +28,9 @@ _MADE = (
     "gather",
     "reduce",
     "reduce_scatter",
-    "_reduce_scatter_base",
     "reduce_scatter_single",
     "scatter",
+    *torch_names.GROUP_COLLECTIVES,
 )
 """Methods of a process group that all of its ranks call together."""
 

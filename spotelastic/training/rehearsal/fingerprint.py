@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from spotelastic.training.state import randomness
 from spotelastic.training.state.rank_agreement import digest_of_tensor, digest_of_value
 from spotelastic.training.state.state import State
+from spotelastic.training.state.tensors import local_part
 from spotelastic.training.state.value_entries import OWN
 
 SAMPLED = 1024
@@ -48,7 +49,7 @@ class StepFingerprint:
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or a value."""
         if isinstance(value, DTensor):
-            value = value._local_tensor
+            value = local_part(value)
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             self._add_tensor(name, value.detach())
             return

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from spotelastic import torch_names
 from spotelastic.training.rehearsal import loop_names
 from spotelastic.training.state.rank_agreement import digest_of_value
 
@@ -30,7 +31,7 @@ SHOWN = 40
 """Characters up to which a value is shown."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-_INNER = ("module", "_orig_mod", "optimizer", "_optimizer", "scheduler")
+_INNER = ("module", torch_names.WRAPPERS["OptimizedModule"], "optimizer", "_optimizer", "scheduler")
 """Where wrappers have what they wrap."""
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = "spotelastic."

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from spotelastic.training.state.rank_agreement import digest_of_tensor, digest_of_value
 
@@ -24,33 +23,21 @@ def of_checkpoint(folder: Path) -> dict[str, str]:
     """Return the digests of all tensors of a checkpoint, by name."""
     reader = FileSystemReader(folder)
     known = reader.read_metadata().state_dict_metadata
-    names = {name for name, each in known.items() if isinstance(each, TensorStorageMetadata)}
-    held: dict[str, Any] = {}
-    _load_state_dict(
-        held,
-        storage_reader=reader,
-        planner=_EmptyStateDictLoadPlanner(),  # type: ignore[no-untyped-call]
-        no_dist=True,
-    )
-    return {
-        name: digest_of_tensor(tensor).hex() for name, tensor in _tensors((), held) if name in names
+    names = [name for name, each in known.items() if isinstance(each, TensorStorageMetadata)]
+    held: dict[str, Any] = {
+        name: torch.empty(each.size, dtype=each.properties.dtype)
+        if isinstance(each, TensorStorageMetadata)
+        else None
+        for name, each in known.items()
     }
+    load(held, storage_reader=reader, no_dist=True)
+    return {name: digest_of_tensor(held[name]).hex() for name in names}
 
 
 def of_file(path: Path) -> str:
     """Return a digest of what `torch.save` has written."""
     held = torch.load(path, map_location="cpu", weights_only=False)
     return (digest_of_value(held) or b"").hex()
-
-
-def _tensors(path: tuple[str, ...], value: Any) -> list[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        return [(".".join(path), value)]
-    if isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return []
-    return [found for key, each in value.items() for found in _tensors((*path, str(key)), each)]
 
 
 def main() -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from spotelastic_checkpoints.restore.contents import Piece
-from torch.distributed.checkpoint._traverse import set_element
 
 from spotelastic.training.restore.saved_items import SavedItems
-from spotelastic.training.state.derived import filled
+from spotelastic.training.state.derived import filled, set_element
 from spotelastic.training.state.optimizers.optimizer_state import Absent, flat_entries
 from spotelastic.training.state.state import State
 from spotelastic.training.state.tensors import is_value

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import torch
 from spotelastic_checkpoints.restore.contents import Piece
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError
@@ -16,7 +15,7 @@ from spotelastic.training.state import values
 from spotelastic.training.state.chunks import Chunk, chunks_of, dtype_name
 from spotelastic.training.state.compatibility import Kind
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
-from spotelastic.training.state.derived import Path, filled
+from spotelastic.training.state.derived import Path, filled, set_element
 from spotelastic.training.state.tensors import pour
 from spotelastic.training.state.value_entries import EXACT, OWN
 

@@ -33,6 +33,8 @@ from spotelastic_checkpoints.memory.worker_page import WorkerPage
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from spotelastic import torch_names
+
 logger = logging.getLogger(__name__)
 
 MEASURE_EVERY = "SPOTELASTIC_MEASURE_EVERY"
@@ -125,8 +127,7 @@ def _average(steps: Sequence[StepTimes], waited: float) -> OwnTime | None:
 
 def recorded(*, on_gpu: bool) -> Sequence[Entry]:
     """Returns what torch's flight recorder has; nothing where it is off, or there is none."""
-    name = "_dump_nccl_trace" if on_gpu else "_dump_fr_trace"
-    dump = getattr(torch._C._distributed_c10d, name, None)
+    dump = torch_names.flight_recorder(of_nccl=on_gpu)
     if dump is None:
         return ()
     entries: Sequence[Entry] = pickle.loads(dump(True, False, False)).get("entries", ())

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import torch
 from spotelastic_checkpoints.threads import step_back
 
+from spotelastic.torch_names import copy_all, write_counts
 from spotelastic.training.state.derived import storage_of
 from spotelastic.training.state.tensors import is_raw
 
@@ -75,11 +76,11 @@ class Samples:
 
     def take(self) -> None:
         """Take the samples now."""
-        torch._foreach_copy_(self._parts, self._views)
+        copy_all(self._parts, self._views)
 
     def match(self, copies: list[torch.Tensor]) -> bool:
         """Return whether samples of the copies, as `samples_of` returns them, are the same."""
-        torch._foreach_copy_(self._found_parts, copies)
+        copy_all(self._found_parts, copies)
         return torch.equal(self._found, self._taken.cpu())
 
 
@@ -191,7 +192,7 @@ class FromDevice:
         self._stream.wait_stream(self._module.current_stream(device))
         with self._module.stream(self._stream):
             self._begun = self._event()
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+            copy_all(targets, sources, non_blocking=True)
             self._done = self._event()
 
     def _event(self) -> Any:
@@ -307,7 +308,7 @@ class Copying:
     ) -> None:
         self._parts = parts
         self._optimized = optimized
-        self._versions = _versions(optimized)
+        self._versions = write_counts(optimized)
         self._compared, self._lock = False, threading.Lock()
         self._complete = complete
         self.error: Exception | None = None
@@ -374,12 +375,8 @@ class Copying:
         That is before training changes anything, or when all was copied before that.
         """
         with self._lock:
-            if not self._compared and _versions(self._optimized) != self._versions:
+            if not self._compared and write_counts(self._optimized) != self._versions:
                 self.error = WrittenTo(
                     "something other than an optimizer's step wrote to the state"
                 )
             self._compared = True
-
-
-def _versions(tensors: Collection[torch.Tensor]) -> list[int]:
-    return [tensor._version for tensor in tensors]

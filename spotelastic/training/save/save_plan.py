@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch.distributed as dist
 from spotelastic_checkpoints.errors import ArenaFull, StorageRefused
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.torch_names import store_of_all
 from spotelastic.training.runtime import gc_pause
 from spotelastic.training.runtime.session import WorkerSession
 from spotelastic.training.save.saver import LayoutChanged, Saver
@@ -128,7 +128,7 @@ class SavePlan:
         """
         if self._session.ranks.group is None or has_left_group(self._session):
             return
-        store, key = _default_store(), f"{self._key}-values-{step}-{take}"
+        store, key = store_of_all(), f"{self._key}-values-{step}-{take}"
         own = self.saver.hash_of_values()
         if store.compare_set(key, "", own).decode() != own:
             raise LayoutChanged("values are not the same on all ranks")
@@ -148,7 +148,7 @@ class SavePlan:
         self._client.complain(f"step {step} was not saved: {change}; the next save will succeed")
         if self._session.ranks.group is None:
             return True
-        _default_store().set(self._key, str(step))
+        store_of_all().set(self._key, str(step))
         return False
 
     def is_asked_for(self, step: int) -> bool:
@@ -160,7 +160,7 @@ class SavePlan:
         """
         if self._session.ranks.group is None or has_left_group(self._session):
             return False
-        store, key = _default_store(), self._key
+        store, key = store_of_all(), self._key
         return bool(store.check([key])) and int(store.get(key)) < step
 
     def close(self) -> None:
@@ -200,7 +200,3 @@ class SavePlan:
 def has_left_group(session: WorkerSession) -> bool:
     """Return whether the script has destroyed its process group before leaving the Checkpointer."""
     return session.ranks.group is not None and not dist.is_initialized()
-
-
-def _default_store() -> Any:
-    return dist.distributed_c10d._get_default_store()

@@ -18,6 +18,7 @@ from spotelastic_checkpoints.protocol.worker_client import OpenSlot
 from spotelastic_checkpoints.types import Item
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import copy_all
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.save import pinning
 from spotelastic.training.save.overlap import SIZES, Copying, Overlap, OverlapSizes, samples_of
@@ -226,7 +227,7 @@ class Saver:
         if now:
             targets = [known.tensors[number] for number in now]
             sources = [source.tensors[number] for number in now]
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+            copy_all(targets, sources, non_blocking=True)
         source.wait()
 
         def seal() -> None:

@@ -7,7 +7,6 @@ import torch
 from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.format.layout import Declared
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from spotelastic.errors import UsageError
 from spotelastic.training.state import tensors
@@ -71,12 +70,11 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor, piece: int = PIECE) ->
     if not isinstance(tensor, DTensor):
         return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape), piece)
     local = tensor.to_local().detach()
-    _, offsets = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
+    # By this, torch's own checkpoints know it, too.
+    [part] = tensor.__create_chunk_list__()  # type: ignore[no-untyped-call]
     if not local.numel() and tensor.numel():
         return []
-    return _pieces(fqn, path, local, shape, tuple(offsets), piece)
+    return _pieces(fqn, path, local, shape, tuple(part.offsets), piece)
 
 
 def _pieces(

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from spotelastic import torch_names
+
 Path = tuple[str | int, ...]
 """The keys that lead to an entry in the nested state dict."""
 
-WRAPPERS = "module.", "_orig_mod."
+_COMPILED = f"{torch_names.WRAPPERS['OptimizedModule']}."
+WRAPPERS = "module.", _COMPILED
 """Prefixes of names that DDP and torch.compile add; torch.distributed.checkpoint removes them."""
-
-
-_COMPILED = "_orig_mod."
 
 
 class Kind(NamedTuple):

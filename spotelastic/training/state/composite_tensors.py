@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from spotelastic_checkpoints.format import encoding
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from spotelastic.training.state.tensors import has_nothing, is_value, pour
+from spotelastic.training.state.tensors import has_nothing, is_value, is_wrapper, pour
 
 _CLASS = "made by"
 
@@ -26,7 +25,7 @@ def is_made_of_others(value: Any) -> bool:
         isinstance(value, torch.Tensor)
         and is_value(value)
         and not value.is_nested
-        and is_traceable_wrapper_subclass(value)
+        and is_wrapper(value)
     )
 
 

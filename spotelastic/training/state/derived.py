@@ -7,20 +7,18 @@ return.
 
 import copy
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint._traverse import traverse_state_dict
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import UsageError
 from spotelastic.training.state.composite_tensors import inner_tensors, is_made_of_others, refilled
 from spotelastic.training.state.module_state import get_model_state_dict
-from spotelastic.training.state.tensors import is_value
+from spotelastic.training.state.tensors import is_value, local_part
 
 Path = tuple[str | int, ...]
 Place = tuple[Any, ...] | None
@@ -33,6 +31,8 @@ NamedLeaf = tuple[str, str, bool, bool, type | None]
 It has its name, the name of the first tensor in the same place, whether it is a parameter and is
 trained, and its class if that is odd.
 """
+EXTRA_STATE = "_extra_state"
+"""Last part of the name under which a module saves what its get_extra_state() returns."""
 _KNOWN = torch.Tensor, torch.nn.Parameter, DTensor
 
 
@@ -43,20 +43,46 @@ def flat_state(name: str, state: Container) -> dict[Path, Any]:
     """
     flat: dict[Path, Any] = {}
 
-    def note(path: Path, value: Any) -> None:
-        if path in flat:
-            raise UsageError(
-                f"{shown(path)} appears twice, under keys that look the same: rename one"
-            )
-        flat[path] = value
-
     try:
-        traverse_state_dict({name: state}, note)
+        for path, leaf in _leaves((name,), state):
+            if path in flat:
+                raise UsageError(
+                    f"{shown(path)} appears twice, under keys that look the same: rename one"
+                )
+            flat[path] = leaf
     except RecursionError:
         raise UsageError(
             f'state["{name}"] is nested too deeply to be saved, or contains itself'
         ) from None
     return flat
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    if _is_leaf(value):
+        yield path, value
+        return
+    for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _leaves((*path, key if isinstance(value, list) else str(key)), each)
+
+
+def _is_leaf(value: Any) -> bool:
+    """Return whether DCP saves a value as one: a list, if no tensor and no mapping is in it."""
+    if isinstance(value, list):
+        return not any(isinstance(each, torch.Tensor) or not _is_leaf(each) for each in value)
+    return not isinstance(value, Mapping)
+
+
+def set_element(nested: Any, path: Path, value: Any) -> None:
+    """Set an entry of a nested state; containers on the way are made, lists for numbers."""
+    steps: Any = zip(path, (*path[1:], None), strict=True)
+    for key, after in steps:
+        if isinstance(nested, list):
+            nested.extend([None] * (key + 1 - len(nested)))
+        if after is None:
+            nested[key] = value
+        elif (nested[key] if isinstance(nested, list) else nested.get(key)) is None:
+            nested[key] = {} if isinstance(after, str) else []
+        nested = nested[key]
 
 
 def shown(path: Path) -> str:
@@ -162,7 +188,7 @@ def storage_of(tensor: torch.Tensor) -> int:
     It is 0 where the tensor is empty or is built from others.
     """
     try:
-        return _local(tensor).untyped_storage().data_ptr()
+        return local_part(tensor).untyped_storage().data_ptr()
     except RuntimeError:
         return 0
 
@@ -172,7 +198,7 @@ def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
 
     Raises `UsageError` where it cannot be asked for each time.
     """
-    if key.endswith(_EXTRA_STATE_KEY_SUFFIX) or not torch.is_tensor(value):
+    if key.endswith(EXTRA_STATE) or not torch.is_tensor(value):
         return True
     if is_value(value):
         return True
@@ -184,10 +210,6 @@ def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
             "FullyShardedDataParallel does: shard the module with fully_shard instead"
         )
     return True
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def apart(value: Any) -> Any:
@@ -212,8 +234,8 @@ def place(leaf: Any) -> Place:
     if not isinstance(leaf, torch.Tensor):
         return None
     try:
-        # No function of ours is called here: this runs often.
-        local: Any = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+        # No function of ours is called for most tensors: this runs often.
+        local: Any = local_part(leaf) if isinstance(leaf, DTensor) else leaf
         at = local.data_ptr() or _places_within(local)
         placements = leaf.placements if isinstance(leaf, DTensor) else None
         means = local.dtype, local.is_conj(), local.is_neg(), placements

@@ -16,6 +16,7 @@ from torch.distributed.tensor import empty as empty_sharded
 from torch.nn.parameter import is_lazy
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import unsaved_buffers
 from spotelastic.training.state.chunks import dtype_name
 from spotelastic.training.state.compatibility import Kind, Path
 from spotelastic.training.state.derived import flat_state, shown
@@ -313,9 +314,10 @@ def _held(
     return {
         f"{name}.{prefix}{key}": (held, key, tensor)
         for prefix, part in submodules(module)
+        for unsaved in (unsaved_buffers(part),)
         for held in (part._parameters, part._buffers)
         for key, tensor in held.items()
-        if tensor is not None and key not in part._non_persistent_buffers_set
+        if tensor is not None and key not in unsaved
         if is_lazy(tensor) or not is_value(tensor)
     }
 

@@ -10,27 +10,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import WRAPPERS, loads_by_itself
 from spotelastic.training.state.compatibility import Kind
 from spotelastic.training.state.composite_tensors import refilled
 
 
+def wrapped_as(module: object) -> str | None:
+    """Return the attribute of a wrapper that holds the module within; None: it is no wrapper."""
+    if isinstance(module, DistributedDataParallel):
+        return "module"
+    if not isinstance(module, torch.nn.Module):
+        return None
+    found = (WRAPPERS.get(kind.__name__, "") for kind in type(module).__mro__)
+    return next((name for name in found if name in module._modules), None)
+
+
 def submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield all modules with the prefix of their names in DCP, which leaves wrappers out."""
-    if isinstance(module, DistributedDataParallel):
-        yield from submodules(module.module, prefix)
-        return
-    if isinstance(module, CheckpointWrapper):
-        yield from submodules(module._checkpoint_wrapped_module, prefix)
-        return
-    # It is recognised by name. Its class would import the compiler, which takes most of a second.
-    compiled = module._modules.get("_orig_mod")
-    if type(module).__name__ == "OptimizedModule" and compiled is not None:
-        yield from submodules(compiled, prefix)
+    within = wrapped_as(module)
+    if within is not None:
+        yield from submodules(getattr(module, within), prefix)
         return
     yield prefix, module
     for name, child in module.named_children():
@@ -64,17 +67,12 @@ def takes(
     for prefix, part in reversed([*submodules(module)]):  # The innermost parts come first.
         begin = f"{name}.{prefix}"
         own = {fqn for fqn in differs if fqn.startswith(begin)}
-        if own and _loads_by_itself(part):
+        if own and loads_by_itself(part):
             names = {fqn[len(begin) :]: fqn for fqn in there if fqn.startswith(begin)}
             if _fits(part, {key: there[fqn] for key, fqn in names.items()}):
                 found[begin] = names
                 differs -= own
     return found
-
-
-def _loads_by_itself(module: torch.nn.Module) -> bool:
-    ours = torch.nn.Module._load_from_state_dict
-    return type(module)._load_from_state_dict is not ours or bool(module._load_state_dict_pre_hooks)
 
 
 def _fits(module: torch.nn.Module, saved: Mapping[str, Kind]) -> bool:

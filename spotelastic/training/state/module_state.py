@@ -11,11 +11,13 @@ import torch
 from torch.distributed.checkpoint import state_dict as of_torch
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import WRAPPERS
 from spotelastic.training.state.compatibility import without_compiler
-from spotelastic.training.state.module_loading import submodules
+from spotelastic.training.state.module_loading import submodules, wrapped_as
 
 _EMPTY = of_torch.StateDictOptions(strict=False)
 """Allows a module without any parameters or buffers, such as a loss function."""
+_CHECKPOINTED = f"{WRAPPERS['CheckpointWrapper']}."
 
 
 def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
@@ -23,13 +25,15 @@ def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
     try:
         state = of_torch.get_model_state_dict(module, options=_EMPTY)
     except AttributeError:
-        state = {_named(module, key): value for key, value in module.state_dict().items()}
+        state = {name_in_dcp(module, key): value for key, value in module.state_dict().items()}
     return {without_compiler(key): value for key, value in state.items()}
 
 
 def parameters_by_name(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Return the parameters by DCP's names."""
-    return {without_compiler(_named(module, key)): each for key, each in module.named_parameters()}
+    return {
+        without_compiler(name_in_dcp(module, key)): each for key, each in module.named_parameters()
+    }
 
 
 def get_optimizer_state_dict(
@@ -43,14 +47,15 @@ def get_optimizer_state_dict(
     return found
 
 
-def _named(module: torch.nn.Module, key: str) -> str:
-    """Return a name without wrappers. What is no attribute is named after its module."""
-    try:
-        [name] = of_torch._get_fqns(module, key)
-    except AttributeError:
-        above, _, last = key.rpartition(".")
-        return f"{_named(module, above)}.{last}" if above else last
-    return str(name)
+def name_in_dcp(module: torch.nn.Module, key: str) -> str:
+    """Return a name without wrappers, some of which leave themselves out of it already."""
+    part: Any = module
+    names = []
+    for name in key.replace(_CHECKPOINTED, "").split("."):
+        if name != wrapped_as(part):
+            names.append(name)
+        part = getattr(part, name, None)
+    return ".".join(names)
 
 
 def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:

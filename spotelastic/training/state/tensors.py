@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import copy_all, is_zero_tensor
 
 _ORDINARY = torch.Tensor, torch.nn.Parameter
 
@@ -25,7 +25,22 @@ def is_value(tensor: torch.Tensor) -> bool:
         return True
     if type(tensor) in _ORDINARY:
         return False
-    return is_traceable_wrapper_subclass(tensor) or _is_without_memory(tensor)
+    return is_wrapper(tensor) or _is_without_memory(tensor)
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether its class builds it from other tensors, and tells from which."""
+    told = hasattr(tensor, "__tensor_flatten__") and hasattr(tensor, "__tensor_unflatten__")
+    return told and type(tensor) is not torch.Tensor
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a sharded tensor, the very object; any other tensor as it is."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[no-untyped-call]
+    part: torch.Tensor = getattr(tensor, names[0])
+    return part
 
 
 def _is_without_memory(tensor: torch.Tensor) -> bool:
@@ -50,8 +65,8 @@ def refuse(name: str, tensor: torch.Tensor) -> None:
                 f"{name} is a DTensor with a Partial placement: each rank has a summand of it;"
                 " redistribute it before it is saved"
             )
-        if is_value(tensor._local_tensor):
-            kind = type(tensor._local_tensor).__name__
+        if is_value(local := local_part(tensor)):
+            kind = type(local).__name__
             raise UsageError(
                 f"{name} is a DTensor of {kind}, a tensor made of others, whose parts cannot be "
                 "given to another number of ranks: keep it whole on each rank, or leave this kind "
@@ -63,7 +78,7 @@ def has_nothing(tensor: torch.Tensor) -> str:
     """Return why a tensor has no elements to copy; empty where it has some."""
     if tensor.is_meta:
         return "is on the meta device, without any elements: give it memory, as with to_empty()"
-    if tensor._is_zerotensor():
+    if is_zero_tensor(tensor):
         return "is a zero tensor of autograd, without any memory: clone it"
     return ""
 
@@ -84,7 +99,7 @@ def pour(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
         if not (target.is_conj() or target.is_neg() or _may_overlap(target))
     ]
     if simple:
-        torch._foreach_copy_([targets[n] for n in simple], [sources[n] for n in simple])
+        copy_all([targets[n] for n in simple], [sources[n] for n in simple])
     if len(simple) == len(targets):
         return
     done = set(simple)

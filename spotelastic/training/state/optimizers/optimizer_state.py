@@ -17,13 +17,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
+from spotelastic.torch_names import STEP_HOOKS
 from spotelastic.training.state.compatibility import Kind, Path
 from spotelastic.training.state.composite_tensors import inner_tensors
 from spotelastic.training.state.derived import structure_of
 from spotelastic.training.state.optimizers.parameter_owners import key_of
 
-_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-"""Attributes of the hooks around a step."""
 _ON_ITS_DEVICE = ("capturable", "fused")
 """Options with which torch keeps the number of steps on the parameter's device."""
 _OF_SCHEDULERS = frozenset(
@@ -340,7 +339,7 @@ def _trial_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
-    hooks = {name: getattr(optimizer, name) for name in _STEP_HOOKS}
+    hooks = {name: getattr(optimizer, name) for name in STEP_HOOKS if hasattr(optimizer, name)}
     optimizer.state.clear()
     for parameter in parameters:
         parameter.grad = None

@@ -8,15 +8,9 @@ from typing import Any
 
 import torch
 
-_HOOKS = (
-    "_optimizer_state_dict_pre_hooks",
-    "_optimizer_state_dict_post_hooks",
-    "_optimizer_load_state_dict_pre_hooks",
-    "_optimizer_load_state_dict_post_hooks",
-)
-"""Attributes of hooks around an optimizer's state_dict() and load_state_dict()."""
+from spotelastic.torch_names import STATE_HOOKS, WRAPPERS
 
-_WRAPPERS = frozenset(("module", "_orig_mod", "_checkpoint_wrapped_module"))
+_WRAPPERS = frozenset(("module", *WRAPPERS.values()))
 """Parts of names that wrappers add."""
 
 
@@ -91,7 +85,8 @@ def has_a_form_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
         return True
     if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
         return True
-    if "state_dict" in vars(optimizer) or any(getattr(optimizer, hooks, ()) for hooks in _HOOKS):
+    hooks = any(getattr(optimizer, name, ()) for name in STATE_HOOKS)
+    if hooks or "state_dict" in vars(optimizer):
         return True
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return not all(

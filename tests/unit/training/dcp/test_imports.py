@@ -59,7 +59,10 @@ with warnings.catch_warnings():
     NESTED = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
 
 REFUSED = {
-    "two of one name": ({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "one name"),
+    "two of one name": (
+        {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}},
+        "would both be saved as",
+    ),
     "meta": ({"w": torch.empty(2, device="meta")}, "w is on the meta device"),
     "surrogate": ({"a\udc80": torch.ones(1)}, "cannot be written as UTF-8"),
     "ours": ({"spotelastic": torch.ones(1)}, "is reserved for spotelastic: import it with --part"),
