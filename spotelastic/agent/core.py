@@ -35,17 +35,11 @@ logger = logging.getLogger(__name__)
 class Journal(Protocol):
     """What keeps a record of all that an agent was told and has decided."""
 
-    def new_id(self) -> str: ...
+    def observed(self, event: LocalEvent, at: float, state: NodeState) -> None: ...
 
-    def observed(
-        self, event: LocalEvent, at: float, before: NodeState, after: NodeState
-    ) -> None: ...
+    def read(self, changed: StoreChanged, at: float, seen: RunState) -> None: ...
 
-    def read(self, changed: StoreChanged, at: float, before: RunState, after: RunState) -> None: ...
-
-    def decided(
-        self, state: NodeState, seen: RunState, at: float, decision: AgentDecision
-    ) -> None: ...
+    def decided(self, at: float, decision: AgentDecision) -> None: ...
 
 
 class AgentCore:
@@ -64,7 +58,7 @@ class AgentCore:
         self._executor = executor
         self._clock = clock
         self._journal = journal
-        self._new_id = journal.new_id if journal is not None else new_id
+        self._new_id = new_id
         self._local = NEW
         self._seen = RunState()
         self.fold(AgentStarted(stays, checks))
@@ -102,7 +96,7 @@ class AgentCore:
         keys, before = self._executor.keys, self._seen
         self._seen = fold(before, event.items, keys, now, event.prefix)
         if self._journal is not None:
-            self._journal.read(event, now, before, self._seen)
+            self._journal.read(event, now, self._seen)
         if has_gone_back(before, self._seen):
             logger.warning("the store has lost what it knew: this node joins anew")
             self._observe(StoreWentBack(), now)
@@ -110,9 +104,9 @@ class AgentCore:
             self._observe(NodesRead(), now)
 
     def _observe(self, event: LocalEvent, now: float) -> None:
-        before, self._local = self._local, observe(self._local, event, now)
+        self._local = observe(self._local, event, now)
         if self._journal is not None:
-            self._journal.observed(event, now, before, self._local)
+            self._journal.observed(event, now, self._local)
 
     def turn(self, watches: Watches) -> tuple[AgentDecision, Exit | None]:
         """Decides once and performs the actions, up to one that ends the agent: that is returned.
@@ -122,7 +116,7 @@ class AgentCore:
         now = self._clock()
         decision = decide(self._local, self._seen, now, self._new_id)
         if self._journal is not None:
-            self._journal.decided(self._local, self._seen, now, decision)
+            self._journal.decided(now, decision)
         for action in decision.actions:
             if isinstance(action, Exit):
                 return decision, action

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from support import mac
-from support.event_logs import replays
 from support.local_cloud import environment
 from support.patience import PATIENT
 from support.scraping import scraped
@@ -340,15 +339,15 @@ def test_a_dump_has_what_every_node_knows_and_no_secret(
         assert f"{row['role']} of demo".encode() in files[f"nodes/{node}/console.log"]
     for node in workers:
         assert json.loads(files[f"nodes/{node}/state.json"])["membership"]["registered"]
+        [its_log] = [data for name, data in files.items() if name.endswith(f"/agent-{node}.events")]
+        its_actions = [json.loads(line).get("decided", []) for line in its_log.splitlines()]
+        assert any("StartWorkers" in each for actions in its_actions for each in actions)
         assert b"told by mistake" in b"".join(
             data for name, data in files.items() if name.startswith(f"nodes/{node}/logs/")
         )
     one = terminal("dump", min(workers), "--within", str(PATIENT), "--output", "one.tar.gz")
     assert one.returncode == 0, one.stderr
     assert f"{min(workers)}: " in one.stdout and max(workers) not in one.stdout
-    [node] = replays(terminal.folder / "one.tar.gz", None)
-    assert node.difference is None
-    assert any("StartWorkers" in line for each in node.decisions for line in each.actions)
 
 
 @pytest.mark.parametrize(
