@@ -5,10 +5,10 @@ into a page escapes it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Event, Report
@@ -173,9 +173,7 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
     # The list of checkpoints is read after the status, and may have a newer one.
     newest = max([status.committed, *(each.step for each in it.checkpoints or () if each.latest)])
     if status.upload is not None and status.upload.total:
-        up = status.upload
-        part = f"{up.done / up.total:.0%} of step {up.step} at {size(up.rate)}/s"
-        return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", part)
+        return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", rows.upload(status.upload))
     if not newest:
         return KeyFigure("Checkpoint", "–", "none in the object store yet")
     committed = [event.at for event in it.events if event.kind == "committed"]
@@ -207,20 +205,5 @@ def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
     status = it.status
     if it.is_gone:
         yield "This cluster is gone. This is what it has left."
-    elif silent := status.silent_for(now):
-        yield (
-            f"No controller has reported for {words.span(silent)}. Training goes on without one, "
-            "but no node is bought or replaced."
-        )
-    if status.short_since is not None and status.state not in ENDED:
-        yield (
-            f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."
-        )
-    if status.quiet:
-        yield status.quiet
-    yield from (slow.line for slow in status.slow)
-    for found in (status.rehearsal, status.proof):
-        if found is not None and found.differs:
-            yield found.text
-    yield from status.warnings
+    yield from rows.warnings(replace(status, at=now) if it.is_gone else status, now)
     yield from it.warnings
