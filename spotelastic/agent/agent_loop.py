@@ -41,7 +41,7 @@ from spotelastic.linux import handled, name_process
 from spotelastic.metrics import node as node_metrics
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.node import NodeFacts
-from spotelastic.metrics.serving import serving
+from spotelastic.metrics.scrape_server import MetricsServer
 from spotelastic.model.job import ENDED, Failure, Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
@@ -176,8 +176,8 @@ class AgentLoop:
         return [(self._config.run, list(node_metrics.samples(facts)))]
 
     def _metrics(self) -> contextlib.AbstractContextManager[object]:
-        config = self._config
-        return serving(config.metrics, self.samples, {**os.environ, **config.env}, config.node)
+        where = self._config.metrics
+        return contextlib.nullcontext() if where is None else MetricsServer(*where, self.samples)
 
     def _loop(self, watches: Watches) -> int:
         while True:

@@ -58,7 +58,6 @@ HARMLESS = {
     "log": "it writes one line after the other, and goes on when none can be written",
     "log-shipper": "its loop takes every error; what could not be sent is told",
     "notifier": "its loop takes every error; a controller goes on without telling people",
-    "otlp-last": "its only work is one export, for which its caller waits with a deadline",
     "peer": "it serves one connection, which ends with it",
     "preparing": "it only repeats what was told already",
     "prices": "it only looks up earlier what is looked up again when it is needed",
