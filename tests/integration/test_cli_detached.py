@@ -1,7 +1,6 @@
 """The commands against a cluster that another terminal has started and left."""
 
 import json
-import signal
 import tarfile
 from collections.abc import Iterator
 from itertools import takewhile
@@ -265,24 +264,6 @@ def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: 
     )
     assert booted["data"]["phases"].keys() == {"disks", "job", "environment"}
     assert booted["message"].startswith(f"{node}: boot: disks ")
-
-
-@pytest.mark.soak
-def test_others_see_what_a_drill_will_interrupt_as_long_as_it_runs(terminal: Terminal) -> None:
-    plan = terminal.folder / "far.json"
-    plan.write_text(json.dumps([{"step": 10**6, "kind": "loss", "node": "rank 0"}]))
-    with terminal.goes_on("drill", "--plan", str(plan)) as process:
-        assert within(PATIENT, lambda: terminal.cluster.drill() is not None)
-        told = terminal.json("status")["drill"]
-        assert (told["caused"], told["due"][0]["step"]) == (0, 10**6)
-        assert (
-            "drill: 0 of 1 interruptions caused; next node lost, rank 0, from step 1,000,000"
-            in (terminal("status").stdout)
-        )
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENT)
-    assert terminal.cluster.drill() is None
-    assert terminal.json("status")["drill"] is None
 
 
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:

@@ -24,11 +24,9 @@ from spotelastic.model.progress import (
     Event,
     Interruption,
     NodeStatus,
-    RemainingDrill,
     Report,
     Status,
 )
-from spotelastic.web.view import drill as drills
 from spotelastic.web.view import rows, words
 
 T = TypeVar("T")
@@ -62,14 +60,9 @@ def json_line(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def whole_status(
-    status: Status, drill: RemainingDrill | None, regions: RegionsRecord | None
-) -> dict[str, object]:
-    """Return the status for programs, with the drill that is under way, and what a job that moves
-    by itself knows of its regions.
-    """
-    plain: dict[str, object] = msgspec.to_builtins(status)
-    return plain | {"drill": msgspec.to_builtins(drill), "regions": msgspec.to_builtins(regions)}
+def whole_status(status: Status, regions: RegionsRecord | None) -> dict[str, object]:
+    """Return the status for programs, with what a job that moves by itself knows of its regions."""
+    return {**msgspec.to_builtins(status), "regions": msgspec.to_builtins(regions)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
@@ -145,18 +138,14 @@ def status_line(status: Status) -> str:
     return "  ".join(parts)
 
 
-def status_table(
-    status: Status, drill: RemainingDrill | None = None, regions: RegionsRecord | None = None
-) -> RenderableType:
-    """Return the job, why its round began (or how it ended), its regions, the drill under way, and
-    its nodes, if it has any.
+def status_table(status: Status, regions: RegionsRecord | None = None) -> RenderableType:
+    """Return the job, why its round began (or how it ended), its regions, and its nodes, if it has
+    any.
     """
     parts: list[RenderableType] = [headline(status), Text(status_line(status))]
     parts += notes(status, wall())
     if regions is not None:
         parts.append(Text(f"regions: {regions.reason}"))
-    if drill is not None:
-        parts.append(Text(drill_line(drill, wall())))
     if status.nodes:
         columns = ("node", "role", "state", "type", "zone", "ranks", "address")
         parts += [Text(), nodes_table(status.nodes, status.at, *columns)]
@@ -190,14 +179,6 @@ def _rehearsed(rehearsal: Rehearsal | None) -> list[Text]:
     if rehearsal is None:
         return []
     return [Text(rehearsal.text, "red" if rehearsal.differs else "")]
-
-
-def drill_line(drill: RemainingDrill, now: float) -> str:
-    """Return how far a drill is, and what it interrupts next."""
-    coming = drills.remaining(drill, now)
-    first, *others = coming.due
-    text = f"drill: {coming.progress}; next {first.label}, {first.whom}, {first.when}"
-    return text + (f"; {len(others)} more after it" if others else "")
 
 
 def _replicated(status: Status) -> str:

@@ -12,9 +12,8 @@ from spotelastic.model.counting import UNPRICED, counted, dollars, loss
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Event, Report
-from spotelastic.web.view import drill, rows, words
+from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
-from spotelastic.web.view.drill import DrillRows
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
 from spotelastic.web.view.timeline import NodeTimeline, node_timeline, round_starts
@@ -62,8 +61,6 @@ class ClusterView:
     chart: LossChart | None
     timeline: NodeTimeline | None
     interruptions: tuple[InterruptionRow, ...]
-    drill: DrillRows | None
-    """What a drill will interrupt; None if none is under way."""
     checkpoints: tuple[CheckpointRow, ...] | None
     """None if they were not listed."""
     costs: tuple[CostRow, ...]
@@ -111,7 +108,6 @@ def cluster_view(
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
-        drill=drill.remaining(it.drill, now) if it.drill is not None else None,
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),
         costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
         nodes=tuple(rows.node(row, seen_from) for row in status.nodes),
