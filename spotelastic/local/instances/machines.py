@@ -17,7 +17,6 @@ from typing import Any
 from spotelastic.clock import wall
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.base.conditions import ConditionsInForce
 from spotelastic.local.instances import metadata
 from spotelastic.local.instances.imds import MetadataServer, Trouble
 from spotelastic.local.instances.launch_checks import DiskKey
@@ -99,9 +98,7 @@ class LocalInstances:
         market: SpotMarket,
         imds_port: int,
         emit: Callable[[eventbridge_messages.BusEvent], None],
-        conditions: ConditionsInForce | None = None,
     ) -> None:
-        self.conditions = conditions or ConditionsInForce()
         self.disk_key = DiskKey()
         self._agenda = agenda
         self._power = power
@@ -230,30 +227,7 @@ class LocalInstances:
     # -- what befalls instances --------------------------------------------------------------
 
     def interrupt(self, machine: LocalInstance, seconds: float) -> None:
-        """Give notice, with any number of seconds, and take the instance away after it.
-
-        Under the condition `together` other instances of its pool get theirs within the second.
-        """
-        self._interrupt(machine, seconds)
-        for other in self._alike(machine)[: self.conditions.now.together]:
-            self._agenda.at(
-                wall() + self.conditions.apart(), partial(self._interrupt, other, seconds)
-            )
-
-    def _alike(self, machine: LocalInstance) -> list[LocalInstance]:
-        """Return the other spot instances of its type and zone that run without a notice."""
-        return [
-            each
-            for each in self._machines.values()
-            if each is not machine
-            and each.spot
-            and each.state == RUNNING
-            and not each.notices.interruption
-            and each.it.instance_type == machine.it.instance_type
-            and each.it.availability_zone == machine.it.availability_zone
-        ]
-
-    def _interrupt(self, machine: LocalInstance, seconds: float) -> None:
+        """Give notice, with any number of seconds, and take the instance away after it."""
         if machine.state not in (PENDING, RUNNING):
             return
         machine.notices.interruption = end = wall() + seconds
@@ -345,13 +319,7 @@ class LocalInstances:
         machine.off, machine.gone_at = None, 0.0
         machine.starts += 1
         self._set_state(machine, PENDING)
-        boot = partial(self._boot, machine, machine.starts)
-        if not self.conditions.now.slow:
-            boot()
-            return
-        runs_at = wall() + self.conditions.pending()
-        self._agenda.at(runs_at, partial(self._is_on, machine, machine.starts))
-        self._agenda.at(runs_at + self.conditions.boot(), boot)
+        self._boot(machine, machine.starts)
 
     def _boot(self, machine: LocalInstance, start: int) -> None:
         """Start the instance's processes, unless it has been ended or stopped since."""
@@ -370,10 +338,8 @@ class LocalInstances:
     def _switch_off(self, machine: LocalInstance, state: str, *, cut: bool = False) -> None:
         machine.gone_at = wall()
         self._set_state(machine, state)
-        ended = partial(self._is_off, machine)
-        lasts = self.conditions.end(str(machine.it.instance_type))
         machine.off = (self._power.off if cut else self._power.shut_down)(machine.id)
-        self._agenda.after(machine.off, ended, lasts)
+        self._agenda.after(machine.off, partial(self._is_off, machine))
 
     def _is_off(self, machine: LocalInstance) -> None:
         if machine.state == STOPPING:
@@ -381,10 +347,7 @@ class LocalInstances:
             self._set_state(machine, STOPPED)
         elif machine.state == SHUTTING_DOWN:
             self._imds.close_address(machine.address)
-            if lasts := self.conditions.detach():
-                self._agenda.at(wall() + lasts, partial(self._release, machine))
-            else:
-                self._release(machine)
+            self._release(machine)
             self._set_state(machine, TERMINATED)
 
     def _release(self, machine: LocalInstance) -> None:

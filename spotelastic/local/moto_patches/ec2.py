@@ -23,9 +23,8 @@ from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
 from moto.ec2.utils import filter_iam_instance_profiles, parse_user_data
 from moto.iam.exceptions import NoSuchEntity, NotFoundException
-from moto.iam.models import InstanceProfile, iam_backends
+from moto.iam.models import iam_backends
 
-from spotelastic.clock import wall
 from spotelastic.local.autoscaling.groups import BROKEN
 from spotelastic.local.instances import launch_checks
 from spotelastic.local.instances.machines import TERMINATED, LocalInstances
@@ -76,7 +75,7 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
         subnet = _subnet(backend, kwargs)
         type, zone = kwargs["instance_type"], subnet.availability_zone
         _check(backend, kwargs, template, type, image_id)
-        _check_profile(backend, kwargs, template, machines)
+        _check_profile(backend, kwargs, template)
         disks = kwargs.get("block_device_mappings") or ()
         startable = launch_checks.is_startable(disks, machines.disk_key)
         if machines.free(type, zone) < count:
@@ -131,24 +130,15 @@ def _check(
         raise EC2ClientError(refusal.code, refusal.message)
 
 
-def _check_profile(
-    backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any], machines: LocalInstances
-) -> None:
-    """Refuse an instance profile that does not exist, or is too new for EC2 to know it."""
+def _check_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
+    """Return the instance profile of a launch, or None; refuse one that does not exist."""
     given = _profile(kwargs, template)
     if not any(given):
-        return
-    known = next(
-        (
-            each
-            for each in iam_backends[backend.account_id]["aws"].get_instance_profiles()
-            if each.arn == given[0] or each.name == given[1]
-        ),
-        None,
-    )
-    settled = getattr(known, "is_settled", False)
-    if known is None or (not settled and is_new(known.create_date, machines.conditions.age())):
-        raise _unknown_profile(*given)
+        return None
+    for each in iam_backends[backend.account_id]["aws"].get_instance_profiles():
+        if each.arn == given[0] or each.name == given[1]:
+            return each
+    raise _unknown_profile(*given)
 
 
 def _unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
@@ -158,11 +148,6 @@ def _unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
         f"Value ({arn or name}) for parameter iamInstanceProfile.{which} is invalid. Invalid IAM "
         f"Instance Profile {what}",
     )
-
-
-def is_new(made: datetime, seconds: float) -> bool:
-    """Whether moto made something within the last seconds."""
-    return made.replace(tzinfo=UTC).timestamp() > wall() - seconds
 
 
 def _install_profiles(patches: Patches) -> None:
@@ -182,16 +167,6 @@ def _install_profiles(patches: Patches) -> None:
             if profile.name in asked or profile.arn in asked:
                 return existing
         return original(backend, *args, **kwargs)
-
-    @patches.method(
-        InstanceProfile,
-        "create_from_cloudformation_json",
-        "CloudFormation waits until EC2 knows a new profile",
-    )
-    def create(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        profile = original(*args, **kwargs)
-        profile.is_settled = True
-        return profile
 
     def known(*args: Any, **kwargs: Any) -> Any:
         try:

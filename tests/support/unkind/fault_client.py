@@ -1,0 +1,58 @@
+"""What only tests ask of a local cloud: other conditions, and regions that are cut off."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from support.unkind.conditions import Conditions, ConditionsInForce
+from support.unkind.isolation import Isolation
+
+from spotelastic.local import fault_client
+
+
+class FaultClient(fault_client.FaultClient):
+    """Asks a cloud that `program.py` runs. Any other refuses what is not the product's."""
+
+    def set_delivery(self, *delays: float) -> None:
+        """Deliver one copy of each event after each of these delays; none: events are lost."""
+        self._ask("set_delivery", delays=delays)
+
+    def set_conditions(self, conditions: Conditions) -> None:
+        """Let other conditions hold from now on."""
+        self._ask("set_conditions", conditions=conditions.changed())
+
+    def isolate(self, *regions: str) -> None:
+        """Cut these regions off from instances in others, and no others any more."""
+        self._ask("isolate", regions=regions)
+
+    def unanswered(self) -> int:
+        """Return how many calls did not reach their region because of that."""
+        return int(self._ask("unanswered"))
+
+
+@dataclass
+class Delivery:
+    """How events are delivered."""
+
+    delays: tuple[float, ...] | None = None
+    """Seconds until each copy of an event is delivered; None: as the conditions say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk(fault_client.Desk):
+    """The server side."""
+
+    conditions: ConditionsInForce
+    isolation: Isolation
+    delivery: Delivery
+
+    def set_delivery(self, delays: list[float]) -> None:
+        self.delivery.delays = tuple(delays)
+
+    def set_conditions(self, conditions: dict[str, Any]) -> None:
+        self.conditions.set(Conditions(**conditions))
+
+    def isolate(self, regions: list[str]) -> None:
+        self.isolation.regions = frozenset(regions)
+
+    def unanswered(self) -> int:
+        return self.isolation.unanswered
