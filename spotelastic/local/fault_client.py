@@ -21,7 +21,6 @@ from spotelastic.local.base import processes
 from spotelastic.local.iam import signatures
 from spotelastic.local.iam.authority import ADMINISTRATOR, Authority, Call
 from spotelastic.local.instances.imds import Trouble
-from spotelastic.local.instances.metadata import HEALTH_CODES
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
@@ -44,25 +43,9 @@ class FaultClient:
         """Give a spot instance notice, and take it away after that many seconds."""
         self._ask("interrupt", instance=instance, seconds=seconds)
 
-    def withdraw(self, instance: str) -> None:
-        """Withdraw a notice: the instance stays."""
-        self._ask("withdraw", instance=instance)
-
     def rebalance(self, instance: str) -> None:
         """Send a spot instance a rebalance recommendation; it stays."""
         self._ask("rebalance", instance=instance)
-
-    def schedule(self, instance: str, code: str, seconds: float) -> None:
-        """Schedule maintenance of an instance, which begins after that many seconds."""
-        self._ask("schedule", instance=instance, code=code, seconds=seconds)
-
-    def call_off(self, instance: str) -> None:
-        """Call off what is scheduled for an instance."""
-        self._ask("call_off", instance=instance)
-
-    def end_block(self, instance: str, seconds: float) -> None:
-        """End an instance's Capacity Block: it is ended after that many seconds."""
-        self._ask("end_block", instance=instance, seconds=seconds)
 
     def set_disk_key(self, name: str, *, granted: bool) -> None:
         """Set the key of new disks, and whether Auto Scaling's role may use it."""
@@ -139,22 +122,8 @@ class Desk:
             raise UsageError(f"cannot interrupt in {seconds} seconds")
         self.machines.interrupt(self._spot(instance), seconds)
 
-    def withdraw(self, instance: str) -> None:
-        self.machines.withdraw(self._spot(instance))
-
     def rebalance(self, instance: str) -> None:
         self.machines.recommend_rebalance(self._spot(instance))
-
-    def schedule(self, instance: str, code: str, seconds: float) -> None:
-        if code not in HEALTH_CODES:
-            raise UsageError(f"EC2 schedules no {code}; it schedules {', '.join(HEALTH_CODES)}")
-        self.machines.schedule(self._living(instance), code, seconds)
-
-    def call_off(self, instance: str) -> None:
-        self.machines.call_off(self._living(instance))
-
-    def end_block(self, instance: str, seconds: float) -> None:
-        self.machines.end_block(self._living(instance), seconds)
 
     def set_disk_key(self, name: str, granted: bool) -> None:
         self.machines.disk_key.name, self.machines.disk_key.granted = name, granted

@@ -4,8 +4,7 @@ Each entry is due at a time or a step:
 
     [[interruption]]
     after = "30s"        # from the beginning of the drill; or: step = 100
-    kind = "notice"      # notice (the default), rebalance, loss, maintenance, retirement,
-                         # capacity-block or by-hand
+    kind = "notice"      # notice (the default), rebalance, loss or by-hand
     node = "any"         # any node that trains (the default), "rank 0", or a node's name
     in = 15              # seconds of notice; a loss has none
 

@@ -23,7 +23,7 @@ from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
+from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import everywhere, local_data
 from spotelastic.client.targets.account import AccountClusters
@@ -197,12 +197,7 @@ class LocalTarget(AccountClusters):
             case InterruptionKind.REBALANCE:
                 faults.rebalance(what.node)
                 return None
-            case InterruptionKind.CAPACITY_BLOCK:
-                faults.end_block(what.node, what.seconds)
-            case InterruptionKind.MAINTENANCE | InterruptionKind.RETIREMENT:
-                faults.schedule(what.node, SCHEDULED[what.kind], what.seconds)
-            case _:
-                faults.interrupt(what.node, what.seconds)
+        faults.interrupt(what.node, what.seconds)
         return what.seconds
 
     def faults(self) -> FaultClient:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from support.unkind.conditions import ConditionsInForce
+from support.unkind.maintenance import MaintainedInstances
 
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling.groups import RETRY, AutoScaling
@@ -13,14 +14,13 @@ from spotelastic.local.instances.machines import (
     RUNNING,
     SHUTTING_DOWN,
     LocalInstance,
-    LocalInstances,
 )
 
 RETRY_AT_MOST = 300.0
 """Longest time, in seconds, after which a group of a slow cloud tries a launch again."""
 
 
-class SlowInstances(LocalInstances):
+class SlowInstances(MaintainedInstances):
     """Instances that boot, end and detach as slowly as the conditions say."""
 
     def __init__(self, conditions: ConditionsInForce, **parts: Any) -> None:
