@@ -129,11 +129,6 @@ def recovered(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
             return status.step > last.step
 
 
-def missing(done: Sequence[InjectionResult]) -> tuple[InterruptionKind, ...]:
-    """Return the interruptions for which training ended too early."""
-    return ORDER[len(done) :]
-
-
 def _settled(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
     return last.recovered_at is not None and status.step >= last.recovered_at + plan.apart
 
@@ -169,7 +164,7 @@ class Drill:
     @property
     def missing(self) -> tuple[InterruptionKind, ...]:
         """The interruptions for which training ended too early."""
-        return missing(self.done)
+        return ORDER[len(self.done) :]
 
     def feed(self, status: Status) -> None:
         """Look at a new status, and act on it."""
