@@ -475,5 +475,5 @@ def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:
     assert "after the @" in refused("inspect", f"{saved}@last")
     assert "has no committed checkpoint" in refused("verify", tmp_path)
     assert "--part optimizer" in refused("export", saved, tmp_path / "o", "--part", "optimizer")
-    assert "give a size" in refused("export", saved, tmp_path / "o", "--max-shard-size", "much")
+    assert "expected a size" in refused("export", saved, tmp_path / "o", "--max-shard-size", "much")
     assert "no such file" in refused("import", tmp_path / "no.pt", tmp_path / "new")

@@ -299,12 +299,11 @@ def _entries_table(entries: "list[StepEntry]") -> "RenderableType":
     found = rows.checkpoints(entries, wall())
     if not found:
         return Text("no checkpoints")
-    table = table_of(
-        "step", "state", "saved", "size", "ranks", "verified", "", right=("step", "size")
-    )
+    names = ("step", "fencing epoch", "state", "saved", "size", "ranks", "verified", "")
+    table = table_of(*names, right=("step", "size"))
     for row in found:
-        marks = ", ".join(row.marks)
-        table.add_row(row.step, row.state, row.age, row.size, row.ranks, row.verified, marks)
+        cells = (row.step, row.epoch, row.state, row.age, row.size, row.ranks, row.verified)
+        table.add_row(*cells, ", ".join(row.marks))
     return table
 
 
