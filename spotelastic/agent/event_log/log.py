@@ -31,8 +31,9 @@ from types import TracebackType
 
 import msgspec
 
+from spotelastic.agent.actions import TellProgress
 from spotelastic.agent.decide import AgentDecision
-from spotelastic.agent.state.events import LocalEvent
+from spotelastic.agent.state.events import LocalEvent, ProgressReported, Stepped
 from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.clock import Clock, unbroken
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 LIMIT = 2 * 2**20
 """Bytes of one of the two files."""
+ORDINARY = (Stepped, ProgressReported, TellProgress)
+"""Events and actions that come all the time while training goes on, and would fill the log."""
 
 
 def log_file(folder: Path, node: str) -> Path:
@@ -115,7 +118,8 @@ class EventLog:
     def observed(self, event: LocalEvent, at: float, state: NodeState) -> None:
         """Records an event, with the state that follows from it."""
         self.state = state
-        self._put(at, {"event": event})
+        if not isinstance(event, ORDINARY):
+            self._put(at, {"event": event})
 
     def read(self, changed: StoreChanged, at: float, seen: RunState) -> None:
         """Records what etcd has delivered, with the state of the run that follows from it."""
@@ -140,8 +144,9 @@ class EventLog:
 
     def decided(self, at: float, decision: AgentDecision) -> None:
         """Records a decision, and writes all that has come together."""
-        if decision.actions:
-            self._put(at, {"decided": [{type(each).__name__: each} for each in decision.actions]})
+        actions = [each for each in decision.actions if not isinstance(each, ORDINARY)]
+        if actions:
+            self._put(at, {"decided": [{type(each).__name__: each} for each in actions]})
         self._write()
         if self._size >= self._limit:
             self._open(at)

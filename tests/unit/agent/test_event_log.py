@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from spotelastic.agent import actions
+from spotelastic.agent.actions import TellProgress
 from spotelastic.agent.decide import AgentDecision, decide
-from spotelastic.agent.event_log.log import EventLog, earlier, log_file, was_killed
+from spotelastic.agent.event_log.log import ORDINARY, EventLog, earlier, log_file, was_killed
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
     Claimed,
@@ -124,8 +125,10 @@ def told(path: Path) -> list[object]:
 
 
 def test_each_event_and_each_action_can_be_written(tmp_path: Path) -> None:
-    agent, events = Agent(tmp_path), [sample(kind) for kind in get_args(LocalEvent)]
-    wanted = [sample(kind) for kind in get_args(actions.Action)]
+    agent, kinds = Agent(tmp_path), (*get_args(LocalEvent), *get_args(actions.Action))
+    every = {kind: sample(kind) for kind in kinds if kind not in ORDINARY}
+    events = [every[kind] for kind in get_args(LocalEvent) if kind in every]
+    wanted = [every[kind] for kind in get_args(actions.Action) if kind in every]
     for event in events:
         agent.log.observed(event, 1.0, NEW)
     agent.log.decided(2.0, AgentDecision(tuple(wanted), math.inf))
@@ -180,6 +183,9 @@ def test_two_files_are_kept_of_bounded_size(tmp_path: Path) -> None:
 
 def test_what_changes_all_the_time_does_not_fill_the_log(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
+    for kind in ORDINARY[:2]:
+        agent.log.observed(sample(kind), 1.0, NEW)
+    agent.log.decided(1.0, AgentDecision((TellProgress(),), math.inf))
     for key in (KEYS.progress("n"), KEYS.snapshots("n"), KEYS.live("n")):
         agent.deliver(Change(key, None, 1), prefix=KEYS.nodes)
     agent.deliver(Change(KEYS.job, StoredValue(KEYS.job, b"{", 2, 2), 2))
