@@ -13,7 +13,7 @@ from typing import Any
 from spotelastic.local.iam import signatures
 from spotelastic.local.iam.authority import ADMINISTRATOR
 from spotelastic.local.iam.signatures import Signature
-from spotelastic.local.refusals import Refusal
+from spotelastic.local.refusals import CallRefusal
 
 OWN = ("/_spotelastic/", "/moto-api")
 """Paths that are the administrator's alone: faults, and moto's own API."""
@@ -24,13 +24,13 @@ PROVED = "HTTP_X_SPOTELASTIC_KEY"
 Application = Callable[..., Any]
 
 _WRONG = {
-    "ec2": Refusal("401 Unauthorized", "AuthFailure", "ec2"),
-    "s3": Refusal("403 Forbidden", "SignatureDoesNotMatch", "s3"),
+    "ec2": CallRefusal("401 Unauthorized", "AuthFailure", "ec2"),
+    "s3": CallRefusal("403 Forbidden", "SignatureDoesNotMatch", "s3"),
 } | {
-    service: Refusal("403 Forbidden", "SignatureDoesNotMatch", "query")
+    service: CallRefusal("403 Forbidden", "SignatureDoesNotMatch", "query")
     for service in ("autoscaling", "cloudformation", "iam", "sts")
 }
-_OTHERS_WRONG = Refusal("400 Bad Request", "InvalidSignatureException", "json")
+_OTHERS_WRONG = CallRefusal("400 Bad Request", "InvalidSignatureException", "json")
 _WHY = "not signed with a key of this local cloud: its administrator's are in local.json"
 
 

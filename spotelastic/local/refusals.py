@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CallRefusal:
     """A service's answer to a call that it refuses."""
 
     status: str

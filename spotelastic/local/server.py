@@ -56,7 +56,7 @@ class Server:
 
     def __init__(self, config: Config, lost: Callable[[], None]) -> None:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
-        _prepare_environment(config)
+        prepare_environment(config)
         # moto reads its environment at import
         from spotelastic.local import moto_patches
         from spotelastic.local.autoscaling.regional_groups import RegionalScaling
@@ -237,7 +237,8 @@ def _scaling(
     )
 
 
-def _prepare_environment(config: Config) -> None:
+def prepare_environment(config: Config) -> None:
+    """Set what moto reads in the environment as it is imported."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     temporary = Path(config.remains.folder, "tmp")
     temporary.mkdir(exist_ok=True)

@@ -75,7 +75,7 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
         subnet = _subnet(backend, kwargs)
         type, zone = kwargs["instance_type"], subnet.availability_zone
         _check(backend, kwargs, template, type, image_id)
-        _check_profile(backend, kwargs, template)
+        check_profile(backend, kwargs, template)
         disks = kwargs.get("block_device_mappings") or ()
         startable = launch_checks.is_startable(disks, machines.disk_key)
         if machines.free(type, zone) < count:
@@ -130,18 +130,19 @@ def _check(
         raise EC2ClientError(refusal.code, refusal.message)
 
 
-def _check_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
+def check_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
     """Return the instance profile of a launch, or None; refuse one that does not exist."""
-    given = _profile(kwargs, template)
+    given = profile_of(kwargs, template)
     if not any(given):
         return None
     for each in iam_backends[backend.account_id]["aws"].get_instance_profiles():
         if each.arn == given[0] or each.name == given[1]:
             return each
-    raise _unknown_profile(*given)
+    raise unknown_profile(*given)
 
 
-def _unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
+def unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
+    """Return EC2's error for an instance profile that it does not know."""
     what, which = ("ARN", "arn") if arn else ("name", "name")
     return EC2ClientError(
         "InvalidParameterValue",
@@ -173,7 +174,7 @@ def _install_profiles(patches: Patches) -> None:
             return filter_iam_instance_profiles(*args, **kwargs)
         except (NoSuchEntity, NotFoundException) as error:
             arn, name = kwargs["iam_instance_profile_arn"], kwargs["iam_instance_profile_name"]
-            raise _unknown_profile(arn, name) from error
+            raise unknown_profile(arn, name) from error
 
     patches.addition(
         instance_responses, "filter_iam_instance_profiles", "moto has IAM's error, not EC2's"
@@ -301,14 +302,14 @@ def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> Placemen
 def _associate_profile(
     backend: Any, instance: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> None:
-    arn, name = _profile(kwargs, template)
+    arn, name = profile_of(kwargs, template)
     if arn or name:
         backend.associate_iam_instance_profile(
             instance.id, iam_instance_profile_name=name, iam_instance_profile_arn=arn
         )
 
 
-def _profile(
+def profile_of(
     kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> tuple[str | None, str | None]:
     """Return ARN and name of the instance profile; one of them, or none, is given."""

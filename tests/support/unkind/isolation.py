@@ -7,20 +7,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spotelastic.local.refusals import Refusal
+from spotelastic.local.refusals import CallRefusal
 
 _SIGNED = re.compile(r"Credential=([^/]+)/[^/]+/([^/]+)/([^/]+)/")
 GLOBAL = frozenset({"iam", "sts", "pricing"})
 """Services that are not of the region that a call of them is signed for."""
 AWAY = {
-    "ec2": Refusal("503 Service Unavailable", "Unavailable", "ec2"),
-    "s3": Refusal("503 Service Unavailable", "ServiceUnavailable", "s3"),
+    "ec2": CallRefusal("503 Service Unavailable", "Unavailable", "ec2"),
+    "s3": CallRefusal("503 Service Unavailable", "ServiceUnavailable", "s3"),
 } | {
-    service: Refusal("503 Service Unavailable", "ServiceUnavailable", "query")
+    service: CallRefusal("503 Service Unavailable", "ServiceUnavailable", "query")
     for service in ("autoscaling", "cloudformation")
 }
 """Answers in place of none, by the name with which a call is signed."""
-JSON = Refusal("503 Service Unavailable", "ServiceUnavailable", "json")
+JSON = CallRefusal("503 Service Unavailable", "ServiceUnavailable", "json")
 
 
 class Isolation:

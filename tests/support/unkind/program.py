@@ -30,7 +30,7 @@ class UnkindServer(server.Server):
     def __init__(self, config: server.Config, lost: Callable[[], None]) -> None:
         self._conditions = ConditionsInForce(conditions.from_environment(os.environ))
         self._delivery = Delivery()
-        server._prepare_environment(config)  # moto reads its environment at import
+        server.prepare_environment(config)  # moto reads its environment at import
         from support.unkind import detaching, stale
         from support.unkind.slow_parts import SlowGroups, SlowInstances
 

@@ -73,16 +73,16 @@ def install(patches: Patches, conditions: ConditionsInForce) -> None:
         profile.is_settled = True
         return profile
 
-    check = ec2._check_profile
+    check = ec2.check_profile
 
-    def check_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
+    def known_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
         known = check(backend, kwargs, template)
         settled = known is None or getattr(known, "is_settled", False)
         if not settled and is_new(known.create_date, conditions.age()):
-            raise ec2._unknown_profile(*ec2._profile(kwargs, template))
+            raise ec2.unknown_profile(*ec2.profile_of(kwargs, template))
         return known
 
-    patches.addition(ec2, "_check_profile", "EC2 may not know a new profile yet")(check_profile)
+    patches.addition(ec2, "check_profile", "EC2 may not know a new profile yet")(known_profile)
 
     @patches.method(InstanceResponse, "describe_instances", "EC2 may not know a new instance yet")
     def describe(original: Callable[..., Any], response: Any) -> Any:

@@ -10,19 +10,19 @@ from typing import Any
 
 from support.unkind.conditions import ConditionsInForce
 
-from spotelastic.local.refusals import Refusal
+from spotelastic.local.refusals import CallRefusal
 
 _SIGNED_FOR = re.compile(r"Credential=[^/]+/[^/]+/[^/]+/([^/]+)/")
 
 
-OTHERS = Refusal("400 Bad Request", "ThrottlingException", "json")
+OTHERS = CallRefusal("400 Bad Request", "ThrottlingException", "json")
 REFUSALS = {
-    "ec2": Refusal("503 Service Unavailable", "RequestLimitExceeded", "ec2"),
-    "s3": Refusal("503 Slow Down", "SlowDown", "s3"),
-    "sqs": Refusal("403 Forbidden", "RequestThrottled", "json"),
-    "servicequotas": Refusal("429 Too Many Requests", "TooManyRequestsException", "json"),
+    "ec2": CallRefusal("503 Service Unavailable", "RequestLimitExceeded", "ec2"),
+    "s3": CallRefusal("503 Slow Down", "SlowDown", "s3"),
+    "sqs": CallRefusal("403 Forbidden", "RequestThrottled", "json"),
+    "servicequotas": CallRefusal("429 Too Many Requests", "TooManyRequestsException", "json"),
 } | {
-    service: Refusal("400 Bad Request", "Throttling", "query")
+    service: CallRefusal("400 Bad Request", "Throttling", "query")
     for service in ("autoscaling", "cloudformation", "iam", "sts")
 }
 """By the name with which a call is signed."""
