@@ -129,16 +129,17 @@ class EventLog:
                 self._put(at, {"store": told})
 
     def _delivered(self, item: WatchItem) -> Mapping[str, object]:
+        found: dict[str, StoredValue | None]
         match item:
             case Change(key, value):
-                found = ((key, value),)
+                found = {key: value}
             case Reset(values):
-                found = tuple((value.key, value) for value in values)
+                found = {value.key: value for value in values}
             case Health(healthy):
                 return {"answers": healthy}
         return {
             key.removeprefix(self._keys.root): None if value is None else _readable(value)
-            for key, value in found
+            for key, value in found.items()
             if not key.startswith(self._frequent)
         }
 
