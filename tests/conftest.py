@@ -15,6 +15,10 @@ from hypothesis import HealthCheck, settings
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
 from support.leftovers import look, settled
+from support.unkind import UNKIND
+from support.unkind.conditions import VARIABLE
+
+from spotelastic.local.cloud import PROGRAM
 
 # How fast an example is says more of the machine than of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +57,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+# All local clouds of the tests are as unkind as is wished.
+if VARIABLE in os.environ:
+    os.environ[PROGRAM] = UNKIND
+    os.environ["AWS_MAX_ATTEMPTS"] = "6"
 
 
 # A process that reads the first commit back takes as long as a whole test does. Those that are

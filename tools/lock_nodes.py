@@ -3,7 +3,7 @@
 python tools/lock_nodes.py                 # asks the package index for the hashes
 python tools/lock_nodes.py --no-hashes     # versions alone, where there is no index
 
-Nodes install spotelastic with its `otlp` extra, without torch. The versions are those of
+Nodes install spotelastic without torch. The versions are those of
 constraints.txt, and the packages all that these need on Linux with any Python that nodes may have.
 """
 
@@ -28,7 +28,7 @@ WITHIN = 60.0
 """Seconds within which the index must answer."""
 
 
-def packages(root: str = "spotelastic[otlp]") -> set[str]:
+def packages(root: str = "spotelastic") -> set[str]:
     """Return the names of all packages that a node needs, but that of the root."""
     found: set[tuple[str, str]] = set()
     waiting = [Requirement(root)]

@@ -20,7 +20,7 @@ from spotelastic_checkpoints.threads import minded
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.core import AgentCore
 from spotelastic.agent.event_log.dumper import Dumper
-from spotelastic.agent.event_log.log import EventLog, Origin, log_file
+from spotelastic.agent.event_log.log import EventLog, log_file
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.node_processes import NodeProcesses
 from spotelastic.agent.notices import NoticePoller
@@ -32,7 +32,7 @@ from spotelastic.agent.state.events import (
     Signalled,
     ZygoteWarm,
 )
-from spotelastic.agent.state.values import NEW, NodeState
+from spotelastic.agent.state.values import NodeState
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.clock import steady, unbroken
@@ -41,14 +41,14 @@ from spotelastic.linux import handled, name_process
 from spotelastic.metrics import node as node_metrics
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.node import NodeFacts
-from spotelastic.metrics.serving import serving
+from spotelastic.metrics.scrape_server import MetricsServer
 from spotelastic.model.job import ENDED, Failure, Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Progress
 from spotelastic.redaction import redactor
-from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
@@ -137,9 +137,8 @@ class AgentLoop:
         self._session = self._open_session()
         self._log = EventLog(
             log_file(config.logs or config.state / "logs", config.node),
-            Origin(config.run, config.node),
-            NEW,
-            RunState(),
+            Keys(config.run),
+            config.node,
             secrets=(*config.secrets, config.token),
         )
         self._dumper = Dumper(config, self._log)
@@ -177,8 +176,8 @@ class AgentLoop:
         return [(self._config.run, list(node_metrics.samples(facts)))]
 
     def _metrics(self) -> contextlib.AbstractContextManager[object]:
-        config = self._config
-        return serving(config.metrics, self.samples, {**os.environ, **config.env}, config.node)
+        where = self._config.metrics
+        return contextlib.nullcontext() if where is None else MetricsServer(*where, self.samples)
 
     def _loop(self, watches: Watches) -> int:
         while True:

@@ -7,10 +7,10 @@ order in which it came.
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from spotelastic.agent.actions import Exit
 from spotelastic.agent.decide import AgentDecision, decide
+from spotelastic.agent.event_log.log import EventLog
 from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
@@ -32,29 +32,13 @@ from spotelastic.rendezvous.view import RunState, fold, has_gone_back
 logger = logging.getLogger(__name__)
 
 
-class Journal(Protocol):
-    """What keeps a record of all that an agent was told and has decided."""
-
-    def new_id(self) -> str: ...
-
-    def observed(
-        self, event: LocalEvent, at: float, before: NodeState, after: NodeState
-    ) -> None: ...
-
-    def read(self, changed: StoreChanged, at: float, before: RunState, after: RunState) -> None: ...
-
-    def decided(
-        self, state: NodeState, seen: RunState, at: float, decision: AgentDecision
-    ) -> None: ...
-
-
 class AgentCore:
     """What one agent knows, and what it does next. Used by one thread at a time."""
 
     def __init__(
         self,
         executor: AgentExecutor,
-        journal: Journal | None = None,
+        log: EventLog | None = None,
         *,
         stays: bool = False,
         checks: bool = False,
@@ -63,8 +47,8 @@ class AgentCore:
     ) -> None:
         self._executor = executor
         self._clock = clock
-        self._journal = journal
-        self._new_id = journal.new_id if journal is not None else new_id
+        self._log = log
+        self._new_id = new_id
         self._local = NEW
         self._seen = RunState()
         self.fold(AgentStarted(stays, checks))
@@ -101,8 +85,8 @@ class AgentCore:
     def _read(self, event: StoreChanged, now: float) -> None:
         keys, before = self._executor.keys, self._seen
         self._seen = fold(before, event.items, keys, now, event.prefix)
-        if self._journal is not None:
-            self._journal.read(event, now, before, self._seen)
+        if self._log is not None:
+            self._log.read(event, now, self._seen)
         if has_gone_back(before, self._seen):
             logger.warning("the store has lost what it knew: this node joins anew")
             self._observe(StoreWentBack(), now)
@@ -110,9 +94,9 @@ class AgentCore:
             self._observe(NodesRead(), now)
 
     def _observe(self, event: LocalEvent, now: float) -> None:
-        before, self._local = self._local, observe(self._local, event, now)
-        if self._journal is not None:
-            self._journal.observed(event, now, before, self._local)
+        self._local = observe(self._local, event, now)
+        if self._log is not None:
+            self._log.observed(event, now, self._local)
 
     def turn(self, watches: Watches) -> tuple[AgentDecision, Exit | None]:
         """Decides once and performs the actions, up to one that ends the agent: that is returned.
@@ -121,8 +105,8 @@ class AgentCore:
         """
         now = self._clock()
         decision = decide(self._local, self._seen, now, self._new_id)
-        if self._journal is not None:
-            self._journal.decided(self._local, self._seen, now, decision)
+        if self._log is not None:
+            self._log.decided(now, decision)
         for action in decision.actions:
             if isinstance(action, Exit):
                 return decision, action

@@ -1,7 +1,7 @@
 """Folds events into what an agent knows of its own node: one immutable value (pure).
 
 The one writer of `NodeState`. Actions return events and never a changed state, so that a simulation
-whose actions are simulated folds what the real ones would, and a log of events can be replayed.
+whose actions are simulated folds what the real ones would.
 
 Must never happen:
 

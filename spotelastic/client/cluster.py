@@ -40,7 +40,6 @@ from spotelastic.client.progress import (
 )
 from spotelastic.client.published import (
     cost_of,
-    drill_of,
     is_gone,
     newest_commit,
     regions_of,
@@ -53,7 +52,7 @@ from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.clock import steady, wall
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.errors import JobFailed, Unavailable, UsageError
-from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
+from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 if TYPE_CHECKING:
     from spotelastic.web.page.render import SvgPicture
@@ -157,11 +156,6 @@ class Cluster:
         """Return what the cluster has cost, costs now, and would have cost on demand."""
         with self._asking():
             return cost_of(self.record)
-
-    def drill(self) -> RemainingDrill | None:
-        """Return what a drill will interrupt next; None if there is none under way."""
-        with self._asking():
-            return drill_of(self.record)
 
     def regions(self) -> RegionsRecord | None:
         """Return why a job that moves by itself stays or moved; None for any other job."""

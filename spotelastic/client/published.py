@@ -15,7 +15,7 @@ from spotelastic.controller.accounting.usage import Bill, Usage, closed, cost
 from spotelastic.controller.model.regions import RegionsRecord
 from spotelastic.errors import SpotelasticError
 from spotelastic.metrics.job import PublishedFacts
-from spotelastic.model.progress import Cost, RemainingDrill, Status
+from spotelastic.model.progress import Cost, Status
 
 SILENT = 20.0
 """Seconds after which a status is so old that its cluster may be gone."""
@@ -46,12 +46,6 @@ def newest_commit(open_storage: Callable[[str], Storage], url: str) -> int:
         commit = Commits(its, "").newest()
         return 0 if commit is None else commit.step
     return 0
-
-
-def drill_of(cluster: ShownCluster) -> RemainingDrill | None:
-    """Return how far the drill of a cluster is; None if there is none under way."""
-    drill = cluster.objects.drill()
-    return drill if drill is not None and drill.is_under_way(wall()) else None
 
 
 def regions_of(cluster: ShownCluster) -> RegionsRecord | None:

@@ -13,7 +13,7 @@ from spotelastic_checkpoints.decoders import from_json
 
 from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
 from spotelastic.model.job import JobSpec
-from spotelastic.model.progress import Earlier, Event, Moving, Point, RemainingDrill, Report, Status
+from spotelastic.model.progress import Earlier, Event, Moving, Point, Report, Status
 from spotelastic.model.protocol import keeping_unknown, unfit
 from spotelastic.model.requests.command import Answer
 
@@ -24,7 +24,6 @@ EVENTS = "events.jsonl"
 CURVE = "curve.json"
 REPORT = "report.json"
 USAGE = "usage.json"
-DRILL = "drill.json"
 EARLIER = "earlier.json"
 """What the job has done in the regions that it was in before."""
 MOVING = "moving.json"
@@ -138,10 +137,6 @@ class ClusterBucket(ABC):
     def moving(self) -> Moving | None:
         """Return where the job is being, or was, moved to; None if nowhere."""
         return self._decoded(MOVING, Moving)
-
-    def drill(self) -> RemainingDrill | None:
-        """Return how far a drill was when it was published last, or None."""
-        return self._decoded(DRILL, RemainingDrill)
 
     def curve(self) -> list[Point]:
         """Return the points of the loss curve."""

@@ -27,7 +27,6 @@ from spotelastic_checkpoints.threads import minded
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.linux import name_process
 from spotelastic.local.base import processes
-from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.base.remains import Remains, write_atomically
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.server import Config, Server
@@ -75,7 +74,6 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         logs=Path(settings["logs"]),
         boot_command=tuple(settings["boot_command"]),
         capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
-        conditions=Conditions(**settings["conditions"]),
     )
     # What moto brings stays. Half of the start would go into looking for garbage among it.
     gc.disable()

@@ -13,7 +13,7 @@ from typing import Any
 from spotelastic.local.iam import signatures
 from spotelastic.local.iam.authority import ADMINISTRATOR
 from spotelastic.local.iam.signatures import Signature
-from spotelastic.local.throttling import BusyAnswer, body, read_all
+from spotelastic.local.refusals import CallRefusal
 
 OWN = ("/_spotelastic/", "/moto-api")
 """Paths that are the administrator's alone: faults, and moto's own API."""
@@ -24,13 +24,13 @@ PROVED = "HTTP_X_SPOTELASTIC_KEY"
 Application = Callable[..., Any]
 
 _WRONG = {
-    "ec2": BusyAnswer("401 Unauthorized", "AuthFailure", "ec2"),
-    "s3": BusyAnswer("403 Forbidden", "SignatureDoesNotMatch", "s3"),
+    "ec2": CallRefusal("401 Unauthorized", "AuthFailure", "ec2"),
+    "s3": CallRefusal("403 Forbidden", "SignatureDoesNotMatch", "s3"),
 } | {
-    service: BusyAnswer("403 Forbidden", "SignatureDoesNotMatch", "query")
+    service: CallRefusal("403 Forbidden", "SignatureDoesNotMatch", "query")
     for service in ("autoscaling", "cloudformation", "iam", "sts")
 }
-_OTHERS_WRONG = BusyAnswer("400 Bad Request", "InvalidSignatureException", "json")
+_OTHERS_WRONG = CallRefusal("400 Bad Request", "InvalidSignatureException", "json")
 _WHY = "not signed with a key of this local cloud: its administrator's are in local.json"
 
 
@@ -56,15 +56,8 @@ def middleware(
         if signature is not None and _is_admitted(signature, environ, host, known):
             environ[PROVED] = signature.key
             return application(environ, start_response)
-        read_all(environ)
         service = signature.service if signature is not None else "s3"
-        refusal = _WRONG.get(service, _OTHERS_WRONG)
-        payload = b"" if environ["REQUEST_METHOD"] == "HEAD" else body(refusal, _WHY)
-        kind = "application/x-amz-json-1.1" if refusal.format == "json" else "text/xml"
-        start_response(
-            refusal.status, [("Content-Type", kind), ("Content-Length", str(len(payload)))]
-        )
-        return [payload]
+        return _WRONG.get(service, _OTHERS_WRONG).answer(environ, start_response, _WHY)
 
     return handle
 

@@ -22,9 +22,7 @@ from typing import IO
 from spotelastic_checkpoints import isolated
 
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
-from spotelastic.local.base import conditions as conditions_of
 from spotelastic.local.base import processes
-from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.iam.authority import ADMINISTRATOR
 
@@ -33,6 +31,8 @@ ACCOUNT = "123456789012"  # moto's
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 """The regions that every local cloud has."""
 BOOT = (sys.executable, "-m", "spotelastic", "boot")
+PROGRAM = "SPOTELASTIC_LOCAL_PROGRAM"
+"""Names a file that runs a cloud's process in place of spotelastic's: tests change the cloud so."""
 
 _SHM_NEEDED = 256 * 2**20  # bytes
 _DISK_NEEDED = 2**30
@@ -90,22 +90,18 @@ def start(
     capacity: Mapping[tuple[str, str], int] | None = None,
     timeout: float = 60.0,
     boot_command: Sequence[str] = BOOT,
-    conditions: Conditions | None = None,
 ) -> CloudInfo:
     """Start a cloud as a separate process, in its own session.
 
     Unless `detach`ed it ends, and cleans up, when its starter ends in any way. With a `user`, a
     connection for joining.py, it ends when it has no users any more. `net` is the block of loopback
     addresses for its instances; by default one that no other local cloud on this machine uses.
-    `capacity` limits (instance type, zone). `boot_command` is what an instance runs. `conditions`
-    are by default those that the environment asks for.
+    `capacity` limits (instance type, zone). `boot_command` is what an instance runs.
 
-    Raises `UsageError` if the environment asks for conditions that there are not, `RunsAlready` if
-    a cloud is running, `EnvironmentFailure` if the machine lacks something, and `Unavailable` if it
-    is not ready after `timeout` seconds.
+    Raises `RunsAlready` if a cloud is running, `EnvironmentFailure` if the machine lacks something,
+    and `Unavailable` if it is not ready after `timeout` seconds.
     """
     _check_machine()
-    held = conditions_of.from_environment(os.environ) if conditions is None else conditions
     with alone():
         if running := find():
             raise RunsAlready(
@@ -122,7 +118,6 @@ def start(
             "logs": str(logs()),
             "boot_command": list(boot_command),
             "capacity": [[type, zone, n] for (type, zone), n in (capacity or {}).items()],
-            "conditions": held.changed(),
         }
         try:
             return _launch(remains, settings, detach, user, timeout)
@@ -202,7 +197,7 @@ def _launch(
         log.touch(mode=0o600)
         with log.open("wb") as output:
             process = subprocess.Popen(
-                isolated.command("spotelastic.local.__main__", json.dumps(settings | given)),
+                [*_program(), json.dumps(settings | given)],
                 env=isolated.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -223,6 +218,15 @@ def _launch(
         os.close(ready)
     process.returncode = 0  # the process outlives this object by design; `stop` reaps it
     return info
+
+
+def _program() -> list[str]:
+    """Return the command that runs a cloud's process: spotelastic's, or a file that `PROGRAM`
+    names, which may change how its cloud behaves.
+    """
+    if program := os.environ.get(PROGRAM):
+        return [sys.executable, "-u", program]
+    return isolated.command("spotelastic.local.__main__")
 
 
 def _read_all(ready: int, timeout: float) -> str:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import DueInterruption, NodeStatus, Status
+from spotelastic.model.progress import NodeStatus, Status
 
 ORDER = (
     InterruptionKind.SPOT_INTERRUPTION,
@@ -129,34 +129,6 @@ def recovered(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
             return status.step > last.step
 
 
-def missing(done: Sequence[InjectionResult]) -> tuple[InterruptionKind, ...]:
-    """Return the interruptions for which training ended too early."""
-    return ORDER[len(done) :]
-
-
-def due(plan: DrillPlan, done: Sequence[InjectionResult]) -> tuple[DueInterruption, ...]:
-    """Return what has yet to be caused. Only of the first of these is the step known, and only once
-    the job has recovered.
-    """
-    step: int | None = plan.first_step
-    if done:
-        recovered_at = done[-1].recovered_at
-        step = None if recovered_at is None else recovered_at + plan.apart
-    first, *others = missing(done) or (None,)
-    if first is None:
-        return ()
-    return (
-        DueInterruption(first, _whom(first), step),
-        *(DueInterruption(kind, _whom(kind)) for kind in others),
-    )
-
-
-def _whom(kind: InterruptionKind) -> str:
-    if kind is InterruptionKind.ETCD:
-        return "the leading etcd member"
-    return "any worker" if kind is InterruptionKind.WORKER else "any node"
-
-
 def _settled(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
     return last.recovered_at is not None and status.step >= last.recovered_at + plan.apart
 
@@ -181,26 +153,22 @@ class Drill:
         faults: FaultInjector,
         say: Callable[[str], None],
         wait: Callable[[float], object] = time.sleep,
-        publish: Callable[[int, Sequence[DueInterruption]], object] = lambda caused, due: None,
     ) -> None:
-        """`publish` is told how many interruptions were caused, and which have yet to be."""
         self._plan = plan
         self._faults = faults
         self._say = say
         self._wait = wait
-        self._publish = publish
         self._complaint = ""
         self.done: tuple[InjectionResult, ...] = ()
 
     @property
     def missing(self) -> tuple[InterruptionKind, ...]:
         """The interruptions for which training ended too early."""
-        return missing(self.done)
+        return ORDER[len(self.done) :]
 
     def feed(self, status: Status) -> None:
         """Look at a new status, and act on it."""
         self.done = observe(status, self._plan, self.done)
-        self._publish(len(self.done), due(self._plan, self.done))
         injection = next_injection(status, self._plan, self.done)
         if injection is None:
             return

@@ -18,17 +18,13 @@ import msgspec
 
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.local.base import processes
-from spotelastic.local.base.conditions import Conditions, ConditionsInForce
 from spotelastic.local.iam import signatures
 from spotelastic.local.iam.authority import ADMINISTRATOR, Authority, Call
 from spotelastic.local.instances.imds import Trouble
-from spotelastic.local.instances.metadata import HEALTH_CODES
-from spotelastic.local.isolation import Isolation
 from spotelastic.signals import send
 
 if TYPE_CHECKING:
     from spotelastic.local.autoscaling.regional_groups import RegionalScaling
-    from spotelastic.local.base.bus import Bus
     from spotelastic.local.cloud import CloudInfo
     from spotelastic.local.instances.machines import LocalInstance, LocalInstances
     from spotelastic.local.instances.spot_market import SpotMarket
@@ -47,33 +43,9 @@ class FaultClient:
         """Give a spot instance notice, and take it away after that many seconds."""
         self._ask("interrupt", instance=instance, seconds=seconds)
 
-    def withdraw(self, instance: str) -> None:
-        """Withdraw a notice: the instance stays."""
-        self._ask("withdraw", instance=instance)
-
     def rebalance(self, instance: str) -> None:
         """Send a spot instance a rebalance recommendation; it stays."""
         self._ask("rebalance", instance=instance)
-
-    def schedule(self, instance: str, code: str, seconds: float) -> None:
-        """Schedule maintenance of an instance, which begins after that many seconds."""
-        self._ask("schedule", instance=instance, code=code, seconds=seconds)
-
-    def call_off(self, instance: str) -> None:
-        """Call off what is scheduled for an instance."""
-        self._ask("call_off", instance=instance)
-
-    def end_block(self, instance: str, seconds: float) -> None:
-        """End an instance's Capacity Block: it is ended after that many seconds."""
-        self._ask("end_block", instance=instance, seconds=seconds)
-
-    def set_delivery(self, *delays: float) -> None:
-        """Deliver one copy of each event after each of these delays; none: events are lost."""
-        self._ask("set_delivery", delays=delays)
-
-    def set_conditions(self, conditions: Conditions) -> None:
-        """Let other conditions hold from now on."""
-        self._ask("set_conditions", conditions=conditions.changed())
 
     def set_disk_key(self, name: str, *, granted: bool) -> None:
         """Set the key of new disks, and whether Auto Scaling's role may use it."""
@@ -82,14 +54,6 @@ class FaultClient:
     def set_metadata(self, instance: str, trouble: Trouble) -> None:
         """Disturb the next requests to an instance's metadata service."""
         self._ask("set_metadata", instance=instance, trouble=trouble)
-
-    def isolate(self, *regions: str) -> None:
-        """Cut these regions off from instances in others, and no others any more."""
-        self._ask("isolate", regions=regions)
-
-    def unanswered(self) -> int:
-        """Return how many calls did not reach their region because of that."""
-        return int(self._ask("unanswered"))
 
     def kill(self, instance: str) -> None:
         """Take an instance away without notice."""
@@ -147,13 +111,10 @@ class Desk:
     """The server side: one method per fault, each documented in `FaultClient`."""
 
     lock: RLock
-    isolation: Isolation
     machines: "LocalInstances"
     scaling: "RegionalScaling"
     market: "SpotMarket"
     authority: Authority
-    bus: "Bus"
-    conditions: ConditionsInForce
     cloud: str
 
     def interrupt(self, instance: str, seconds: float) -> None:
@@ -161,40 +122,14 @@ class Desk:
             raise UsageError(f"cannot interrupt in {seconds} seconds")
         self.machines.interrupt(self._spot(instance), seconds)
 
-    def withdraw(self, instance: str) -> None:
-        self.machines.withdraw(self._spot(instance))
-
     def rebalance(self, instance: str) -> None:
         self.machines.recommend_rebalance(self._spot(instance))
-
-    def schedule(self, instance: str, code: str, seconds: float) -> None:
-        if code not in HEALTH_CODES:
-            raise UsageError(f"EC2 schedules no {code}; it schedules {', '.join(HEALTH_CODES)}")
-        self.machines.schedule(self._living(instance), code, seconds)
-
-    def call_off(self, instance: str) -> None:
-        self.machines.call_off(self._living(instance))
-
-    def end_block(self, instance: str, seconds: float) -> None:
-        self.machines.end_block(self._living(instance), seconds)
-
-    def set_delivery(self, delays: list[float]) -> None:
-        self.bus.delays = tuple(delays)
-
-    def set_conditions(self, conditions: dict[str, Any]) -> None:
-        self.conditions.set(Conditions(**conditions))
 
     def set_disk_key(self, name: str, granted: bool) -> None:
         self.machines.disk_key.name, self.machines.disk_key.granted = name, granted
 
     def set_metadata(self, instance: str, trouble: Trouble) -> None:
         self.machines.set_metadata(self._living(instance), trouble)
-
-    def isolate(self, regions: list[str]) -> None:
-        self.isolation.regions = frozenset(regions)
-
-    def unanswered(self) -> int:
-        return self.isolation.unanswered
 
     def kill(self, instance: str) -> None:
         machine = self._living(instance)
@@ -246,13 +181,10 @@ class Desk:
         return machine
 
 
-_FAULTS = {name for name in vars(FaultClient) if not name.startswith("_")}
-
-
 def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
     """Carry out one request; return the HTTP status and body."""
     try:
-        if fault not in _FAULTS:
+        if fault.startswith("_") or not callable(getattr(type(desk), fault, None)):
             raise UsageError(f"no such fault: {fault}")
         with desk.lock:
             result = getattr(desk, fault)(**json.loads(body))

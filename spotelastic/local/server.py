@@ -15,13 +15,12 @@ from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
 
 from spotelastic.aws.base.identity import CLUSTER, ROLE
-from spotelastic.local import admission, cloud, fault_client, isolation, throttling
+from spotelastic.clock import wall
+from spotelastic.local import admission, cloud, fault_client
 from spotelastic.local.admission import AccessKey
 from spotelastic.local.autoscaling import pricing
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.base.bus import Bus
-from spotelastic.local.base.conditions import KIND, Conditions, ConditionsInForce
 from spotelastic.local.base.eventbridge_messages import BusEvent
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
@@ -50,7 +49,6 @@ class Config:
     boot_command: tuple[str, ...]
     capacity: tuple[tuple[str, str, int], ...] = ()
     """(instance type, zone, count); pairs that are not listed are unlimited."""
-    conditions: Conditions = KIND
 
 
 class Server:
@@ -58,7 +56,7 @@ class Server:
 
     def __init__(self, config: Config, lost: Callable[[], None]) -> None:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
-        _prepare_environment(config)
+        prepare_environment(config)
         # moto reads its environment at import
         from spotelastic.local import moto_patches
         from spotelastic.local.autoscaling.regional_groups import RegionalScaling
@@ -69,9 +67,7 @@ class Server:
         market = SpotMarket({(type, zone): count for type, zone, count in config.capacity})
         authority = Authority()
         self._agenda = Agenda(lock)
-        self._conditions = ConditionsInForce(config.conditions)
         self._regions = cloud.regions(config.region)
-        bus = _bus(config.region, self._agenda, self._conditions)
         self._web = _listening()
         self._address = f"127.0.0.1:{self._web.server_port}"
         self.endpoint = f"http://{self._address}"
@@ -88,11 +84,10 @@ class Server:
             power=self._power,
             market=market,
             imds_port=config.imds_port,
-            emit=bus.emit,
-            conditions=self._conditions,
+            emit=self._emit,
         )
         groups = partial(
-            _scaling, machines=self._machines, market=market, agenda=self._agenda, emit=bus.emit
+            _scaling, machines=self._machines, market=market, agenda=self._agenda, emit=self._emit
         )
         scaling = RegionalScaling({region: groups(region) for region in self._regions})
         self._machines.changed = scaling.machine_changed
@@ -111,17 +106,13 @@ class Server:
             logs_folder=config.logs,
             stack_deleted=self._look,
         )
-        self._isolation = isolation.Isolation(self._machines.region_of)
         self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
         self._desk = fault_client.Desk(
             lock=lock,
-            isolation=self._isolation,
             machines=self._machines,
             scaling=scaling,
             market=market,
             authority=authority,
-            bus=bus,
-            conditions=self._conditions,
             cloud=config.remains.cloud,
         )
 
@@ -130,15 +121,27 @@ class Server:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         moto = DomainDispatcherApplication(create_backend_app)
-        refusing = throttling.middleware(self._conditions, self._priced(moto))
-        reachable = isolation.middleware(self._isolation, refusing)
         known = admission.known_keys(ACCOUNT, AccessKey(self.secret))
-        served = fault_client.middleware(self._desk, reachable)
+        served = fault_client.middleware(self._desk, self._answering(moto))
         self._web.app = admission.middleware(self._address, known, served)
         Thread(target=self._web.serve_forever, name="aws", daemon=True).start()
         self._agenda.start()
         self._power.start()
         self._machines.start()
+
+    def _answering(self, moto: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the WSGI application that answers for AWS."""
+        return self._priced(moto)
+
+    def _emit(self, event: BusEvent) -> None:
+        self._deliver(event, wall())
+
+    def _deliver(self, event: BusEvent, at: float) -> None:
+        """Deliver an event to EventBridge that happened at that time."""
+        from moto.events.models import events_backends
+
+        backend = events_backends[ACCOUNT][event.region or self._config.region]
+        eventbridge_messages.put(backend, event, at)
 
     def serve_users(self, over: Callable[[], None], first: Sequence[socket.socket]) -> None:
         """Admit commands from now on.
@@ -195,15 +198,6 @@ def _not_yet(_environ: dict[str, Any], _start_response: Callable[..., Any]) -> A
     raise RuntimeError("requests are served from `start` on")
 
 
-def _bus(region: str, agenda: Agenda, conditions: ConditionsInForce) -> Bus:
-    from moto.events.models import events_backends
-
-    def put(event: BusEvent, at: float) -> None:
-        eventbridge_messages.put(events_backends[ACCOUNT][event.region or region], event, at)
-
-    return Bus(put, agenda, conditions)
-
-
 def _clusters(regions: Sequence[str]) -> frozenset[str]:
     """Return the clusters that have a stack or a group.
 
@@ -243,7 +237,8 @@ def _scaling(
     )
 
 
-def _prepare_environment(config: Config) -> None:
+def prepare_environment(config: Config) -> None:
+    """Set what moto reads in the environment as it is imported."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     temporary = Path(config.remains.folder, "tmp")
     temporary.mkdir(exist_ok=True)

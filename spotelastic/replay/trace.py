@@ -10,7 +10,6 @@ import json
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,35 +59,6 @@ class Trace:
     def taken(self) -> int:
         """Number of nodes that are taken back."""
         return sum(span.end < math.inf for span in self.spans)
-
-    def changes(self) -> tuple[float, ...]:
-        """Return the times at which the number of nodes changes, in order."""
-        ends = {span.end for span in self.spans if span.end < math.inf}
-        return tuple(sorted({span.start for span in self.spans} | ends))
-
-    def counts(self) -> tuple[tuple[float, int], ...]:
-        """Return the number of nodes from each time at which it changes, in order."""
-        steps = Counter(span.start for span in self.spans)
-        steps.subtract(span.end for span in self.spans if span.end < math.inf)
-        there = itertools.accumulate(steps[at] for at in sorted(steps))
-        return tuple(zip(sorted(steps), there, strict=True))
-
-    def until(self, length: float) -> "Trace":
-        """Return what happens in the first `length` seconds."""
-        spans = (span for span in self.spans if span.start < length)
-        kept = (
-            span if span.end <= length else Span(span.node, span.start, math.inf) for span in spans
-        )
-        return Trace(self.name, tuple(kept), min(length, self.length))
-
-    def since(self, moment: float) -> "Trace":
-        """Return the nodes that are there at this moment or later. Times stay the same."""
-        kept = tuple(
-            Span(span.node, max(span.start, moment), span.end)
-            for span in self.spans
-            if span.end > moment
-        )
-        return Trace(self.name, _ordered(kept), self.length)
 
 
 def read(path: Path) -> Trace:

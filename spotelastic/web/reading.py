@@ -73,7 +73,6 @@ class ClusterReader:
         self._is_gone = _KeptAnswer(SELDOM, self._ask_whether_gone, clock)
         self._events = _KeptAnswer(OFTEN, cluster.events, clock)
         self._report = _KeptAnswer(OFTEN, self._read_report, clock)
-        self._drill = _KeptAnswer(OFTEN, cluster.drill, clock)
         self._regions = _KeptAnswer(SOMETIMES, self._ask_regions, clock)
         self._curve = _KeptAnswer(SOMETIMES, cluster.curve, clock)
         self._cost = _KeptAnswer(SOMETIMES, cluster.cost, clock)
@@ -103,7 +102,6 @@ class ClusterReader:
             script=spec.script,  # without its arguments, which may hold secrets
             sizes=(spec.settings.min_nodes, spec.settings.max_nodes),
             warnings=(warning,) if warning else (),
-            drill=self._drill.get(),
             regions=self._regions.get(),
             is_gone=is_gone or was_taken_down,
         )

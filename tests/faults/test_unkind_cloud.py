@@ -12,8 +12,8 @@ import pytest
 from support.local_cloud import environment
 from support.running_job import SAVES, finishes, is_whole, machines, running_job, training
 from support.trial import Trial
+from support.unkind.conditions import KIND, VARIABLE
 
-from spotelastic.local.base.conditions import KIND, VARIABLE
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Report
 
@@ -45,7 +45,7 @@ def test_each_node_is_replaced_once_and_every_step_is_right(
     tmp_path: Path, conditions: str
 ) -> None:
     with (
-        environment(**{VARIABLE: conditions}),
+        environment(**{VARIABLE: conditions, "AWS_MAX_ATTEMPTS": "6"}),
         running_job(tmp_path, settings=Settings(1, 3, workers=1, **SAVES)) as trial,
     ):
         warned = two_have_notice_in_one_second(trial)

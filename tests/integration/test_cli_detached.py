@@ -1,7 +1,6 @@
 """The commands against a cluster that another terminal has started and left."""
 
 import json
-import signal
 import tarfile
 from collections.abc import Iterator
 from itertools import takewhile
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 from support import mac
-from support.event_logs import replays
 from support.local_cloud import environment
 from support.patience import PATIENT
 from support.scraping import scraped
@@ -268,24 +266,6 @@ def test_the_events_say_once_how_long_each_phase_of_a_nodes_boot_took(terminal: 
     assert booted["message"].startswith(f"{node}: boot: disks ")
 
 
-@pytest.mark.soak
-def test_others_see_what_a_drill_will_interrupt_as_long_as_it_runs(terminal: Terminal) -> None:
-    plan = terminal.folder / "far.json"
-    plan.write_text(json.dumps([{"step": 10**6, "kind": "loss", "node": "rank 0"}]))
-    with terminal.goes_on("drill", "--plan", str(plan)) as process:
-        assert within(PATIENT, lambda: terminal.cluster.drill() is not None)
-        told = terminal.json("status")["drill"]
-        assert (told["caused"], told["due"][0]["step"]) == (0, 10**6)
-        assert (
-            "drill: 0 of 1 interruptions caused; next node lost, rank 0, from step 1,000,000"
-            in (terminal("status").stdout)
-        )
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENT)
-    assert terminal.cluster.drill() is None
-    assert terminal.json("status")["drill"] is None
-
-
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
     assert within(PATIENT, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"
@@ -340,15 +320,15 @@ def test_a_dump_has_what_every_node_knows_and_no_secret(
         assert f"{row['role']} of demo".encode() in files[f"nodes/{node}/console.log"]
     for node in workers:
         assert json.loads(files[f"nodes/{node}/state.json"])["membership"]["registered"]
+        [its_log] = [data for name, data in files.items() if name.endswith(f"/agent-{node}.events")]
+        its_actions = [json.loads(line).get("decided", []) for line in its_log.splitlines()]
+        assert any("StartWorkers" in each for actions in its_actions for each in actions)
         assert b"told by mistake" in b"".join(
             data for name, data in files.items() if name.startswith(f"nodes/{node}/logs/")
         )
     one = terminal("dump", min(workers), "--within", str(PATIENT), "--output", "one.tar.gz")
     assert one.returncode == 0, one.stderr
     assert f"{min(workers)}: " in one.stdout and max(workers) not in one.stdout
-    [node] = replays(terminal.folder / "one.tar.gz", None)
-    assert node.difference is None
-    assert any("StartWorkers" in line for each in node.decisions for line in each.actions)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from support.local_cloud import Laptop, environment, until
+from support.unkind.conditions import KIND, Conditions, parse
 
 from spotelastic.aws.base.clients import Aws, Busy, calling
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import worker_groups
 from spotelastic.local import cloud
-from spotelastic.local.base.conditions import KIND, Conditions, parse
 from spotelastic.local.local_session import LocalSession
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234"

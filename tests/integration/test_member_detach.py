@@ -12,13 +12,13 @@ from support.asked import request
 from support.local_cloud import until
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.template import ACCOUNT
+from support.unkind.conditions import Conditions
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, Identity
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.node import etcd_identity
-from spotelastic.local.base.conditions import Conditions
 from spotelastic.local.iam.authority import Authority
 
 NAME, OTHER = "quokka", "wombat"

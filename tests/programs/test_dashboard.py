@@ -5,7 +5,6 @@ machine. `make test-dashboard`; where a browser is not called chromium, BROWSER 
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -179,7 +178,6 @@ def test_a_cluster_is_watched_interrupted_stopped_and_taken_down(
         expect(page.locator("#chart svg.curve")).to_be_visible(timeout=WAIT)
         expect(page).to_have_title("demo: running – spotelastic")
         _interrupts(page)
-        _sees_a_drill(board, page)
         _reads_logs(page)
         _sees_a_mistake(page)
         page.set_viewport_size({"width": 390, "height": 844})
@@ -202,18 +200,6 @@ def _interrupts(page: Page) -> None:
     expect(lane.locator(".is-noticed")).to_have_count(1, timeout=WAIT)
     page.locator("#chart circle.tip").first.hover()
     expect(page.locator("#tip")).to_contain_text(f"spot notice: {node}")
-
-
-def _sees_a_drill(board: Board, page: Page) -> None:
-    (board.folder / "drill.json").write_text('[{"step": 1000000, "kind": "loss"}]')
-    part = page.locator("#interruptions").get_by_role("heading", name="Drill")
-    with board.goes_on("drill", "--plan", "drill.json") as process:
-        expect(part).to_have_text("Drill 0 of 1 caused", timeout=WAIT)
-        row = page.locator("#interruptions table").last.locator("tbody tr")
-        expect(row).to_have_text(re.compile("node lost.*any node.*from step 1,000,000"))
-        process.send_signal(signal.SIGINT)
-        process.wait()
-    expect(part).to_have_count(0, timeout=WAIT)
 
 
 def _reads_logs(page: Page) -> None:

@@ -18,15 +18,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from botocore.exceptions import ReadTimeoutError
-
-from spotelastic.clock import wall
-from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.base.conditions import (
+from support.unkind.conditions import (
     KIND,
     Conditions,
     ConditionsInForce,
     from_environment,
 )
+
+from spotelastic.clock import wall
+from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.iam.authority import ADMINISTRATOR, Authority
 from spotelastic.local.instances.power import Layout
 
@@ -127,9 +127,10 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     from moto.autoscaling.models import autoscaling_backends
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.events.models import events_backends
+    from support.unkind import detaching, stale
+    from support.unkind.slow_parts import SlowGroups, SlowInstances
 
     from spotelastic.local import moto_patches
-    from spotelastic.local.autoscaling.groups import AutoScaling
     from spotelastic.local.autoscaling.launches import Launcher
     from spotelastic.local.autoscaling.regional_groups import RegionalScaling
     from spotelastic.local.base import eventbridge_messages as events
@@ -143,16 +144,17 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
     with _environment_of_the_account(), mock_aws():
         os.environ["AWS_ACCESS_KEY_ID"] = ADMINISTRATOR  # mock_aws puts back what was there
         bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]  # mock_aws has made another one
-        all_machines = machines.LocalInstances(
+        all_machines = SlowInstances(
+            in_force,
             agenda=agenda,
             power=power,  # type: ignore[arg-type]
             market=market,
             imds_port=0,
             emit=lambda event: events.put(bus, event, wall()),
-            conditions=in_force,
         )
         groups = partial(
-            AutoScaling,
+            SlowGroups,
+            in_force,
             machines=all_machines,
             market=market,
             agenda=agenda,
@@ -177,6 +179,8 @@ def account(folder: Path, conditions: Conditions | None = None) -> Iterator[Auth
             logs_folder=folder / "output",
             stack_deleted=lambda: None,
         )
+        detaching.install(patches, agenda, in_force)
+        stale.install(patches, in_force)
         agenda.start()
         _in_force.append(in_force)
         try:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import boto3
 from support.patience import PATIENT
+from support.unkind import UNKIND
+from support.unkind.fault_client import FaultClient
 
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.iam.authority import ADMINISTRATOR
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ IDLE = ("/bin/sh", "-c", "sleep 1000 & exec sleep 1000")
 @contextmanager
 def running_cloud(home: Path, boot: Sequence[str] = IDLE, **options: Any) -> Iterator[CloudInfo]:
     """A cloud in a home of its own. It ends with the block."""
-    with environment(SPOTELASTIC_HOME=str(home)):
+    with environment(SPOTELASTIC_HOME=str(home), **{cloud.PROGRAM: UNKIND}):
         info = cloud.start(detach=False, boot_command=boot, **options)
         try:
             yield info

@@ -22,6 +22,7 @@ from support.local_cloud import until
 from support.memory_bucket import MemoryBucket
 from support.patience import PATIENT
 from support.process_cloud import ProcessCloud
+from support.unkind.maintenance import scheduled_change
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
@@ -40,7 +41,6 @@ from spotelastic.kubernetes.provider import api_client as kube_api
 from spotelastic.kubernetes.provider import kubernetes_cloud as kube_cloud
 from spotelastic.kubernetes.provider import pod_groups, queues
 from spotelastic.kubernetes.provider.kube_names import KubeNames
-from spotelastic.local.base.eventbridge_messages import scheduled_change
 from spotelastic.model.requests.command import Command
 
 WARNING = """{{"id": "{1}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import pytest
 from support import asked
 from support.patience import PATIENT
+from support.unkind import UNKIND
+from support.unkind.fault_client import FaultClient
 
 from spotelastic.aws.artifacts.code_archive import pack
 from spotelastic.aws.base.clients import Aws
@@ -27,7 +29,6 @@ from spotelastic.aws.security import certificates
 from spotelastic.cloud.model import WorkerGroup
 from spotelastic.errors import Unavailable
 from spotelastic.local import cloud
-from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.progress import Event, Status
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import status
@@ -150,6 +151,7 @@ def running_trial(
     archive = pack(work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPOTELASTIC_HOME", str(folder / "home"))
+        patch.setenv(cloud.PROGRAM, UNKIND)
         info = cloud.start(detach=False, boot_command=boot)
         try:
             for name, value in cloud.environment(info).items():

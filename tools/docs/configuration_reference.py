@@ -7,12 +7,8 @@ from command_reference import cell, code
 
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.option import ConfigField, Effect, ValueKind, config_fields
-from spotelastic.client.init.folder_facts import FolderFacts
-from spotelastic.client.init.script_facts import ScriptFacts
-from spotelastic.client.init.settings_text import SettingsWanted, settings_text
+from spotelastic.client.settings_file import settings_text
 
-_SCHEMA = "#:schema ./.venv/lib/python3.12/site-packages/spotelastic/spotelastic.schema.json"
-"""The line by which editors find the schema, for a package that is installed in the folder."""
 _CHANGED_BY = {
     Effect.CLUSTER: "fixed",
     Effect.UP: "`up`",
@@ -31,9 +27,8 @@ def keys(config: type[JobConfig] = JobConfig) -> str:
 
 
 def template() -> str:
-    """The file that `spotelastic init` writes for a script that says nothing of its needs."""
-    wanted = SettingsWanted("train.py", 2, 8)
-    return f"```toml\n{settings_text(wanted, ScriptFacts(), FolderFacts(), _SCHEMA)}```\n"
+    """The file that `spotelastic init` writes."""
+    return f"```toml\n{settings_text('train.py', 2, 8)}```\n"
 
 
 def _panel(title: str, found: list[ConfigField]) -> Iterator[str]:

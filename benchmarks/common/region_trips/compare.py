@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from common.region_trips import moving
 from common.region_trips.travel import RegionsBound, RegionsOutcome, Travel
-from common.replayed import baselines, intervals
+from common.replayed import baselines, intervals, markets
 from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.controller.model.regions import HOUR
@@ -33,7 +33,7 @@ def in_common(traces: Sequence[Trace]) -> dict[str, Trace]:
     Raises `UsageError` if two have the same name.
     """
     length = min(trace.length for trace in traces)
-    by_region = {trace.name: trace.until(length) for trace in traces}
+    by_region = {trace.name: markets.until(trace, length) for trace in traces}
     if len(by_region) < len(traces):
         raise UsageError(
             "two traces have the same name, which is that of their region: rename one of the files"

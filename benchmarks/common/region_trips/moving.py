@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from common.region_trips.travel import SCORES_EVERY, RegionMove, RegionsOutcome, Travel
+from common.replayed import markets
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.cloud.model import ALIVE
@@ -87,7 +88,7 @@ class _MovingJob:
         self.moves: list[RegionMove] = []
         self.hours_in = dict.fromkeys(traces, 0.0)
         self._traces, self._scenario, self._travel = traces, scenario, travel
-        self._counts = {region: dict(trace.counts()) for region, trace in traces.items()}
+        self._counts = {region: dict(markets.counts(trace)) for region, trace in traces.items()}
         self._promised = dict.fromkeys(traces, 0)
         self._stretches: list[RunSpan] = []
         self._paid = Bill()
@@ -177,7 +178,7 @@ class _MovingJob:
         nodes = SimulatedNodes(self.timeline, scenario, controller.stir, commit)
         market = SimulatedMarket(
             self.timeline,
-            {ZONE: self._traces[region].since(now)},
+            {ZONE: markets.since(self._traces[region], now)},
             scenario,
             nodes,
             controller.stir,

@@ -10,6 +10,8 @@ import bisect
 import math
 from collections.abc import Sequence
 
+from common.replayed import markets
+
 from spotelastic.replay.outcome import (
     HOUR,
     Bill,
@@ -83,7 +85,7 @@ def fail_over(traces: Sequence[Trace], scenario: Scenario) -> ReplayOutcome:
 
 
 def _best_size(name: str, traces: Sequence[Trace], scenario: Scenario) -> ReplayOutcome:
-    counts = [trace.counts() for trace in traces]
+    counts = [markets.counts(trace) for trace in traces]
     most = allowed_anywhere(traces, scenario)
     sizes = range(scenario.min_nodes, scenario.max_nodes + 1)
     outcomes = (
@@ -178,7 +180,7 @@ def _enough_at(size: int, counts: Counts, now: float) -> float:
 def _group_bill(trace: Trace, scenario: Scenario) -> Bill:
     """Return the bill of a group that has as many nodes as the market has, up to max."""
     seconds = since = 0.0
-    for change in [*trace.changes(), trace.length]:
+    for change in [*markets.changes(trace), trace.length]:
         there = sum(span.start <= since < span.end for span in trace.spans)
         seconds += min(there, scenario.max_nodes) * (change - since)
         since = change

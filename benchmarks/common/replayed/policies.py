@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from common.replayed import baselines, intervals
+from common.replayed import baselines, intervals, markets
 from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.replay import play
@@ -40,5 +40,5 @@ def _saving(policy: str, trace: Trace, scenario: Scenario, schedule: Schedule | 
         return replace(scenario, automatic=True)
     losses = intervals.removals(trace)
     if policy == "torchrun":  # An arrival costs torchrun as much as a loss.
-        losses = len(trace.changes())
+        losses = len(markets.changes(trace))
     return replace(scenario, schedule=intervals.schedule(trace, scenario, losses))

@@ -5,18 +5,12 @@ It works on threads of its own, also while the agent's main thread hangs. A node
 cluster has no bucket: its event log stays in its log folder.
 """
 
-import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-
-import msgspec
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.event_log.codec import decode, split
-from spotelastic.agent.event_log.log import CLOSED, EventLog, earlier
+from spotelastic.agent.event_log.log import EventLog, earlier, was_killed
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.errors import told
 from spotelastic.model.requests.dump import LAST, DumpRequest, object_name
@@ -101,11 +95,3 @@ class Dumper:
         thread = threading.Thread(target=answer, name="dump", daemon=True)
         thread.start()
         return thread
-
-
-def was_killed(path: Path) -> bool:
-    """Return whether the log is that of an agent which has not come to its end."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError, TypeError):
-        for last in deque(split(path.read_bytes()), 1):
-            return bool(decode(last)[0] != CLOSED)
-    return False

@@ -3,46 +3,54 @@
     <logs>/agent-<node>.events      what happens now
     <logs>/agent-<node>.events.1    what came before, as much again
 
-Each file begins with the node's whole state. Every later record is an event, a decision, or a
-change of the state that no event tells of. So `replay.py` can go through the same decisions again.
+Each line is a JSON object with its time, `at`, and one of these:
 
-A turn of the agent's loop appends its records with one write, before it acts on the decision. What
+    opened     versions, and whose log it is: the first line of a file
+    event      what happened on the node
+    store      keys that etcd delivered, with their values; null: the key was deleted
+    decided    the actions of a decision, by name. Decisions to do nothing are left out
+    unwritten  why a line could not be written
+    ended      the traceback with which the agent ended; empty: as decided
+
+A turn of the agent's loop appends its lines with one write, before it acts on the decision. What
 was appended survives the agent, however that ends: SIGKILL too. Trouble with the disk ends the log,
 never the agent.
 """
 
+import contextlib
 import errno
-import json
 import logging
 import os
 import re
 import traceback
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from operator import is_not
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+import msgspec
+
+from spotelastic.agent.actions import TellProgress
 from spotelastic.agent.decide import AgentDecision
-from spotelastic.agent.event_log.codec import LENGTH, encode
-from spotelastic.agent.state.values import NodeState
+from spotelastic.agent.state.events import LocalEvent, ProgressReported, Stepped
+from spotelastic.agent.state.values import NEW, NodeState
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.clock import Clock, unbroken
-from spotelastic.model.ids import new_id
 from spotelastic.model.protocol import PROTOCOL
-from spotelastic.redaction import SHORTEST
+from spotelastic.redaction import redactor
 from spotelastic.rendezvous.view import RunState
+from spotelastic.store.codec import plain
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
 from spotelastic.version import __version__
 
 logger = logging.getLogger(__name__)
 
-LIMIT = 4 * 2**20
+LIMIT = 2 * 2**20
 """Bytes of one of the two files."""
-FORMAT = 1
-"""Number of this format. A file of another one is not read."""
-OPENED, EVENT, STORE, STATE, SEEN, DECIDED, LOST, CLOSED = range(8)
-"""Kinds of records; `codec.py` says what each of them holds."""
+ORDINARY = (Stepped, ProgressReported, TellProgress)
+"""Events and actions that come all the time while training goes on, and would fill the log."""
 
 
 def log_file(folder: Path, node: str) -> Path:
@@ -55,70 +63,93 @@ def earlier(current: Path) -> Path:
     return current.with_name(f"{current.name}.1")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Whose log it is. The header of each file holds it."""
+def was_killed(path: Path) -> bool:
+    """Return whether the log is that of an agent which has not come to its end."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        for last in deque(file, 1):
+            try:
+                return "ended" not in msgspec.json.decode(last)
+            except msgspec.DecodeError:  # it was killed while it wrote
+                return True
+    return False
 
-    run: str
-    node: str
+
+def foreign(value: object) -> object:
+    """Returns what is written of a value that msgspec does not know."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    return None  # a connection, of which nothing can be kept
+
+
+_encode = msgspec.json.Encoder(enc_hook=foreign).encode
 
 
 class EventLog:
-    """Writes the log of one agent. Used by the agent's main thread, from the first state on.
+    """Writes the log of one agent. Used by the agent's main thread.
 
-    `state` and `seen` are what a reader of the log knows at this point. Another thread may read
-    them: they are immutable.
+    `state` and `seen` are what the agent knows at this point. Another thread may read them: they
+    are immutable.
     """
 
     def __init__(
         self,
         current: Path,
-        origin: Origin,
-        state: NodeState,
-        seen: RunState,
+        keys: Keys,
+        node: str,
         *,
         secrets: Iterable[str] = (),
         limit: int = LIMIT,
         clock: Clock = unbroken,
     ) -> None:
-        self.state, self.seen = state, seen
-        self.path, self._origin, self._limit, self._clock = current, origin, limit, clock
-        self._masks = masks(secrets)
-        self._log, self._part = new_id(), 0
-        self._ids: list[str] = []
+        self.state, self.seen = NEW, RunState()
+        self.path, self._keys, self._node = current, keys, node
+        self._limit, self._clock = limit, clock
+        self._redact = redactor(secrets)
+        self._frequent = (keys.progress(), keys.snapshots())
+        """Prefixes of keys that would fill the log, and that the status tells of."""
         self._waiting = bytearray()
         self._size, self._fd = 0, -1
         self._open(clock())
 
     # -- what happens -------------------------------------------------------------------------
 
-    def new_id(self) -> str:
-        """Returns a new id for a decision, which is recorded with it."""
-        made = new_id()
-        self._ids.append(made)
-        return made
+    def observed(self, event: LocalEvent, at: float, state: NodeState) -> None:
+        """Records an event, with the state that follows from it."""
+        self.state = state
+        if not isinstance(event, ORDINARY):
+            self._put(at, {"event": event})
 
-    def observed(self, event: object, at: float, before: NodeState, after: NodeState) -> None:
-        """Records an event that `observe` has folded."""
-        self._keep_up(at, before, self.seen)
-        self._put(EVENT, at, type(event).__name__, event)
-        self.state = after
+    def read(self, changed: StoreChanged, at: float, seen: RunState) -> None:
+        """Records what etcd has delivered, with the state of the run that follows from it."""
+        self.seen = seen
+        for item in changed.items:
+            if told := self._delivered(item):
+                self._put(at, {"store": told})
 
-    def read(self, changed: StoreChanged, at: float, before: RunState, after: RunState) -> None:
-        """Records what etcd has delivered."""
-        self._keep_up(at, self.state, before)
-        self._put(STORE, at, changed.prefix, changed.items)
-        self.seen = after
+    def _delivered(self, item: WatchItem) -> Mapping[str, object]:
+        found: dict[str, StoredValue | None]
+        match item:
+            case Change(key, value):
+                found = {key: value}
+            case Reset(values):
+                found = {value.key: value for value in values}
+            case Health(healthy):
+                return {"answers": healthy}
+        return {
+            key.removeprefix(self._keys.root): None if value is None else _readable(value)
+            for key, value in found.items()
+            if not key.startswith(self._frequent)
+        }
 
-    def decided(self, state: NodeState, seen: RunState, at: float, decision: AgentDecision) -> None:
+    def decided(self, at: float, decision: AgentDecision) -> None:
         """Records a decision, and writes all that has come together."""
-        self._keep_up(at, state, seen)
-        actions = [(type(each).__name__, each) for each in decision.actions]
-        self._put(DECIDED, at, decision.wake_at, actions, self._ids)
-        self._ids.clear()
+        actions = [each for each in decision.actions if not isinstance(each, ORDINARY)]
+        if actions:
+            self._put(at, {"decided": [{type(each).__name__: each} for each in actions]})
         self._write()
         if self._size >= self._limit:
-            self._part += 1
             self._open(at)
 
     # -- its end ------------------------------------------------------------------------------
@@ -134,33 +165,23 @@ class EventLog:
     ) -> None:
         """Records how the agent ends: with a traceback where that was not meant."""
         why = "" if error is None else "".join(traceback.format_exception(kind, error, trace))
-        self._put(CLOSED, self._clock(), why.encode(errors="backslashreplace").decode())
+        self._put(self._clock(), {"ended": why.encode(errors="backslashreplace").decode()})
         self._write()
         self._end()
 
     # -- writing ------------------------------------------------------------------------------
 
-    def _keep_up(self, at: float, state: NodeState, seen: RunState) -> None:
-        """Records what has changed without an event since the last record."""
-        if state is not self.state:
-            self._put(STATE, at, _changes(self.state, state))
-            self.state = state
-        if seen is not self.seen:
-            self._put(SEEN, at, _changes(self.seen, seen))
-            self.seen = seen
-
-    def _put(self, kind: int, at: float, *told: object) -> None:
+    def _put(self, at: float, told: Mapping[str, object]) -> None:
         if self._fd < 0:
             return
         try:
-            data = encode((kind, at, *told))
+            line = _encode({"at": at, **told})
         except Exception as error:  # a value that cannot be written must not end the agent
-            data = encode((LOST, at, f"{type(error).__name__}: {error!r:.200}"))
-        self._waiting += len(data).to_bytes(LENGTH, "big")
-        self._waiting += masked(data, self._masks)
+            line = _encode({"at": at, "unwritten": f"{type(error).__name__}: {error!r:.200}"})
+        self._waiting += line + b"\n"
 
     def _open(self, at: float) -> None:
-        """Begins a file with the whole state; the one before is kept."""
+        """Begins a file; the one before is kept."""
         try:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -172,27 +193,17 @@ class EventLog:
             self._fd, self._size = os.open(self.path, flags, 0o600), 0
         except OSError as error:
             self._give_up(error)
-        self._put(OPENED, at, self._header(), self.state, self.seen)
+        whose = {"run": self._keys.run, "node": self._node, "pid": os.getpid()}
+        self._put(at, {"opened": {"version": __version__, "protocol": PROTOCOL, **whose}})
         self._write()
-
-    def _header(self) -> Mapping[str, object]:
-        return {
-            "format": FORMAT,
-            "version": __version__,
-            "protocol": PROTOCOL,
-            "run": self._origin.run,
-            "node": self._origin.node,
-            "pid": os.getpid(),
-            "log": self._log,
-            "part": self._part,
-        }
 
     def _write(self) -> None:
         if self._fd >= 0 and self._waiting:
+            data = self._redact(self._waiting.decode()).encode()
             try:
-                written = os.write(self._fd, self._waiting)
+                written = os.write(self._fd, data)
                 self._size += written
-                if written < len(self._waiting):  # what follows half a record cannot be read
+                if written < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 self._give_up(error)
@@ -208,33 +219,8 @@ class EventLog:
             self._fd = -1
 
 
-_FIELDS = {kind: tuple(each.name for each in fields(kind)) for kind in (NodeState, RunState)}
-
-
-def _changes(before: Any, after: Any) -> Mapping[str, object]:
-    """Returns the fields in which two values of one dataclass differ."""
-    return {
-        name: value
-        for name in _FIELDS[type(after)]
-        if is_not(value := getattr(after, name), getattr(before, name))
-    }
-
-
-def masked(data: bytes, masks: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Returns a record without secrets, as long as it was."""
-    for secret, mask in masks:
-        data = data.replace(secret, mask)
-    return data
-
-
-def masks(secrets: Iterable[str]) -> tuple[tuple[bytes, bytes], ...]:
-    """Returns the bytes of each secret, and as many asterisks: a record keeps its length."""
-    forms = {form.encode(errors="replace") for form in written_forms(secrets)}
-    return tuple((form, b"*" * len(form)) for form in sorted(forms, key=len, reverse=True))
-
-
-def written_forms(secrets: Iterable[str]) -> frozenset[str]:
-    """Returns each secret and each long line of one, as it is and as JSON has it."""
-    parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
-    long = [part for part in parts if len(part) >= SHORTEST]
-    return frozenset((*long, *(json.dumps(part, ensure_ascii=False)[1:-1] for part in long)))
+def _readable(value: StoredValue) -> object:
+    try:
+        return msgspec.json.decode(plain(value.data))
+    except msgspec.DecodeError:
+        return "not a value of spotelastic"

@@ -4,7 +4,6 @@ Nothing in it tells a secret: what a redactor knows is replaced, and the values 
 left out. Texts are cut to their ends, so that an archive stays small.
 """
 
-import contextlib
 import io
 import sys
 import tarfile
@@ -20,19 +19,10 @@ import msgspec
 from spotelastic_checkpoints.provenance import HIDDEN, without_secrets
 
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.event_log.codec import LENGTH, decode, encode, foreign, split
-from spotelastic.agent.event_log.log import (
-    STORE,
-    EventLog,
-    earlier,
-    masked,
-    masks,
-    written_forms,
-)
+from spotelastic.agent.event_log.log import LIMIT, EventLog, earlier, foreign
 from spotelastic.agent.event_log.versions import versions
 from spotelastic.clock import Clock, wall
 from spotelastic.redaction import redactor, telling, without_known_formats
-from spotelastic.store.codec import plain
 
 TEXT = 128 * 1024
 """Most bytes of one log: its end."""
@@ -44,7 +34,7 @@ FILES = 32
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What must not be told, and how it is replaced in texts and in the event log."""
+    """What must not be told, and how it is replaced in texts."""
 
     secrets: tuple[str, ...]
 
@@ -54,7 +44,7 @@ class Redaction:
         return cls((*config.secrets, config.token, *typed, *telling(config.env.values())))
 
     def text(self, text: str) -> str:
-        return without_known_formats(redactor(written_forms(self.secrets))(text))
+        return without_known_formats(redactor(self.secrets)(text))
 
     def json(self, value: object) -> bytes:
         """Returns the value as JSON, each of its texts without secrets."""
@@ -70,31 +60,12 @@ class Redaction:
             return [self._hidden(item) for item in plain]
         return plain
 
-    def log(self, data: bytes) -> bytes:
-        """Returns an event log without secrets, also in values that were stored compressed."""
-        hidden, found = masks(self.secrets), bytearray()
-        for record in map(_uncompressed, split(data)):
-            found += len(record).to_bytes(LENGTH, "big") + masked(record, hidden)
-        return bytes(found)
-
 
 def typed_secrets(args: Sequence[str]) -> tuple[str, ...]:
     """Returns the values of arguments whose names suggest a secret. A script may print them."""
     pairs = zip(args, without_secrets(args), strict=True)
     hidden = [arg.removeprefix(kept.removesuffix(HIDDEN)) for arg, kept in pairs if arg != kept]
     return telling(hidden)
-
-
-def _uncompressed(record: bytes) -> bytes:
-    kind, at, *told = decode(record)
-    if kind != STORE:
-        return record
-    for item in told[1]:
-        for value in (item.get("value"), *item.get("values", ())):
-            if value is not None:
-                with contextlib.suppress(msgspec.DecodeError):  # it is kept as it was
-                    value["data"] = plain(value["data"])
-    return encode((kind, at, *told))
 
 
 def pack(config: AgentConfig, log: EventLog, why: str, clock: Clock = wall) -> bytes:
@@ -127,7 +98,7 @@ def _contents(
         yield _or_why(name, make)
     for path in (earlier(log.path), log.path):
         if path.exists():
-            yield _or_why(f"events/{path.name}", partial(_event_log, path, hide))
+            yield _or_why(f"events/{path.name}", partial(_end, path, hide, 2 * LIMIT))
     folder = config.logs or config.state / "logs"
     for path in _logs(folder):
         yield _or_why(f"logs/{path.relative_to(folder)}", partial(_end, path, hide))
@@ -174,14 +145,10 @@ def _logs(folder: Path) -> Iterator[Path]:
         yield from sorted(path for path in each.iterdir() if path.is_file())[:FILES]
 
 
-def _event_log(path: Path, hide: Redaction) -> bytes:
-    return hide.log(path.read_bytes())
-
-
-def _end(path: Path, hide: Redaction) -> bytes:
+def _end(path: Path, hide: Redaction, most: int = TEXT) -> bytes:
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - TEXT))
-        data = file.read(TEXT)
-    cut = f"[{size - TEXT} bytes before]\n" if size > TEXT else ""
+        file.seek(max(0, size - most))
+        data = file.read(most)
+    cut = f"[{size - most} bytes before]\n" if size > most else ""
     return hide.text(cut + data.decode(errors="replace")).encode()

@@ -1,8 +1,8 @@
 """Everything that changes what an agent knows of its own node, as frozen values.
 
-`observe.py` folds them. They can be written and read back (`msgspec.json`, type `LocalEvent`), and
-have in them whatever a replay could not know: times, ids, and what others have answered. Some come
-from threads and processes beside the agent, the others tell what an action has done.
+`observe.py` folds them. They have in them whatever it could not know: times, ids, and what others
+have answered. Some come from threads and processes beside the agent, the others tell what an action
+has done. The event log has each on a line.
 """
 
 import msgspec

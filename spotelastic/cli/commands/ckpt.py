@@ -5,7 +5,6 @@ after it picks a step, `@EPOCH/STEP` a step of an epoch that was abandoned.
 """
 
 import errno
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotelastic import validation
 from spotelastic.cli.commands.ckpt_target import opened, storage
 from spotelastic.cli.options.common import AsJson
 from spotelastic.clock import wall
@@ -138,7 +138,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a checkpoint as one torch.save file, or as safetensors files."""
-    most = parse_size(max_shard_size)
+    most = int(validation.size("--max-shard-size", max_shard_size))
     as_torch = to.suffix in (".pt", ".pth", ".bin", ".ckpt")
     with _writing(to):
         _refuse(to, as_torch, force)
@@ -227,25 +227,6 @@ def _note(catalog: "Catalog", checkpoint: "Checkpoint", complaints: list[str]) -
 # -- what the commands are made of ----------------------------------------------------------------
 
 
-def parse_size(text: str) -> int:
-    """Parse `--max-shard-size`, such as 500MB or 5GB, into bytes."""
-    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?)B?", text, re.IGNORECASE)
-    if match is None or not int(match[1]):
-        raise UsageError(f"--max-shard-size {text}: give a size like 500MB or 5GB")
-    power = " KMGT".index(match[2].upper() or " ")
-    return int(match[1]) * int((1024 if match[3] else 1000) ** power)
-
-
-def age(seconds: float) -> str:
-    """Return a duration in the largest unit of which there are at least two: 90 s, 30 min, 36 h, 9
-    days."""
-    seconds = max(0.0, seconds)  # the storage's clock may be ahead of this machine's
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def _refuse(to: Path, as_torch: bool, force: bool) -> None:
     """Refuse a target that `export` must not write to."""
     if as_torch and to.exists() and not force:
@@ -313,32 +294,16 @@ def _entries_table(entries: "list[StepEntry]") -> "RenderableType":
     from rich.text import Text
 
     from spotelastic.cli.render.tables import table_of
-    from spotelastic.model.counting import size
+    from spotelastic.web.view import rows
 
-    if not entries:
+    found = rows.checkpoints(entries, wall())
+    if not found:
         return Text("no checkpoints")
-    right = ("step", "age", "size")
-    table = table_of(
-        "step", "fencing epoch", "state", "age", "size", "ranks", "verified", "", right=right
-    )
-    now = wall()
-
-    def old(at: datetime | None) -> str:
-        return age(now - at.timestamp()) if at else "-"
-
-    for entry in entries:
-        whole = entry.state == "committed"
-        notes = ("latest", entry.latest), ("pinned", entry.pinned)
-        table.add_row(
-            str(entry.step),
-            str(entry.epoch),
-            entry.state,
-            old(entry.written),
-            size(entry.nbytes) if whole else "-",
-            str(entry.world_size) if whole else "-",
-            f"{old(entry.verified)} ago" if entry.verified else "-",
-            ", ".join(note for note, so in notes if so),
-        )
+    names = ("step", "fencing epoch", "state", "saved", "size", "ranks", "verified", "")
+    table = table_of(*names, right=("step", "size"))
+    for row in found:
+        cells = (row.step, row.epoch, row.state, row.age, row.size, row.ranks, row.verified)
+        table.add_row(*cells, ", ".join(row.marks))
     return table
 
 

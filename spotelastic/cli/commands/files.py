@@ -103,15 +103,15 @@ def _storage_of(
 def _table(found: "list[ListedFile]") -> "RenderableType":
     from rich.text import Text
 
-    from spotelastic.cli.commands.ckpt import age
     from spotelastic.cli.render.tables import table_of
     from spotelastic.clock import wall
     from spotelastic.model.counting import size
+    from spotelastic.web.view import words
 
     if not found:
         return Text("no files are kept: --output names the folders of the script that are")
     table = table_of("path", "size", "written", "node rank", right=("size", "written", "node rank"))
     for file in found:
         name = f"{file.path} -> {file.link}" if file.link else file.path
-        table.add_row(name, size(file.nbytes), f"{age(wall() - file.written)} ago", str(file.rank))
+        table.add_row(name, size(file.nbytes), words.ago(file.written, wall()), str(file.rank))
     return table

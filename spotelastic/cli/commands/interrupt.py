@@ -54,9 +54,8 @@ def interrupt(
         str,
         typer.Option(
             metavar="KIND",
-            help="notice, rebalance, loss (without notice), by-hand (somebody ends it); on the "
-            "local cloud also maintenance, retirement or capacity-block; on Kubernetes notice, or "
-            "loss (with one second of grace).",
+            help="notice, rebalance, loss (without notice), by-hand (somebody ends it); on "
+            "Kubernetes notice, or loss (with one second of grace).",
         ),
     ] = "notice",
     name: Annotated[str | None, typer.Option(help="The cluster, if there are several.")] = None,

@@ -67,27 +67,24 @@ def init(
 ) -> None:
     """Write a spotelastic.toml, so that `spotelastic up` needs no arguments here.
 
-    The script and the folder are read, so that its comments name what they need: arguments,
-    packages, variables, data.
+    Its comments name what else there is to say.
     """
     from spotelastic.cli.render.confirmation import asking
-    from spotelastic.client.init import folder_facts, write
-    from spotelastic.client.init.settings_text import SettingsWanted
+    from spotelastic.client import settings_file
 
     if maximum < minimum:
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
     if script is not None and script != Path(SCRIPT) and not script.is_file():
         raise UsageError(f"there is no script {script}")
     named = JobConfig(instance_types=types or ()).instance_types
-    its = script or folder_facts.find_script(Path(), SCRIPT)
-    facts = folder_facts.read_script(Path(), its)
-    wanted = SettingsWanted(its.as_posix(), minimum, maximum, named)
-    write.write_settings(Path(), wanted, facts, asking(yes=yes))
+    its = script or settings_file.find_script(Path(), SCRIPT)
+    text = settings_file.settings_text(its.as_posix(), minimum, maximum, named)
+    settings_file.write_settings(Path(), text, asking(yes=yes))
     lacking = "" if its.is_file() else f"write {its}, "
     typer.echo(f"{FILE} is written: check it, {lacking}then run `spotelastic up`")
     if not its.is_file():
         note(f"`spotelastic new-script {its}` writes one to begin with")
-    elif facts.trains and not facts.is_elastic:
+    elif settings_file.trains(its) and not settings_file.is_elastic(its):
         note(f"{its} has no Checkpointer: `spotelastic adapt {its}` puts one in")
 
 

@@ -89,11 +89,11 @@ def status(
     from spotelastic.cli.render import tables
 
     cluster = found_cluster(name, where, region, gone=True)
-    told, drill, regions = cluster.status(), cluster.drill(), cluster.regions()
+    told, regions = cluster.status(), cluster.regions()
     if json:
-        print(tables.to_json(tables.whole_status(told, drill, regions)))
+        print(tables.to_json(tables.whole_status(told, regions)))
     else:
-        tables.display(tables.status_table(told, drill, regions))
+        tables.display(tables.status_table(told, regions))
     for line in told.warnings:
         typer.echo(f"warning: {line}", err=True)
     if warning := cluster.record.spec.validity.warning(cluster.name, wall()):

@@ -9,7 +9,7 @@ command is interrupted while it watches or changes the cluster (detach.py).
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from spotelastic.client.bringing_up.bring_up import PreparedUp
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import ValidatedJob, check
-from spotelastic.client.interruptions.drill_publisher import DrillPublisher
 from spotelastic.client.progress import Beginning, Say, ended
 from spotelastic.client.published import running_cost_of
 from spotelastic.client.targets.choice import chosen
@@ -34,7 +33,7 @@ from spotelastic.client.targets.shown_cluster import ShownCluster
 from spotelastic.client.watch import JobOutcome, outcome
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.errors import SpotelasticError, Unavailable
-from spotelastic.local.drill import Drill, DrillPlan, FaultInjector
+from spotelastic.local.drill import Drill, DrillPlan
 from spotelastic.model.counting import counted, size
 from spotelastic.model.progress import Cost, Status
 from spotelastic.signals import Signals
@@ -85,15 +84,14 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
                 return 0
             confirm = asking(yes=config.yes, before_price=lambda: _say_plan(prepared, say))
             cluster = bring_up.carry_out(prepared, confirm, partial(show, shown))
-        publisher = DrillPublisher(cluster.record.objects)
-        drill = _drill(config, target.faults(), say, publisher) if config.drill else None
+        plan = DrillPlan(nodes=config.most)
+        drill = Drill(plan, target.faults(), say) if config.drill else None
         last_step = undoing(signals, partial(finish, stays, wrapping.say))
         if config.keep:
             cluster.keep()
         if known is None:
             undo.callback(last_step)
-        with closing(publisher):
-            status = watch(config, cluster, stays, shown, drill)
+        status = watch(config, cluster, stays, shown, drill)
         if config.detach and not ended(status):
             detach(cluster, stays, shown.say)
             return 0
@@ -106,10 +104,6 @@ def carry_through(job: ValidatedJob, undo: ExitStack, signals: Signals) -> int:
     fetch_files(config, cluster, last)
     written = partial(page, cluster)
     return conclude(config, result, written, log, drill, replace(stays, say=wrapping.say))
-
-
-def _drill(config: JobConfig, faults: FaultInjector, say: Say, to: DrillPublisher) -> Drill:
-    return Drill(DrillPlan(nodes=config.most), faults, say, publish=to.publish)
 
 
 def _say_headline(prepared: PreparedUp, say: Say) -> None:

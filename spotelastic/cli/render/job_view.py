@@ -8,16 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from spotelastic.cli.render import tables
 from spotelastic.cli.render.sparkline import sparkline
-from spotelastic.cli.render.tables import Fitting
 from spotelastic.model.counting import counted, dollars, loss
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, NodeStatus, Status
-from spotelastic.web.view import words
+from spotelastic.web.view import rows, words
 
 EVENT_LINES = 6
 """Lines above the picture that are left to events, on a terminal of at least 24 lines."""
@@ -26,17 +24,8 @@ HEAD_OF_TABLE = 2
 SPARK = 24
 """Most columns of the loss curve."""
 NODE = ("node", "state", "type", "zone", "ranks", "address")
-SPARED = ("address", "zone", "type")
-"""Columns that are left out if the table is too wide, the first one first."""
 WAITS = ("failed", "sick", "draining", "gone", "restarting", "joining", "pending", "waiting")
 """States of nodes that stand before those that train, where not all have room."""
-STATE_COLOUR = {
-    "training": "green",
-    "draining": "yellow",
-    "sick": "yellow",
-    "failed": "red",
-    "gone": "red",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +47,7 @@ def job_view(shown: JobPicture, now: float, width: int, height: int) -> Renderab
     counted.
     """
     status = shown.status
-    told = [
-        *_job_lines(shown, now, width),
-        *_notes(status, width, height),
-        *tables.silence(status, now),
-    ]
+    told = [*_job_lines(shown, now, width), *_notes(status, now, width, height)]
     told = [_cut(line) for line in told]
     if status.state in ENDED:
         return Group(*told)
@@ -81,7 +66,7 @@ def _nodes(workers: Sequence[NodeStatus], room: int, now: float) -> list[Rendera
         return [_cut(Text(f"nodes  {_by_state(workers)}"))]
     chosen, left = _chosen(workers, room - HEAD_OF_TABLE)
     more = [_cut(Text(f"… and {_by_state(left, 'more ')}", "dim"))] if left else []
-    return [Text(), _nodes_table(chosen, now), *more]
+    return [Text(), tables.nodes_table(chosen, now, *NODE), *more]
 
 
 # -- the job ---------------------------------------------------------------------------------------
@@ -128,12 +113,12 @@ def _checkpoint(shown: JobPicture, now: float) -> str:
     status = shown.status
     text = f"checkpoint {status.committed}" if status.committed else "no checkpoint yet"
     if (at := _committed_at(shown)) is not None:
-        text += f", {tables.span(now - at)} ago"
+        text += f", {words.ago(at, now)}"
     if status.upload is not None:
-        text += f"   {tables.upload_text(status.upload)}"
+        text += f"   {rows.upload(status.upload)}"
         left = status.upload.total - status.upload.done
         if status.upload.rate > 0 and left > 0:
-            text += f", {tables.span(left / status.upload.rate)} left"
+            text += f", {words.span(round(left / status.upload.rate))} left"
     return text
 
 
@@ -185,28 +170,6 @@ def _by_state(nodes: Sequence[NodeStatus], more: str = "") -> str:
     return ", ".join([f"{count} {more}{first}", *(f"{count} {state}" for state, count in others)])
 
 
-def _nodes_table(nodes: Sequence[NodeStatus], now: float) -> Fitting:
-    """Return the table with as many columns as fit; a name is never cut."""
-    kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
-    return Fitting(tuple(_table(names, nodes, now) for names in kept))
-
-
-def _table(names: Sequence[str], nodes: Sequence[NodeStatus], now: float) -> Table:
-    table = tables.table_of(*names)
-    for node in nodes:
-        cells: tuple[str | Text, ...] = (
-            node.id,
-            Text(tables.state_text(node, now), STATE_COLOUR.get(node.state, "")),
-            node.type,
-            node.zone,
-            words.ranks(node.ranks),
-            node.address,
-        )
-        row = dict(zip(NODE, cells, strict=True))
-        table.add_row(*(row[name] for name in names))
-    return table
-
-
 def _control_line(status: Status) -> Iterable[Text]:
     """Yield the control nodes in one line: which leads, and the others by state."""
     control = [node for node in status.nodes if node.role == "control"]
@@ -227,8 +190,8 @@ def _cut(line: Text) -> Text:
     return line
 
 
-def _notes(status: Status, width: int, height: int) -> list[Text]:
+def _notes(status: Status, now: float, width: int, height: int) -> list[Text]:
     """Return the lines of the notes, broken between words; the first ones of very many."""
     console, most = Console(width=width), max(1, height // 4)
-    lines = [line for note in tables.notes(status) for line in note.wrap(console, width)]
+    lines = [line for note in tables.notes(status, now) for line in note.wrap(console, width)]
     return lines if len(lines) <= most else [*lines[: most - 1], Text("…")]

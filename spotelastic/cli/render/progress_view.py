@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from spotelastic.cli.render.sparkline import LossSeries
 from spotelastic.client.progress import Update
-from spotelastic.clock import Clock, steady, wall
+from spotelastic.clock import Clock, wall
 from spotelastic.model.progress import Cost, Event, Point, Status
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def view(environ: Mapping[str, str] = os.environ) -> ProgressView:
 class Plain:
     """Prints a line when something happens, and one every few seconds during training."""
 
-    def __init__(self, write: Callable[[str], object], clock: Clock = steady) -> None:
+    def __init__(self, write: Callable[[str], object], clock: Clock = wall) -> None:
         self._write = write
         self._clock = clock
         self._told = (0, "")
@@ -112,10 +112,11 @@ class Plain:
 
     def status(self, status: Status) -> None:
         """Print the status, if it has changed or some seconds have passed."""
-        from spotelastic.cli.render.tables import silence, status_line
+        from spotelastic.cli.render.tables import status_line
+        from spotelastic.web.view import rows
 
         now = self._clock()
-        line = "".join(map(str, silence(status, now))) or status_line(status)
+        line = rows.silence(status, now) or status_line(status)
         changed = (status.round, status.state) != self._told
         if line == self._line or not (changed or now >= self._due):
             return

@@ -15,7 +15,7 @@ from rich.text import Text
 from spotelastic.client.trial_notification import TrialResult
 from spotelastic.clock import wall
 from spotelastic.controller.model.regions import RegionsRecord
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
@@ -24,21 +24,18 @@ from spotelastic.model.progress import (
     Event,
     Interruption,
     NodeStatus,
-    RemainingDrill,
     Report,
     Status,
-    Upload,
 )
-from spotelastic.web.view import drill as drills
 from spotelastic.web.view import rows, words
 
 T = TypeVar("T")
 LEDGER = (
     *("", "node", "at", "source", "after"),
-    *("saved\nstep", "from", "in\nS3", "pause", "steps\nredone", "cost"),
+    *("resumed from", "in\nS3", "pause", "steps\nredone", "cost"),
 )
 """The columns of the table of interruptions."""
-NUMBERS = ("after", "saved\nstep", "pause", "steps\nredone", "cost")
+NUMBERS = ("after", "pause", "steps\nredone", "pause\nsteps\nredone", "cost")
 """The columns that are aligned to the right."""
 
 
@@ -63,14 +60,9 @@ def json_line(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def whole_status(
-    status: Status, drill: RemainingDrill | None, regions: RegionsRecord | None
-) -> dict[str, object]:
-    """Return the status for programs, with the drill that is under way, and what a job that moves
-    by itself knows of its regions.
-    """
-    plain: dict[str, object] = msgspec.to_builtins(status)
-    return plain | {"drill": msgspec.to_builtins(drill), "regions": msgspec.to_builtins(regions)}
+def whole_status(status: Status, regions: RegionsRecord | None) -> dict[str, object]:
+    """Return the status for programs, with what a job that moves by itself knows of its regions."""
+    return {**msgspec.to_builtins(status), "regions": msgspec.to_builtins(regions)}
 
 
 def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
@@ -142,30 +134,21 @@ def status_line(status: Status) -> str:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     if status.upload is not None:
-        parts[-1] += f", {upload_text(status.upload)}"
+        parts[-1] += f", {rows.upload(status.upload)}"
     return "  ".join(parts)
 
 
-def upload_text(upload: Upload) -> str:
-    """Return how far an upload is."""
-    share = upload.done / upload.total if upload.total else 0.0
-    return f"{share:.0%} of {upload.step} at {size(upload.rate)}/s"
-
-
-def status_table(
-    status: Status, drill: RemainingDrill | None = None, regions: RegionsRecord | None = None
-) -> RenderableType:
-    """Return the job, why its round began (or how it ended), its regions, the drill under way, and
-    its nodes, if it has any.
+def status_table(status: Status, regions: RegionsRecord | None = None) -> RenderableType:
+    """Return the job, why its round began (or how it ended), its regions, and its nodes, if it has
+    any.
     """
-    parts: list[RenderableType] = [headline(status), *silence(status, wall())]
-    parts += [Text(status_line(status)), *notes(status)]
+    parts: list[RenderableType] = [headline(status), Text(status_line(status))]
+    parts += notes(status, wall())
     if regions is not None:
         parts.append(Text(f"regions: {regions.reason}"))
-    if drill is not None:
-        parts.append(Text(drill_line(drill, wall())))
     if status.nodes:
-        parts += [Text(), nodes_table(status)]
+        columns = ("node", "role", "state", "type", "zone", "ranks", "address")
+        parts += [Text(), nodes_table(status.nodes, status.at, *columns)]
     return Group(*parts)
 
 
@@ -175,22 +158,17 @@ def headline(status: Status) -> Text:
     return Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
 
 
-def silence(status: Status, now: float) -> list[Text]:
-    """Return a line if the status is old: no controller has published one since."""
-    silent = status.silent_for(now)
-    told = f"no controller for {span(silent)}: training goes on, no node is bought or replaced"
-    return [Text(told, "yellow")] if silent else []
-
-
-def notes(status: Status) -> list[Text]:
-    """Return what else there is to know about the job: a line for each."""
-    lines = [Text(status.network)] if status.network else []
-    if status.quiet:
-        lines.append(Text(status.quiet, "yellow"))
+def notes(status: Status, now: float) -> list[Text]:
+    """Return what else there is to know about the job: a text for each, warnings first."""
+    lines = [
+        Text(told, "red" if status.differs else "yellow") for told in rows.warnings(status, now)
+    ]
+    lines += [Text(status.network)] if status.network else []
     if status.replica:
         lines.append(Text(_replicated(status)))
-    lines += [Text(slow.line, "yellow") for slow in status.slow]
-    lines += [*_rehearsed(status.rehearsal), *_rehearsed(status.proof)]
+    for found in (status.rehearsal, status.proof):
+        if found is not None and not found.differs:
+            lines.append(Text(found.text))
     if odd := _not_understood(status):
         lines.append(Text(odd))
     return lines
@@ -201,14 +179,6 @@ def _rehearsed(rehearsal: Rehearsal | None) -> list[Text]:
     if rehearsal is None:
         return []
     return [Text(rehearsal.text, "red" if rehearsal.differs else "")]
-
-
-def drill_line(drill: RemainingDrill, now: float) -> str:
-    """Return how far a drill is, and what it interrupts next."""
-    coming = drills.remaining(drill, now)
-    first, *others = coming.due
-    text = f"drill: {coming.progress}; next {first.label}, {first.whom}, {first.when}"
-    return text + (f"; {len(others)} more after it" if others else "")
 
 
 def _replicated(status: Status) -> str:
@@ -230,43 +200,39 @@ def _not_understood(status: Status) -> str:
     return f"dropped events from AWS: {told}" if told else ""
 
 
-NODE = ("node", "role", "state", "zone", "address", "ranks")
-SPARED = ("address", "zone", "role")
+SPARED = ("address", "type", "zone", "role")
 """Columns that are left out if the table is too wide, the first one first.
 
 The node's name is never cut: it is needed as an argument of other commands.
 """
+COLOURS = {
+    "training": "green",
+    "draining": "yellow",
+    "sick": "yellow",
+    "failed": "red",
+    "gone": "red",
+}
 
 
-def nodes_table(status: Status) -> Fitting:
-    """Return the table of nodes, with as many columns as fit."""
-    kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
+def nodes_table(nodes: Sequence[NodeStatus], now: float, *columns: str) -> Fitting:
+    """Return the table of nodes, with as many of the columns as fit."""
+    kept = [[name for name in columns if name not in SPARED[:count]] for count in range(5)]
     tables = [table_of(*names) for names in kept]
-    for node in status.nodes:
-        state = state_text(node, status.at)
-        cells = (node.id, node.role, state, node.zone, node.address, words.ranks(node.ranks))
-        row = dict(zip(NODE, cells, strict=True))
+    for node in nodes:
+        row = rows.node(node, now)
+        state = ", ".join(filter(None, (row.state, row.leaves)))
+        cells: dict[str, str | Text] = {
+            "node": row.node,
+            "role": row.role,
+            "state": Text(state, COLOURS.get(row.state, "")),
+            "type": row.type,
+            "zone": row.zone,
+            "ranks": row.ranks,
+            "address": row.address,
+        }
         for table, names in zip(tables, kept, strict=True):
-            table.add_row(*(row[name] for name in names))
+            table.add_row(*(cells[name] for name in names))
     return Fitting(tuple(tables))
-
-
-def state_text(node: NodeStatus, now: float) -> str:
-    """Return the state, with the countdown of a notice or an announcement."""
-    if node.leaves_at is None:
-        return node.state
-    left = node.leaves_at - now
-    return f"{node.state}, {span(left)} left" if left > 0 else f"{node.state}, time is up"
-
-
-def span(seconds: float) -> str:
-    """Return a time in its largest unit, and the next one below an hour: 8 s, 1:43 min, 3.2 h."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole / 3600:.1f} h" if whole < 172800 else f"{whole / 86400:.0f} days"
 
 
 def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
@@ -277,7 +243,7 @@ def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     for each in clusters:
         state = Text.assemble(each.state, *([(", differs when made again", "red")] * each.differs))
         if each.silent_for:
-            state.append(f", no controller for {span(each.silent_for)}", "yellow")
+            state.append(f", no controller for {words.span(each.silent_for)}", "yellow")
         table.add_row(each.name, state, str(each.nodes), str(each.step))
     return table
 
@@ -386,50 +352,24 @@ def cost_table(cost: Cost) -> RenderableType:
 def _interruptions_table(interruptions: Sequence[Interruption]) -> Fitting:
     wide = table_of(*LEDGER, right=NUMBERS)
     narrow = table_of(*_stacked(LEDGER), right=NUMBERS)
-    narrow.columns[0].no_wrap = False
     for column in narrow.columns:
         column.vertical = "top"
-    for row in interruptions:
-        cells = _cells(row)
+        column.no_wrap = column.header not in ("", "resumed from")
+    for each in interruptions:
+        row = rows.interruption(each, each.at)
+        cells = (
+            *(row.label, row.node, row.at, row.source, row.seen_after),
+            *(row.resumed_from, row.is_in_store, row.pause, row.repeated, row.cost),
+        )
         wide.add_row(*cells)
         narrow.add_row(*_stacked(cells))
     return Fitting((wide, narrow))
 
 
-def _cells(row: Interruption) -> tuple[str, ...]:
-    return (
-        row.kind.traits.label,
-        row.node or "-",
-        clock(row.at),
-        row.told_by or "-",
-        _seconds(row.seen_after_s),
-        _or_dash(row.saved_step),
-        _from(row),
-        {True: "yes", False: "no", None: "-"}[row.committed],
-        _seconds(row.pause_s),
-        _or_dash(row.steps_lost),
-        "-" if row.usd is None else dollars(row.usd),
-    )
-
-
-def _from(row: Interruption) -> str:
-    """Return where the state came from, and how long that took on the slowest node."""
-    if row.restore_s is None:
-        return row.source or "-"
-    return f"{row.source} {row.restore_s:.2f} s"
-
-
 def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
     """Put cells below others, for a narrow table: the time below the node, the delay below the
-    reporter, and where the step came from below the step.
+    reporter, and the repeated steps below the pause.
     """
-    kind, node, at, teller, after, step, source, *others = cells
-    return kind, f"{node}\n{at}", f"{teller}\n{after}", f"{step}\n{source}", *others
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
-
-
-def _or_dash(value: int | None) -> str:
-    return "-" if value is None else str(value)
+    kind, node, at, teller, after, resumed, stored, pause, redone, cost = cells
+    told = f"{node}\n{at}", f"{teller}\n{after}", resumed, stored, f"{pause}\n{redone}"
+    return kind, *told, cost

@@ -21,7 +21,6 @@ from spotelastic.client.config.options.safety import SafetyOptions
 from spotelastic.client.config.options.watching import WatchingOptions
 from spotelastic.client.config.panels import AFTER, JOB
 from spotelastic.model.counting import duration
-from spotelastic.model.interval import TIME
 
 SCRIPT = "train.py"
 """The script that is used if none is given."""
@@ -116,7 +115,6 @@ class JobConfig(  # whose signature begins with the last of these
         UP,
         AFTER,
         metavar="TIME|forever",
-        pattern=rf"forever|0|{TIME}",
         stored=lambda job: "forever" if job.linger is None else duration(job.linger),
     )
     keep_failed: bool = option(

@@ -75,15 +75,10 @@ class DumpArchive:
                 for entry in tar:
                     file = tar.extractfile(entry) if entry.isfile() else None
                     if file is not None and _is_below(entry.name):
-                        content = file.read()
-                        name = f"nodes/{node}/{entry.name}"
-                        its_log = entry.name.startswith("events/")
-                        self.files[name] = content if its_log else self._text_bytes(content)
+                        content = file.read().decode(errors="replace")
+                        self.text(f"nodes/{node}/{entry.name}", content)
         except (tarfile.TarError, OSError, EOFError) as error:
             self.lack(f"the archive of {node}", error)
-
-    def _text_bytes(self, content: bytes) -> bytes:
-        return self.hide.text(content.decode(errors="replace")).encode(errors="replace")
 
     def write(self, file: Path, index: DumpIndex) -> None:
         """Write the archive to a file that others cannot read, whole or not at all.

@@ -4,8 +4,7 @@ Each entry is due at a time or a step:
 
     [[interruption]]
     after = "30s"        # from the beginning of the drill; or: step = 100
-    kind = "notice"      # notice (the default), rebalance, loss, maintenance, retirement,
-                         # capacity-block or by-hand
+    kind = "notice"      # notice (the default), rebalance, loss or by-hand
     node = "any"         # any node that trains (the default), "rank 0", or a node's name
     in = 15              # seconds of notice; a loss has none
 
@@ -17,14 +16,12 @@ import random
 import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spotelastic.aws.clusters.fault_injection import WARNING
 from spotelastic.client.interruptions.choice import victim
-from spotelastic.client.interruptions.drill_publisher import DrillPublisher
 from spotelastic.client.interruptions.interrupt import (
     AT_ONCE,
     KINDS,
@@ -35,12 +32,12 @@ from spotelastic.client.interruptions.interrupt import (
 from spotelastic.client.published import status_of
 from spotelastic.client.targets.cloud_target import ClusterTarget
 from spotelastic.client.targets.shown_cluster import ShownCluster
-from spotelastic.clock import steady, wall
+from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import DueInterruption, Status
+from spotelastic.model.progress import Status
 
 LOOK_EVERY = 0.25
 LIST = "interruption"
@@ -158,19 +155,6 @@ def is_due(entry: PlannedInterruption, status: Status, elapsed: float) -> bool:
     return status.step >= entry.step
 
 
-def due(rest: Sequence[PlannedInterruption], began: float) -> tuple[DueInterruption, ...]:
-    """Return entries that have yet to be carried out, for a drill that began at that time."""
-    return tuple(
-        DueInterruption(
-            entry.kind,
-            "any node" if entry.node == "any" else entry.node,
-            step=entry.step if entry.after is None else None,
-            at=None if entry.after is None else began + entry.after,
-        )
-        for entry in rest
-    )
-
-
 # -- effects -------------------------------------------------------------------------------------
 
 
@@ -187,36 +171,10 @@ def run(
     `JobFailed` if the job ends before the plan does.
     """
     check(target, plan)
-    with closing(DrillPublisher(cluster.objects)) as publisher:
-        return tuple(_caused(target, cluster, plan, random.Random(seed), say, publisher))
-
-
-def check(target: ClusterTarget, plan: Sequence[PlannedInterruption]) -> None:
-    """Raise `UsageError` for the first entry with what the target can do to no node."""
-    for number, entry in enumerate(plan, 1):
-        try:
-            target.check_kind(_request(entry, entry.node))
-        except UsageError as error:
-            raise UsageError(f"the drill's plan, {LIST} {number}: {error}") from None
-
-
-def _request(entry: PlannedInterruption, node: str) -> InterruptionRequest:
-    return InterruptionRequest(node, entry.kind, entry.seconds)
-
-
-def _caused(
-    target: ClusterTarget,
-    cluster: ShownCluster,
-    plan: Sequence[PlannedInterruption],
-    draw: random.Random,
-    say: Say,
-    publisher: DrillPublisher,
-) -> list[Caused]:
-    began, began_at = steady(), wall()
+    draw, began = random.Random(seed), steady()
     done: list[Caused] = []
     while len(done) < len(plan):
         entry = plan[len(done)]
-        publisher.publish(len(done), due(plan[len(done) :], began_at))
         status, elapsed = status_of(cluster), steady() - began
         if status.state in ENDED:
             raise JobFailed(
@@ -230,7 +188,20 @@ def _caused(
         told = _cause(target, cluster, _request(entry, node))
         say(f"{elapsed:6.1f} s, step {status.step}: {told}")
         done.append(Caused(entry.kind, node, status.step, round(elapsed, 3)))
-    return done
+    return tuple(done)
+
+
+def check(target: ClusterTarget, plan: Sequence[PlannedInterruption]) -> None:
+    """Raise `UsageError` for the first entry with what the target can do to no node."""
+    for number, entry in enumerate(plan, 1):
+        try:
+            target.check_kind(_request(entry, entry.node))
+        except UsageError as error:
+            raise UsageError(f"the drill's plan, {LIST} {number}: {error}") from None
+
+
+def _request(entry: PlannedInterruption, node: str) -> InterruptionRequest:
+    return InterruptionRequest(node, entry.kind, entry.seconds)
 
 
 def _cause(target: ClusterTarget, cluster: ShownCluster, what: InterruptionRequest) -> str:

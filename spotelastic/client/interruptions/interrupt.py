@@ -16,19 +16,10 @@ KINDS = {
     "notice": InterruptionKind.SPOT_INTERRUPTION,
     "rebalance": InterruptionKind.REBALANCE,
     "loss": InterruptionKind.LOSS,
-    "maintenance": InterruptionKind.MAINTENANCE,
-    "retirement": InterruptionKind.RETIREMENT,
-    "capacity-block": InterruptionKind.CAPACITY_BLOCK,
     "by-hand": InterruptionKind.BY_HAND,
 }
 """What can be caused, as people type it. Its own name, as reports have it, does as well."""
 
-SCHEDULED = {
-    InterruptionKind.MAINTENANCE: "system-reboot",
-    InterruptionKind.RETIREMENT: "instance-retirement",
-    InterruptionKind.CAPACITY_BLOCK: "",
-}
-"""Kinds that are announced ahead, with AWS's word for the maintenance that causes them."""
 AT_ONCE = {InterruptionKind.LOSS: "a loss", InterruptionKind.BY_HAND: "an end by hand"}
 """Kinds of which a node is not told before, as people call them."""
 OF_SPOT = frozenset({InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.REBALANCE})
@@ -95,8 +86,6 @@ class CausedInterruption:
             return f"{self.node} is taken away without notice"
         if self.kind is InterruptionKind.LOSS:
             return f"{self.node} has one second, the least that Kubernetes gives"
-        if self.kind in SCHEDULED and self.seconds is not None:
-            return f"{self.node} {self.kind.traits.outlook} in {self.seconds:g} s"
         is_recommended = self.kind is InterruptionKind.REBALANCE
         first = "gets a rebalance recommendation, and " if is_recommended else ""
         then = "stays" if self.seconds is None else f"will be taken away in {self.seconds:g} s"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spotelastic.aws.clusters import asleep
 from spotelastic.aws.messaging.bucket import BucketObjects
-from spotelastic.cloud.bucket import DRILL, EVENTS, MOVING, REPORT, STATUS, STOPPING
+from spotelastic.cloud.bucket import EVENTS, MOVING, REPORT, STATUS, STOPPING
 from spotelastic.controller.etcd.generations import SNAPSHOTS, Generation, Generations
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import JobSpec
@@ -24,7 +24,7 @@ def wake(job: JobSpec, here: BucketObjects, there: BucketObjects) -> None:
     if there != here:
         _take_code(job, here, there)
         there.change_job(lambda known: carried(known, job))
-    for name in (STATUS, EVENTS, REPORT, DRILL, MOVING):
+    for name in (STATUS, EVENTS, REPORT, MOVING):
         there.delete(name)
     if not asleep.is_awake(there.aws, there.cluster):
         generations = Generations(there)

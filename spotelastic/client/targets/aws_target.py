@@ -12,7 +12,7 @@ from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.estimate import AS_OF
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
+from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import everywhere
 from spotelastic.client.targets.account import AccountClusters
@@ -65,11 +65,6 @@ class AwsTarget(AccountClusters):
     def check_room(self, nodes: int, workers: int) -> None: ...
 
     def check_kind(self, what: InterruptionRequest) -> None:
-        if what.kind in SCHEDULED:
-            raise UsageError(
-                f"--kind {what.typed}: AWS alone decides on that: try it on the local cloud "
-                "(--local)"
-            )
         is_notice = what.warns and what.kind is InterruptionKind.SPOT_INTERRUPTION
         if is_notice and what.seconds != fault_injection.WARNING:
             raise UsageError(

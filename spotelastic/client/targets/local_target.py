@@ -23,15 +23,14 @@ from spotelastic.aws.clusters import lifecycle
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.planning.plan import ClusterSpec
-from spotelastic.client.interruptions.interrupt import SCHEDULED, InterruptionRequest
+from spotelastic.client.interruptions.interrupt import InterruptionRequest
 from spotelastic.client.progress import Say
 from spotelastic.client.targets import everywhere, local_data
 from spotelastic.client.targets.account import AccountClusters
-from spotelastic.client.targets.aws_target import ATTEMPTS, READ_TIMEOUT
+from spotelastic.client.targets.aws_target import READ_TIMEOUT
 from spotelastic.client.targets.cloud_target import CloudEnded
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.local import cloud, joining
-from spotelastic.local.base import conditions
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.fault_client import FaultClient
 from spotelastic.local.joining import CloudUse
@@ -63,8 +62,8 @@ class LocalTarget(AccountClusters):
         global _used
         _used = info
         session = LocalSession(info, region)
-        # A cloud on this machine is busy only where it was told to be, and may have ended.
-        attempts = ATTEMPTS if os.environ.get(conditions.VARIABLE) else FEW_ATTEMPTS
+        # A cloud on this machine is not busy, and may have ended.
+        attempts = int(os.environ.get("AWS_MAX_ATTEMPTS") or FEW_ATTEMPTS)
         where = region or info.region
         super().__init__(Aws(where, read_timeout=READ_TIMEOUT, attempts=attempts, session=session))
         self._info = info
@@ -75,15 +74,11 @@ class LocalTarget(AccountClusters):
     @classmethod
     def join(cls, say: Say) -> "LocalTarget":
         """Use the running local cloud, or start one."""
-        wanted = conditions.from_environment(os.environ)
-        under = f" under the conditions {wanted}" if wanted.changed() else ""
-        use, new = joining.join(lambda: say(f"starting the local cloud{under}"))
+        use, new = joining.join(lambda: say("starting the local cloud"))
         if new:
             say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
         else:
             say(f"using the running local cloud at {use.info.endpoint}")
-            if under:
-                say(f"it keeps its conditions: {conditions.VARIABLE} counts where a cloud starts")
         return cls(use.info, use)
 
     def in_region(self, region: str) -> "LocalTarget":
@@ -202,12 +197,7 @@ class LocalTarget(AccountClusters):
             case InterruptionKind.REBALANCE:
                 faults.rebalance(what.node)
                 return None
-            case InterruptionKind.CAPACITY_BLOCK:
-                faults.end_block(what.node, what.seconds)
-            case InterruptionKind.MAINTENANCE | InterruptionKind.RETIREMENT:
-                faults.schedule(what.node, SCHEDULED[what.kind], what.seconds)
-            case _:
-                faults.interrupt(what.node, what.seconds)
+        faults.interrupt(what.node, what.seconds)
         return what.seconds
 
     def faults(self) -> FaultClient:

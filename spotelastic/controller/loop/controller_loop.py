@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from spotelastic.metrics import controller as controller_metrics
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.controller import ControllerFacts
 from spotelastic.metrics.job import PublishedFacts
-from spotelastic.metrics.serving import serving
+from spotelastic.metrics.scrape_server import MetricsServer
 from spotelastic.notifications.notifier import Notifier
 from spotelastic.store import etcd_access
 from spotelastic.store.election import Leadership, campaign
@@ -208,6 +207,7 @@ def run(config: ControllerConfig, cloud: Cloud) -> int:
 def _metrics(
     config: ControllerConfig, controller: Controller
 ) -> contextlib.AbstractContextManager[object]:
-    spec = config.spec
-    where = (config.address, spec.metrics_port) if spec.metrics_port else None
-    return serving(where, controller.samples, {**os.environ, **spec.env}, config.instance)
+    port = config.spec.metrics_port
+    if not port:
+        return contextlib.nullcontext()
+    return MetricsServer(config.address, port, controller.samples)

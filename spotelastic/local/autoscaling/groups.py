@@ -41,11 +41,7 @@ TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 _log = logging.getLogger(__name__)
 
 RETRY = 15.0
-"""Seconds until a failed launch is tried again, unless capacity changes before. Where the cloud is
-slow, it does not notice that, and each further try comes after a longer time.
-"""
-RETRY_AT_MOST = 300.0
-"""Longest such time, in seconds."""
+"""Seconds until a failed launch is tried again, unless capacity changes before."""
 BROKEN = "Client.InternalError"
 """State reason of an instance that EC2 accepted and could not start."""
 
@@ -58,8 +54,6 @@ class _Ledger:
     """What moto does not store of a group."""
 
     retry_at: float = 0.0
-    failures: int = 0
-    """Tries in a row that have failed."""
     deleting: bool = False
 
 
@@ -101,10 +95,9 @@ class AutoScaling:
         self.wake()
 
     def capacity_changed(self) -> None:
-        """Let launches that failed be tried again at once, unless the cloud is slow."""
-        if not self._machines.conditions.now.slow:
-            for ledger in self._ledgers.values():
-                ledger.retry_at = 0.0
+        """Let launches that failed be tried again at once."""
+        for ledger in self._ledgers.values():
+            ledger.retry_at = 0.0
         self.wake()
 
     def terminate_member(self, instance: str, decrement: bool) -> Activity:
@@ -224,7 +217,7 @@ class AutoScaling:
                 self._machines.terminate(member.instance)
             return
         if not member.lifecycle_state.startswith("Terminating"):
-            if suspended(group, "HealthCheck") or not self._is_found_out(member, machine, now):
+            if suspended(group, "HealthCheck") or not self._is_found_out(member, machine):
                 return
             self._begin_leaving(group, member, machine)
         if member.lifecycle_state == "Terminating:Wait" and not member.waits:
@@ -233,15 +226,9 @@ class AutoScaling:
         if ended and member.lifecycle_state != "Terminating:Wait":
             self._leave(group, member)
 
-    def _is_found_out(
-        self, member: LocalGroupMember, machine: LocalInstance | None, now: float
-    ) -> bool:
-        """Whether the group's health check has seen by now that the instance is gone."""
-        if member.found_out_at is None:
-            gone_at = machine.gone_at if machine is not None else now
-            member.found_out_at = gone_at + self._machines.conditions.health_check()
-            self._agenda.at(member.found_out_at, self.wake)
-        return now >= member.found_out_at
+    def _is_found_out(self, member: LocalGroupMember, machine: LocalInstance | None) -> bool:
+        """Whether the group's health check has seen that the instance is gone: at once."""
+        return True
 
     def _begin_leaving(
         self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
@@ -304,7 +291,6 @@ class AutoScaling:
 
     def _put_in_service(self, group: Any, member: LocalGroupMember) -> None:
         member.lifecycle_state = "InService"
-        self._ledger(group.name).failures = 0
         if member.activity is not None:
             member.activity.ended("Successful")
             self._emit(
@@ -364,10 +350,7 @@ class AutoScaling:
 
     def _launch_failed(self, ledger: _Ledger, now: float) -> None:
         """Leave the group's launches alone for a while."""
-        ledger.failures += 1
-        slow = self._machines.conditions.now.slow
-        longer = min(RETRY * 2 ** (ledger.failures - 1), RETRY_AT_MOST) * slow
-        ledger.retry_at = now + (longer if slow else RETRY)
+        ledger.retry_at = now + RETRY
         self._agenda.at(ledger.retry_at, self.wake)
 
     def _launch_one(self, group: Any, policy: planner.GroupRequest, spot: bool) -> bool:

@@ -34,8 +34,6 @@ class LocalGroupMember(models.InstanceState):
         self.waits: dict[str, LifecycleWait] = {}
         """Life-cycle actions in progress, by name of the hook."""
         self.abandoned = False
-        self.found_out_at: float | None = None
-        """When its group sees that EC2 has taken the instance; None: EC2 has not."""
         self.activity: Activity | None = None
         """The scaling activity in progress for the member."""
 

@@ -44,12 +44,12 @@ class Agenda:
             heapq.heappush(self._due, (when, next(self._order), task))
             self._changed.notify()
 
-    def after(self, order: Future[None], task: Task, later: float = 0.0) -> None:
-        """Run a task so many seconds after an order; never after one that has failed."""
+    def after(self, order: Future[None], task: Task) -> None:
+        """Run a task after an order; never after one that has failed."""
 
         def done(order: Future[None]) -> None:
             if order.exception() is None:
-                self.at(self._clock() + later, task)
+                self.at(self._clock(), task)
 
         order.add_done_callback(done)
 

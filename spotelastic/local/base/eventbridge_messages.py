@@ -1,16 +1,13 @@
 """Builds and delivers AWS's events about instances and Auto Scaling groups, in AWS's own format.
 
 Sources in the EC2 user guide: "Events for Amazon EC2 Spot Instance interruptions", "EC2 instance
-rebalance recommendations", "Amazon EC2 instance state change events", "Monitor Capacity Blocks
-using EventBridge". In the AWS Health user guide: "AWS Health events Amazon EventBridge schema". In
-the Auto Scaling user guide: "Amazon EC2 Auto Scaling event reference".
+rebalance recommendations", "Amazon EC2 instance state change events". In the Auto Scaling user
+guide: "Amazon EC2 Auto Scaling event reference".
 """
 
 import json
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import formatdate
 from typing import Any
 
 _log = logging.getLogger(__name__)
@@ -50,43 +47,6 @@ def rebalance_recommendation(region: str, instance: str) -> BusEvent:
         "EC2 Instance Rebalance Recommendation",
         (f"arn:aws:ec2:{region}:instance/{instance}",),
         {"instance-id": instance},
-    )
-
-
-def scheduled_change(
-    region: str, instance: str, change: str, code: str, begins: float, *, closed: bool = False
-) -> BusEvent:
-    """Return AWS Health's event of a scheduled change of an instance, or of its end."""
-    starts = formatdate(begins, usegmt=True)
-    return BusEvent(
-        "aws.health",
-        "AWS Health Event",
-        (instance,),
-        {
-            "eventArn": f"arn:aws:health:{region}::event/EC2/{code}/{change}",
-            "service": "EC2",
-            "eventTypeCode": code,
-            "eventTypeCategory": "scheduledChange",
-            "eventScopeCode": "ACCOUNT_SPECIFIC",
-            "startTime": starts,
-            "endTime": formatdate(begins + 7200.0, usegmt=True),
-            "statusCode": "closed" if closed else "upcoming",
-            "eventRegion": region,
-            "affectedEntities": [{"entityValue": instance, "status": "PENDING"}],
-            "page": "1",
-            "totalPages": "1",
-        },
-    )
-
-
-def block_expires(account: str, region: str, reservation: str, ends: float) -> BusEvent:
-    """Return the warning that a Capacity Block ends."""
-    date = datetime.fromtimestamp(ends, UTC)
-    return BusEvent(
-        "aws.ec2",
-        "Capacity Block Reservation Expiration Warning",
-        (f"arn:aws:ec2:{region}:{account}:capacity-reservation/{reservation}",),
-        {"capacity-reservation-id": reservation, "end-date": f"{date:%Y-%m-%dT%H:%M:%SZ}"},
     )
 
 

@@ -6,7 +6,6 @@ here runs under the cloud's lock, except `read`, which the metadata service call
 """
 
 import base64
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,17 +16,10 @@ from typing import Any
 from spotelastic.clock import wall
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.base.conditions import ConditionsInForce
 from spotelastic.local.instances import metadata
 from spotelastic.local.instances.imds import MetadataServer, Trouble
 from spotelastic.local.instances.launch_checks import DiskKey
-from spotelastic.local.instances.metadata import (
-    HEALTH_CODES,
-    Facts,
-    Maintenance,
-    Notices,
-    RoleCredentials,
-)
+from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials
 from spotelastic.local.instances.power import Power
 from spotelastic.local.instances.spot_market import SpotMarket
 
@@ -42,10 +34,6 @@ PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
 _CODES = {PENDING: 0, RUNNING: 16, SHUTTING_DOWN: 32, TERMINATED: 48, STOPPING: 64, STOPPED: 80}
 GONE = (SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED)
 
-REBOOTS = frozenset({"system-reboot", "instance-reboot", "system-maintenance"})
-"""Maintenance after which an instance runs again."""
-BLOCK_ENDS_AHEAD = 1800.0
-"""Seconds before the end of a Capacity Block at which its instances are ended."""
 _CREDENTIALS = timedelta(hours=6)
 _RENEW_BEFORE = timedelta(minutes=30)
 _SETTLE = 30.0  # seconds that ending the processes of an instance may take
@@ -99,9 +87,7 @@ class LocalInstances:
         market: SpotMarket,
         imds_port: int,
         emit: Callable[[eventbridge_messages.BusEvent], None],
-        conditions: ConditionsInForce | None = None,
     ) -> None:
-        self.conditions = conditions or ConditionsInForce()
         self.disk_key = DiskKey()
         self._agenda = agenda
         self._power = power
@@ -230,39 +216,12 @@ class LocalInstances:
     # -- what befalls instances --------------------------------------------------------------
 
     def interrupt(self, machine: LocalInstance, seconds: float) -> None:
-        """Give notice, with any number of seconds, and take the instance away after it.
-
-        Under the condition `together` other instances of its pool get theirs within the second.
-        """
-        self._interrupt(machine, seconds)
-        for other in self._alike(machine)[: self.conditions.now.together]:
-            self._agenda.at(
-                wall() + self.conditions.apart(), partial(self._interrupt, other, seconds)
-            )
-
-    def _alike(self, machine: LocalInstance) -> list[LocalInstance]:
-        """Return the other spot instances of its type and zone that run without a notice."""
-        return [
-            each
-            for each in self._machines.values()
-            if each is not machine
-            and each.spot
-            and each.state == RUNNING
-            and not each.notices.interruption
-            and each.it.instance_type == machine.it.instance_type
-            and each.it.availability_zone == machine.it.availability_zone
-        ]
-
-    def _interrupt(self, machine: LocalInstance, seconds: float) -> None:
+        """Give notice, with any number of seconds, and take the instance away after it."""
         if machine.state not in (PENDING, RUNNING):
             return
         machine.notices.interruption = end = wall() + seconds
         self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
         self._agenda.at(end, partial(self._take_away, machine, end))
-
-    def withdraw(self, machine: LocalInstance) -> None:
-        """Withdraw the notice."""
-        machine.notices.interruption = 0.0
 
     def _take_away(self, machine: LocalInstance, end: float) -> None:
         if machine.notices.interruption == end:
@@ -275,69 +234,9 @@ class LocalInstances:
             eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
         )
 
-    def schedule(self, machine: LocalInstance, code: str, seconds: float) -> None:
-        """Schedule maintenance, and begin it when its time has come."""
-        begins = wall() + seconds
-        event = Maintenance(f"instance-event-{secrets.token_hex(8)}", code, begins)
-        machine.notices.scheduled += (event,)
-        self._tell_health(machine, event)
-        self._agenda.at(begins, partial(self._maintain, machine, event))
-
-    def call_off(self, machine: LocalInstance) -> None:
-        """Call off all maintenance that is scheduled."""
-        events, machine.notices.scheduled = machine.notices.scheduled, ()
-        for event in events:
-            self._tell_health(machine, event, closed=True)
-
-    def end_block(self, machine: LocalInstance, seconds: float) -> None:
-        """End the Capacity Block that the instance runs in; it is ended after so many seconds."""
-        instance = machine.it
-        instance.capacity_reservation_id = reservation = f"cr-{instance.id.removeprefix('i-')}"
-        ends = wall() + seconds
-        self._emit(
-            eventbridge_messages.block_expires(
-                instance.owner_id, instance.region_name, reservation, ends + BLOCK_ENDS_AHEAD
-            )
-        )
-        self._agenda.at(ends, partial(self.terminate, instance, "Server.InternalError"))
-
-    def _tell_health(
-        self, machine: LocalInstance, event: Maintenance, *, closed: bool = False
-    ) -> None:
-        self._emit(
-            eventbridge_messages.scheduled_change(
-                machine.it.region_name,
-                machine.id,
-                event.id,
-                HEALTH_CODES[event.code],
-                event.begins,
-                closed=closed,
-            )
-        )
-
-    def _maintain(self, machine: LocalInstance, event: Maintenance) -> None:
-        if event not in machine.notices.scheduled or machine.state != RUNNING:
-            return
-        machine.notices.scheduled = tuple(
-            each for each in machine.notices.scheduled if each != event
-        )
-        if event.code in REBOOTS:
-            self._reboot(machine)
-        else:
-            self.stop(machine.it)
-
     def set_metadata(self, machine: LocalInstance, trouble: Trouble) -> None:
         """Set the fault of the instance's metadata service."""
         self._imds.set_trouble(machine.address, trouble)
-
-    def _reboot(self, machine: LocalInstance) -> None:
-        """Switch the instance off and on again, which EC2 calls running all the time."""
-        off = self._power.shut_down(machine.id)
-        self._agenda.after(off, partial(self._back_on, machine))
-
-    def _back_on(self, machine: LocalInstance) -> None:
-        if machine.state == RUNNING:
-            self._power.on(machine.id, self._endpoint(machine))
 
     # -- switching ---------------------------------------------------------------------------
 
@@ -345,13 +244,7 @@ class LocalInstances:
         machine.off, machine.gone_at = None, 0.0
         machine.starts += 1
         self._set_state(machine, PENDING)
-        boot = partial(self._boot, machine, machine.starts)
-        if not self.conditions.now.slow:
-            boot()
-            return
-        runs_at = wall() + self.conditions.pending()
-        self._agenda.at(runs_at, partial(self._is_on, machine, machine.starts))
-        self._agenda.at(runs_at + self.conditions.boot(), boot)
+        self._boot(machine, machine.starts)
 
     def _boot(self, machine: LocalInstance, start: int) -> None:
         """Start the instance's processes, unless it has been ended or stopped since."""
@@ -370,10 +263,8 @@ class LocalInstances:
     def _switch_off(self, machine: LocalInstance, state: str, *, cut: bool = False) -> None:
         machine.gone_at = wall()
         self._set_state(machine, state)
-        ended = partial(self._is_off, machine)
-        lasts = self.conditions.end(str(machine.it.instance_type))
         machine.off = (self._power.off if cut else self._power.shut_down)(machine.id)
-        self._agenda.after(machine.off, ended, lasts)
+        self._agenda.after(machine.off, partial(self._is_off, machine))
 
     def _is_off(self, machine: LocalInstance) -> None:
         if machine.state == STOPPING:
@@ -381,10 +272,7 @@ class LocalInstances:
             self._set_state(machine, STOPPED)
         elif machine.state == SHUTTING_DOWN:
             self._imds.close_address(machine.address)
-            if lasts := self.conditions.detach():
-                self._agenda.at(wall() + lasts, partial(self._release, machine))
-            else:
-                self._release(machine)
+            self._release(machine)
             self._set_state(machine, TERMINATED)
 
     def _release(self, machine: LocalInstance) -> None:

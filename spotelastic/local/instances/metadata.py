@@ -10,41 +10,7 @@ from datetime import UTC, datetime
 
 META = "/latest/meta-data/"
 IDENTITY = "/latest/dynamic/instance-identity/document"
-HEALTH_CODES = {
-    "system-reboot": "AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED",
-    "instance-reboot": "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED",
-    "system-maintenance": "AWS_EC2_INSTANCE_NETWORK_MAINTENANCE_SCHEDULED",
-    "instance-retirement": "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED",
-    "instance-stop": "AWS_EC2_INSTANCE_STOP_SCHEDULED",
-}
-"""By EC2's word for maintenance, what AWS Health calls it."""
 USER_DATA = "/latest/user-data"
-
-
-@dataclass(frozen=True, slots=True)
-class Maintenance:
-    """Something that EC2 has scheduled for an instance."""
-
-    id: str
-    code: str
-    """EC2's word: system-reboot, instance-retirement, ..."""
-    begins: float
-    """In epoch seconds."""
-
-    def document(self) -> dict[str, str]:
-        """Return the entry of the metadata document."""
-        return {
-            "NotBefore": _http_date(self.begins),
-            "NotAfter": _http_date(self.begins + MAINTENANCE_LASTS),
-            "Code": self.code,
-            "Description": f"scheduled {self.code}",
-            "EventId": self.id,
-            "State": "active",
-        }
-
-
-MAINTENANCE_LASTS = 7200.0
-"""Seconds within which EC2 promises to be done."""
 
 
 @dataclass(slots=True)
@@ -55,7 +21,6 @@ class Notices:
     """When the instance will be taken away."""
     rebalance: float = 0.0
     """When a rebalance recommendation was issued."""
-    scheduled: tuple[Maintenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +122,7 @@ def _documents(facts: Facts) -> dict[str, str]:
         "security-groups": "\n".join(facts.security_groups),
         "services/domain": "amazonaws.com",
         "services/partition": "aws",
-        "events/maintenance/scheduled": json.dumps(
-            [each.document() for each in facts.notices.scheduled]
-        ),
+        "events/maintenance/scheduled": "[]",
         "events/maintenance/history": "[]",
         f"{interface}/device-number": "0",
         f"{interface}/local-ipv4s": facts.address,
@@ -216,11 +179,6 @@ def _identity(facts: Facts) -> str:
             "version": "2017-09-30",
         }
     )
-
-
-def _http_date(at: float) -> str:
-    """Format a time as EC2 does in this document, and nowhere else."""
-    return datetime.fromtimestamp(at, UTC).strftime("%d %b %Y %H:%M:%S GMT").lstrip("0")
 
 
 def iso(moment: datetime) -> str:

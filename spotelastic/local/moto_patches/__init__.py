@@ -12,7 +12,6 @@ schedules.py    scheduled actions of groups
 stacks.py       CloudFormation stacks
 resources.py    resources of stacks that moto lacks
 accounts.py     quotas, service-linked roles
-stale.py        answers that are some seconds old
 images.py       machine images
 """
 
@@ -43,7 +42,6 @@ from spotelastic.local.moto_patches import (
     resources,
     schedules,
     stacks,
-    stale,
 )
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -71,7 +69,7 @@ def install(
     permissions.install(patches, authority)
     locks.install(patches, lock)
     ec2.install(patches, machines, market, power)
-    network.install(patches, power, volumes, agenda, machines.conditions)
+    network.install(patches, power, volumes)
     group_calls.install(patches, scaling)
     buckets.install(patches)
     object_calls.install(patches, KeptBuckets(buckets_folder), account, regions)
@@ -80,7 +78,6 @@ def install(
     stacks.install(patches, scaling, stack_deleted)
     images.install(patches, account, regions)
     accounts.install(patches, market, machines.disk_key)
-    stale.install(patches, machines.conditions)
     for model in resources.MODELS:
         _log.info("%s: moto lacks this resource", model.cloudformation_type())
     for patch in patches.applied:

@@ -23,9 +23,8 @@ from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
 from moto.ec2.utils import filter_iam_instance_profiles, parse_user_data
 from moto.iam.exceptions import NoSuchEntity, NotFoundException
-from moto.iam.models import InstanceProfile, iam_backends
+from moto.iam.models import iam_backends
 
-from spotelastic.clock import wall
 from spotelastic.local.autoscaling.groups import BROKEN
 from spotelastic.local.instances import launch_checks
 from spotelastic.local.instances.machines import TERMINATED, LocalInstances
@@ -76,7 +75,7 @@ def _install_launch(patches: Patches, machines: LocalInstances) -> None:
         subnet = _subnet(backend, kwargs)
         type, zone = kwargs["instance_type"], subnet.availability_zone
         _check(backend, kwargs, template, type, image_id)
-        _check_profile(backend, kwargs, template, machines)
+        check_profile(backend, kwargs, template)
         disks = kwargs.get("block_device_mappings") or ()
         startable = launch_checks.is_startable(disks, machines.disk_key)
         if machines.free(type, zone) < count:
@@ -131,38 +130,25 @@ def _check(
         raise EC2ClientError(refusal.code, refusal.message)
 
 
-def _check_profile(
-    backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any], machines: LocalInstances
-) -> None:
-    """Refuse an instance profile that does not exist, or is too new for EC2 to know it."""
-    given = _profile(kwargs, template)
+def check_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
+    """Return the instance profile of a launch, or None; refuse one that does not exist."""
+    given = profile_of(kwargs, template)
     if not any(given):
-        return
-    known = next(
-        (
-            each
-            for each in iam_backends[backend.account_id]["aws"].get_instance_profiles()
-            if each.arn == given[0] or each.name == given[1]
-        ),
-        None,
-    )
-    settled = getattr(known, "is_settled", False)
-    if known is None or (not settled and is_new(known.create_date, machines.conditions.age())):
-        raise _unknown_profile(*given)
+        return None
+    for each in iam_backends[backend.account_id]["aws"].get_instance_profiles():
+        if each.arn == given[0] or each.name == given[1]:
+            return each
+    raise unknown_profile(*given)
 
 
-def _unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
+def unknown_profile(arn: str | None, name: str | None) -> EC2ClientError:
+    """Return EC2's error for an instance profile that it does not know."""
     what, which = ("ARN", "arn") if arn else ("name", "name")
     return EC2ClientError(
         "InvalidParameterValue",
         f"Value ({arn or name}) for parameter iamInstanceProfile.{which} is invalid. Invalid IAM "
         f"Instance Profile {what}",
     )
-
-
-def is_new(made: datetime, seconds: float) -> bool:
-    """Whether moto made something within the last seconds."""
-    return made.replace(tzinfo=UTC).timestamp() > wall() - seconds
 
 
 def _install_profiles(patches: Patches) -> None:
@@ -183,22 +169,12 @@ def _install_profiles(patches: Patches) -> None:
                 return existing
         return original(backend, *args, **kwargs)
 
-    @patches.method(
-        InstanceProfile,
-        "create_from_cloudformation_json",
-        "CloudFormation waits until EC2 knows a new profile",
-    )
-    def create(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        profile = original(*args, **kwargs)
-        profile.is_settled = True
-        return profile
-
     def known(*args: Any, **kwargs: Any) -> Any:
         try:
             return filter_iam_instance_profiles(*args, **kwargs)
         except (NoSuchEntity, NotFoundException) as error:
             arn, name = kwargs["iam_instance_profile_arn"], kwargs["iam_instance_profile_name"]
-            raise _unknown_profile(arn, name) from error
+            raise unknown_profile(arn, name) from error
 
     patches.addition(
         instance_responses, "filter_iam_instance_profiles", "moto has IAM's error, not EC2's"
@@ -326,14 +302,14 @@ def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> Placemen
 def _associate_profile(
     backend: Any, instance: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> None:
-    arn, name = _profile(kwargs, template)
+    arn, name = profile_of(kwargs, template)
     if arn or name:
         backend.associate_iam_instance_profile(
             instance.id, iam_instance_profile_name=name, iam_instance_profile_arn=arn
         )
 
 
-def _profile(
+def profile_of(
     kwargs: Mapping[str, Any], template: Mapping[str, Any]
 ) -> tuple[str | None, str | None]:
     """Return ARN and name of the instance profile; one of them, or none, is given."""

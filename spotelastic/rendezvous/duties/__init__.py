@@ -1,4 +1,4 @@
 """What a node does in a round, whatever starts its workers (pure).
 
-The agent, torchrun's participant, and the nodes of simulations and benchmarks all use this.
+The agent, and the nodes of simulations and benchmarks all use this.
 """

@@ -5,16 +5,15 @@ into a page escapes it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from spotelastic.model.counting import UNPRICED, counted, dollars, loss, size
+from spotelastic.model.counting import UNPRICED, counted, dollars, loss
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.job import ENDED, TAKEN_DOWN
 from spotelastic.model.progress import Event, Report
-from spotelastic.web.view import drill, rows, words
+from spotelastic.web.view import rows, words
 from spotelastic.web.view.chart import LossChart, loss_chart
-from spotelastic.web.view.drill import DrillRows
 from spotelastic.web.view.published import PublishedCluster
 from spotelastic.web.view.rows import CheckpointRow, CostRow, EventRow, InterruptionRow, NodeRow
 from spotelastic.web.view.timeline import NodeTimeline, node_timeline, round_starts
@@ -62,8 +61,6 @@ class ClusterView:
     chart: LossChart | None
     timeline: NodeTimeline | None
     interruptions: tuple[InterruptionRow, ...]
-    drill: DrillRows | None
-    """What a drill will interrupt; None if none is under way."""
     checkpoints: tuple[CheckpointRow, ...] | None
     """None if they were not listed."""
     costs: tuple[CostRow, ...]
@@ -111,7 +108,6 @@ def cluster_view(
         chart=drawn if drawn is not None else chart_of(it, now),
         timeline=node_timeline(status, it.events),
         interruptions=tuple(rows.interruption(row, now) for row in reversed(interruptions)),
-        drill=drill.remaining(it.drill, now) if it.drill is not None else None,
         checkpoints=rows.checkpoints(it.checkpoints, seen_from),
         costs=tuple(rows.costs(it.cost)) if it.cost is not None else (),
         nodes=tuple(rows.node(row, seen_from) for row in status.nodes),
@@ -173,9 +169,7 @@ def _checkpoint(it: PublishedCluster, now: float) -> KeyFigure:
     # The list of checkpoints is read after the status, and may have a newer one.
     newest = max([status.committed, *(each.step for each in it.checkpoints or () if each.latest)])
     if status.upload is not None and status.upload.total:
-        up = status.upload
-        part = f"{up.done / up.total:.0%} of step {up.step} at {size(up.rate)}/s"
-        return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", part)
+        return KeyFigure("Checkpoint", f"{newest:,}" if newest else "–", rows.upload(status.upload))
     if not newest:
         return KeyFigure("Checkpoint", "–", "none in the object store yet")
     committed = [event.at for event in it.events if event.kind == "committed"]
@@ -207,20 +201,5 @@ def _warnings(it: PublishedCluster, now: float) -> Iterator[str]:
     status = it.status
     if it.is_gone:
         yield "This cluster is gone. This is what it has left."
-    elif silent := status.silent_for(now):
-        yield (
-            f"No controller has reported for {words.span(silent)}. Training goes on without one, "
-            "but no node is bought or replaced."
-        )
-    if status.short_since is not None and status.state not in ENDED:
-        yield (
-            f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."
-        )
-    if status.quiet:
-        yield status.quiet
-    yield from (slow.line for slow in status.slow)
-    for found in (status.rehearsal, status.proof):
-        if found is not None and found.differs:
-            yield found.text
-    yield from status.warnings
+    yield from rows.warnings(replace(status, at=now) if it.is_gone else status, now)
     yield from it.warnings

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints.catalog.catalog import StepEntry
 
-from spotelastic.model.progress import Cost, Event, Point, RemainingDrill, Report, Status
+from spotelastic.model.progress import Cost, Event, Point, Report, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,6 @@ class PublishedCluster:
     """The fewest and the most nodes that are wanted."""
     warnings: tuple[str, ...] = ()
     """What the client itself warns of."""
-    drill: RemainingDrill | None = None
-    """What a drill that is under way has yet to cause."""
     regions: str = ""
     """Why a job that moves by itself stays in its region, or moved last; empty for any other."""
     is_gone: bool = False

@@ -1,4 +1,4 @@
-"""The rows of a page's tables (pure): interruptions, checkpoints, costs, nodes, events."""
+"""What a page and a terminal tell alike (pure): rows of tables, and what is not as it should be."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,8 @@ from spotelastic_checkpoints.catalog.catalog import StepEntry
 from spotelastic.model.counting import UNPRICED, dollars, size
 from spotelastic.model.in_place import PROVEN, REHEARSED
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Cost, Event, Interruption, NodeStatus, Status, Upload
 from spotelastic.web.view import words
 
 NONE = "–"
@@ -45,6 +46,7 @@ class CheckpointRow:
     """A stored checkpoint."""
 
     step: str
+    epoch: str
     state: str
     age: str
     at_exactly: str
@@ -113,10 +115,9 @@ def interruption(row: Interruption, now: float) -> InterruptionRow:
 
 def _resumed(row: Interruption) -> str:
     """Return the step, and how long the slowest node restored it from where, if that is known."""
-    step = _number(row.saved_step)
-    if row.restore_s is None:
-        return step
-    return f"{step} ({words.plain(row.source)}, {_seconds(row.restore_s)})"
+    took = "" if row.restore_s is None else _seconds(row.restore_s)
+    told = ", ".join(filter(None, (words.plain(row.source), took)))
+    return _number(row.saved_step) + (f" ({told})" if told else "")
 
 
 def checkpoints(
@@ -149,6 +150,7 @@ def _checkpoint(entry: StepEntry, now: float, *, is_abandoned: bool) -> Checkpoi
     marks = {"latest": entry.latest, "pinned": entry.pinned, "abandoned": is_abandoned}
     return CheckpointRow(
         step=f"{entry.step:,}",
+        epoch=str(entry.epoch),
         state=entry.state,
         age=NONE if written is None else words.ago(written, now),
         at_exactly="" if written is None else words.exactly(written),
@@ -237,3 +239,34 @@ def _seconds(value: float | None) -> str:
 
 def _number(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
+
+
+def upload(row: Upload) -> str:
+    """Return how far an upload is: "25% of step 120 at 45 MB/s"."""
+    share = row.done / row.total if row.total else 0.0
+    return f"{share:.0%} of step {row.step} at {size(row.rate)}/s"
+
+
+def warnings(status: Status, now: float) -> Iterator[str]:
+    """Yield what is not as it should be with a job, each in a text of its own."""
+    if silent := silence(status, now):
+        yield silent
+    if status.short_since is not None and status.state not in ENDED:
+        yield f"There have been fewer nodes than wanted for {words.span(now - status.short_since)}."
+    if status.quiet:
+        yield status.quiet
+    yield from (slow.line for slow in status.slow)
+    for found in (status.rehearsal, status.proof):
+        if found is not None and found.differs:
+            yield found.text
+    yield from status.warnings
+
+
+def silence(status: Status, now: float) -> str:
+    """Return a warning if the status is old: no controller has published one since."""
+    if not (silent := status.silent_for(now)):
+        return ""
+    return (
+        f"No controller has reported for {words.span(silent)}. Training goes on without one, but "
+        "no node is bought or replaced."
+    )

@@ -1,24 +1,21 @@
-"""The event log of an agent: what is written is read back, bounded, without secrets, at no risk."""
+"""The event log of an agent: a line for all that happens, bounded, without secrets, at no risk."""
 
 import math
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from support.event_files import LogFile, load, parse
-from support.event_replay import EVENTS, replay
-from support.event_values import build
 
 from spotelastic.agent import actions
+from spotelastic.agent.actions import TellProgress
 from spotelastic.agent.decide import AgentDecision, decide
-from spotelastic.agent.event_log.codec import decode, encode
-from spotelastic.agent.event_log.log import EventLog, Origin, log_file
+from spotelastic.agent.event_log.log import ORDINARY, EventLog, earlier, log_file, was_killed
 from spotelastic.agent.observe import observe
 from spotelastic.agent.state.events import (
     Claimed,
@@ -30,12 +27,10 @@ from spotelastic.agent.state.events import (
     Signalled,
     StoreOpened,
     WorkersStarted,
-    ZygoteGone,
     ZygoteStarted,
 )
-from spotelastic.agent.state.values import NEW, NodeState, RoundStore
+from spotelastic.agent.state.values import NEW, RoundStore
 from spotelastic.agent.watches import StoreChanged
-from spotelastic.errors import UsageError
 from spotelastic.model.job import Failure, Settings
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import encode as stored
@@ -43,7 +38,6 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, StoredValue
 
 SECRET = 'tell "nobody"\nof it'
-ORIGIN = Origin("run", "i-0a")
 KEYS = Keys("run")
 
 
@@ -69,22 +63,6 @@ def sample(kind: Any) -> Any:
     return {str: "word", int: 7, float: math.inf, bool: True, bytes: b"bytes"}.get(kind, "any")
 
 
-def test_each_event_and_each_state_is_read_back_as_it_was() -> None:
-    assert len(EVENTS) == len(get_args(LocalEvent))
-    for name, kind in EVENTS.items():
-        event = sample(kind)
-        assert build(kind, decode(encode(event))) == event, name
-    seen, state = sample(RunState), sample(NodeState)
-    assert build(RunState, decode(encode(seen))) == seen
-    assert build(NodeState, decode(encode(state))) == state
-
-
-def test_each_action_can_be_written() -> None:
-    for action in get_args(actions.Action):
-        told = decode(encode(sample(action)))
-        assert told.keys() == {each.name for each in fields(action)}, action
-
-
 # -- a log ----------------------------------------------------------------------------------------
 
 
@@ -92,26 +70,23 @@ class Agent:
     """What the loop of an agent does, without its effects."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self.path = log_file(folder, ORIGIN.node)
+        self.path = log_file(folder, "i-0a")
         self.local, self.seen, self.now = NEW, RunState(), 1000.0
-        self.log = EventLog(
-            self.path, ORIGIN, self.local, self.seen, clock=lambda: self.now, **options
-        )
+        self.log = EventLog(self.path, KEYS, "i-0a", clock=lambda: self.now, **options)
 
     def tell(self, *told: LocalEvent) -> None:
         for event in told:
-            before, self.local = self.local, observe(self.local, event, self.now)
-            self.log.observed(event, self.now, before, self.local)
+            self.local = observe(self.local, event, self.now)
+            self.log.observed(event, self.now, self.local)
 
     def deliver(self, *items: Change | Reset | Health, prefix: str = KEYS.all) -> None:
-        before, changed = self.seen, StoreChanged(prefix, items)
-        self.seen = fold(before, items, KEYS, self.now, prefix)
-        self.log.read(changed, self.now, before, self.seen)
+        self.seen = fold(self.seen, items, KEYS, self.now, prefix)
+        self.log.read(StoreChanged(prefix, items), self.now, self.seen)
 
     def decides(self) -> AgentDecision:
         self.now += 1.0
-        decision = decide(self.local, self.seen, self.now, self.log.new_id)
-        self.log.decided(self.local, self.seen, self.now, decision)
+        decision = decide(self.local, self.seen, self.now, lambda: "id")
+        self.log.decided(self.now, decision)
         return decision
 
     def trains(self) -> None:
@@ -128,94 +103,127 @@ class Agent:
         self.tell(Exited("r/0", -9))
         self.decides()
 
-    def written(self) -> tuple[LogFile, ...]:
-        return load(self.path)
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
-def differences(files: tuple[LogFile, ...]) -> list[str]:
-    return [each.difference for each in replay(files) if each.difference]
+def told(path: Path) -> list[object]:
+    """What each line tells, without its time: an event or action by its type's name."""
+    found: list[object] = []
+    for line in lines(path):
+        match line:
+            case {"event": event}:
+                found.append(event["type"])
+            case {"decided": actions}:
+                found.append([name for action in actions for name in action])
+            case {"store": values}:
+                found.append(values)
+            case _:
+                found.append(next(key for key in line if key != "at"))
+    return found
 
 
-def test_decisions_are_the_same_when_they_are_replayed(tmp_path: Path) -> None:
+def test_each_event_and_each_action_can_be_written(tmp_path: Path) -> None:
+    agent, kinds = Agent(tmp_path), (*get_args(LocalEvent), *get_args(actions.Action))
+    every = {kind: sample(kind) for kind in kinds if kind not in ORDINARY}
+    events = [every[kind] for kind in get_args(LocalEvent) if kind in every]
+    wanted = [every[kind] for kind in get_args(actions.Action) if kind in every]
+    for event in events:
+        agent.log.observed(event, 1.0, NEW)
+    agent.log.decided(2.0, AgentDecision(tuple(wanted), math.inf))
+    opened, *rest, decided = told(agent.path)
+    assert opened == "opened"
+    assert rest == [type(event).__name__ for event in events]
+    assert decided == [type(action).__name__ for action in wanted]
+
+
+def test_a_line_tells_each_thing_that_happened_and_what_was_decided(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     agent.trains()
     agent.tell(Signalled(15))
     agent.decides()
     with agent.log:
         pass
-    told = list(replay(agent.written()))
-    assert [each.difference for each in told if each.difference] == []
-    assert told[0].actions == ("StartZygote", "StartDaemon")
-    assert any("Exited id=r/0 code=-9" in line for line in told[3].because)
-    assert told[-1].closed == ""
+    opened, etcd, started, *rest = told(agent.path)
+    assert (opened, etcd, started) == (
+        "opened",
+        {"answers": True},
+        ["StartZygote", "StartDaemon"],
+    )
+    assert rest[:2] == ["ZygoteStarted", "DaemonStarted"]
+    [settings] = [each for each in rest if isinstance(each, dict)]
+    assert settings["all/settings"]["min_nodes"] == 1
+    names = [each for each in rest if isinstance(each, str)]
+    assert names[-3:] == ["Exited", "Signalled", "ended"]
+    [exited] = [line["event"] for line in lines(agent.path) if "Exited" in str(line)]
+    assert (exited["id"], exited["code"]) == ("r/0", -9)
 
 
-def test_the_first_other_decision_is_told_and_ends_the_replay(tmp_path: Path) -> None:
-    agent = Agent(tmp_path)
-    agent.trains()
-    agent.tell(ZygoteGone())
-    agent.decides()
-    agent.decides()
-    file = agent.written()[-1]
-    records = [
-        replace(each, told=("DaemonGone", {"type": "DaemonGone"}))
-        if "ZygoteGone" in each.told
-        else each
-        for each in file.records
-    ]
-    told = list(replay((replace(file, records=tuple(records)),)))
-    assert told[-1].because == ("DaemonGone",)
-    assert told[-1].difference == ("recorded was StartZygote, and this version decides StartDaemon")
-
-
-def test_two_files_are_kept_of_bounded_size_and_replay_as_one(tmp_path: Path) -> None:
+def test_two_files_are_kept_of_bounded_size(tmp_path: Path) -> None:
     agent = Agent(tmp_path, limit=4000)
     for number in range(300):
         agent.tell(Claimed("r", number, None, "an error of some length, so that the file grows"))
         agent.decides()
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert len(sizes) == 2 and max(sizes) < 6000
-    files = agent.written()
-    assert files[1].follows(files[0])
-    assert differences(files) == []
-    opened, *rest = files[1].records
-    header, state, seen = opened.told
-    reports = {**state["reports"], "step": 99}
-    moved = replace(opened, told=(header, {**state, "reports": reports}, seen))
-    found = differences((files[0], replace(files[1], records=(moved, *rest))))
-    assert found == ["reports.step was 99, and is 0 here"]
+    newest = [
+        line["event"]
+        for path in (earlier(agent.path), agent.path)
+        for line in lines(path)
+        if "event" in line
+    ]
+    assert newest == [
+        msgspec.to_builtins(
+            Claimed("r", number, None, "an error of some length, so that the file grows")
+        )
+        for number in range(300 - len(newest), 300)
+    ]
+
+
+def test_what_changes_all_the_time_does_not_fill_the_log(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    for kind in ORDINARY[:2]:
+        agent.log.observed(sample(kind), 1.0, NEW)
+    agent.log.decided(1.0, AgentDecision((TellProgress(),), math.inf))
+    for key in (KEYS.progress("n"), KEYS.snapshots("n"), KEYS.live("n")):
+        agent.deliver(Change(key, None, 1), prefix=KEYS.nodes)
+    agent.deliver(Change(KEYS.job, StoredValue(KEYS.job, b"{", 2, 2), 2))
+    agent.decides()
+    assert told(agent.path)[1:3] == [
+        {"nodes/live/n": None},
+        {"all/job": "not a value of spotelastic"},
+    ]
 
 
 def test_an_agent_that_starts_again_keeps_the_log_of_the_one_before(tmp_path: Path) -> None:
+    killed = Agent(tmp_path)
+    killed.trains()
+    before = killed.path.read_bytes()
     Agent(tmp_path).trains()
-    again = Agent(tmp_path)
-    again.trains()
-    before, now = again.written()
-    assert not now.follows(before)
-    assert differences((before, now)) == []
-    assert sum(each.closed is None for each in replay((before, now))) == 8
+    assert earlier(killed.path).read_bytes() == before
 
 
-def test_the_last_record_may_be_incomplete(tmp_path: Path) -> None:
+def test_a_log_tells_whether_its_agent_was_killed_also_while_it_wrote(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
+    assert not was_killed(tmp_path / "none")
     agent.trains()
+    assert was_killed(agent.path)
+    with agent.log:
+        pass
+    assert not was_killed(agent.path)
     data = agent.path.read_bytes()
-    whole = parse(data, "it").records
-    for size in range(len(data) - 40, len(data)):
-        assert parse(data[:size], "it").records == whole[: len(parse(data[:size], "it").records)]
-    with pytest.raises(UsageError, match="it is not the event log of an agent"):
-        parse(b"something else", "it")
-    with pytest.raises(UsageError, match="cannot be read: No such file"):
-        load(tmp_path / "none")
+    for size in range(len(data) - 40, len(data) - 1):
+        agent.path.write_bytes(data[:size])
+        assert was_killed(agent.path), data[:size]
 
 
-def test_how_an_agent_crashed_is_its_last_record(tmp_path: Path) -> None:
+def test_how_an_agent_crashed_is_its_last_line(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     with pytest.raises(RuntimeError), agent.log:
         agent.trains()
         raise RuntimeError("what nobody foresaw")
-    last = list(replay(agent.written()))[-1]
-    assert last.closed is not None and "RuntimeError: what nobody foresaw" in last.closed
+    assert "RuntimeError: what nobody foresaw" in lines(agent.path)[-1]["ended"]
 
 
 def test_no_secret_gets_into_the_file(tmp_path: Path) -> None:
@@ -235,7 +243,7 @@ def no_trace_of(secret: str, agent: Agent) -> None:
     for part in (secret, *secret.splitlines()):
         assert part.encode() not in data
         assert msgspec.json.encode(part)[1:-1] not in data
-    assert differences(agent.written()) == []
+    assert len(lines(agent.path)) == 6, "each is JSON still"
 
 
 def test_a_full_disk_ends_the_log_and_not_the_agent(tmp_path: Path, said: list[str]) -> None:
@@ -266,4 +274,4 @@ def test_an_event_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     agent.tell(SessionLost("a lone surrogate: \udcff"))
     agent.decides()
-    assert "was not recorded" in differences(agent.written())[0]
+    assert "UnicodeEncodeError" in lines(agent.path)[1]["unwritten"]

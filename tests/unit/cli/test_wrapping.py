@@ -46,7 +46,7 @@ def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
         NodeStatus("i-1", "worker", "training", "a", "10.0.0.1", (0, 1)),
         NodeStatus("i-2", "control", "leading", "a", "10.0.0.2", ()),
     )
-    display(nodes_table(Status("demo", "running", 1.0, nodes=rows)))
+    display(nodes_table(rows, 1.0, "node", "role", "state", "zone", "ranks", "address"))
     display(Text("last"))
     told = capsys.readouterr().out
     assert all(line == line.rstrip() for line in told.split("\n"))

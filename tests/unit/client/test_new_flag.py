@@ -25,7 +25,6 @@ import configuration_reference
 import spotelastic
 from spotelastic.cli.commands import up_on_terminal
 from spotelastic.cli.app import app
-from spotelastic.client.config import schema
 from spotelastic.client.config.differences import differences
 from spotelastic.client.config.job_config import JobConfig
 from spotelastic.client.config.validated_job import check
@@ -45,7 +44,6 @@ print(json.dumps({
     "values": [config.nice for config in configs],
     "from python": JobConfig(nice=8).nice,
     "settings": after.settings.nice,
-    "schema": schema.schema()["properties"]["nice"],
     "reference": configuration_reference.keys(),
     "differences": list(differences(before, after)),
 }))
@@ -85,14 +83,13 @@ def run(copy: Path, cwd: Path, *args: str) -> str:
     ).stdout
 
 
-def test_one_field_brings_flag_key_variable_schema_reference_and_difference(
+def test_one_field_brings_flag_key_variable_reference_and_difference(
     copy: Path, tmp_path: Path
 ) -> None:
     seen: dict[str, Any] = json.loads(run(copy, tmp_path, "-c", LOOK))
     assert Path(seen["package"]).is_relative_to(copy)
     assert seen["values"] == [0, 5, 6, 7], "by default, from file, variable and flag"
     assert (seen["from python"], seen["settings"]) == (8, 7)
-    assert (seen["schema"]["type"], seen["schema"]["minimum"]) == ("integer", 0)
     row = r"^\| `nice` \| How much the script .* \| 0 \| `up` \|$"
     assert re.search(row, seen["reference"], re.MULTILINE)
     assert seen["differences"] == ["nice 0 -> 7"]

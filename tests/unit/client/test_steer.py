@@ -156,27 +156,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
             )
             for cloud in (AWS, LOCAL)
         ),
-        (
-            LOCAL,
-            InterruptionRequest("i-bought", InterruptionKind.MAINTENANCE, 600.0),
-            ("schedule", "i-bought", "system-reboot", 600.0),
-            "i-bought will be rebooted, or cut off for a while in 600 s",
-            600,
-        ),
-        (
-            LOCAL,
-            InterruptionRequest("i-spot", InterruptionKind.RETIREMENT, 60.0),
-            ("schedule", "i-spot", "instance-retirement", 60.0),
-            "i-spot will be stopped for good in 60 s",
-            60,
-        ),
-        (
-            LOCAL,
-            InterruptionRequest("i-bought", InterruptionKind.CAPACITY_BLOCK, 60.0),
-            ("end_block", "i-bought", 60.0),
-            "i-bought will be ended with its Capacity Block in 60 s",
-            60,
-        ),
     ],
 )
 def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
@@ -202,8 +181,7 @@ def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
         (LOCAL, "i-gone", "loss", 120.0, "^demo has no node i-gone; it has i-spot, i-bought$"),
         (LOCAL, "i-spot", "loss", 15.0, "^--kind loss --in 15: a loss comes without notice"),
         (LOCAL, "i-spot", "by-hand", 15.0, "^--kind by-hand --in 15: an end by hand comes without"),
-        (AWS, "i-spot", "maintenance", 600.0, "^--kind maintenance: AWS alone decides on that"),
-        (AWS, "i-spot", "capacity-block", 60.0, "^--kind capacity-block: AWS alone decides"),
+        (AWS, "i-spot", "maintenance", 600.0, "^--kind maintenance: expected notice, rebalance, "),
         (KUBE, "i-spot", "rebalance", 120.0, "^--kind rebalance: pods on Kubernetes get a notice"),
         (LOCAL, "i-spot", "flood", 120.0, "^--kind flood: expected notice, rebalance, loss, "),
     ],
@@ -224,7 +202,6 @@ def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
 @pytest.mark.parametrize(
     ("cloud", "kind", "seconds", "why"),
     [
-        (AWS, InterruptionKind.MAINTENANCE, 600.0, "--kind maintenance: AWS alone decides"),
         (AWS, InterruptionKind.SPOT_INTERRUPTION, 15.0, "--in 15: AWS always gives 120 s"),
         (KUBE, InterruptionKind.BY_HAND, 0.0, "--kind by-hand: pods on Kubernetes get a notice"),
     ],

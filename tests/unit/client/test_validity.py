@@ -49,7 +49,6 @@ def test_status_warns_beside_what_programs_read(
         found = SimpleNamespace(cluster_or_gone=lambda *_: cluster)
         monkeypatch.setattr(find, "find", lambda *_: found)
         monkeypatch.setattr(Cluster, "status", lambda _: Status("demo", "running", NOW))
-        monkeypatch.setattr(Cluster, "drill", lambda _: None)
         status.status("demo", json=True)
         captured = capsys.readouterr()
         return captured.out, captured.err

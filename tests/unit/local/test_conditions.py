@@ -3,9 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from spotelastic.errors import UsageError
-from spotelastic.local.base.conditions import (
+from support.unkind.conditions import (
     KIND,
     VARIABLE,
     Conditions,
@@ -13,6 +11,8 @@ from spotelastic.local.base.conditions import (
     from_environment,
     parse,
 )
+
+from spotelastic.errors import UsageError
 
 SHARES = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 3))
 

@@ -9,12 +9,11 @@ from spotelastic.local.drill import (
     DrillPlan,
     Injection,
     InjectionResult,
-    due,
     next_injection,
     recovered,
 )
 from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import DueInterruption, NodeStatus, Status
+from spotelastic.model.progress import NodeStatus, Status
 
 PLAN = DrillPlan(nodes=3)
 
@@ -185,29 +184,3 @@ def test_a_victim_that_is_not_there_yet_is_tried_again() -> None:
     drill.feed(status(45))
     assert [each.step for each in drill.done] == [45]
     assert len(faults.calls) == 1
-
-
-def test_what_is_due_is_caused_from_the_step_that_was_told() -> None:
-    faults, job = Recorder(), FakeJob()
-    told: list[tuple[int, tuple[DueInterruption, ...]]] = []
-    drill = Drill(
-        PLAN,
-        faults,
-        lambda line: None,
-        lambda seconds: None,
-        lambda caused, due: told.append((caused, tuple(due))),
-    )
-    for _ in range(80):
-        drill.feed(job.advance(faults))
-    assert told[0][1][0] == DueInterruption(ORDER[0], "any node", step=30)
-    assert [each.kind for each in told[0][1]] == list(ORDER)
-    for number, result in enumerate(drill.done):
-        steps = [due[0].step for caused, due in told if caused == number]
-        assert steps[-1] is not None, "it was told before it was caused"
-        assert 0 <= result.step - steps[-1] < 5, "and caused at the next look from that step on"
-        assert number not in (1, 2) or steps[0] is None, "not before a node is replaced"
-    assert told[-1] == (4, ())
-
-
-def test_nothing_is_due_after_the_last_one() -> None:
-    assert due(PLAN, tuple(done(kind, "a") for kind in ORDER)) == ()

@@ -1,8 +1,7 @@
 """Which calls do not reach their region while some are cut off."""
 
 import pytest
-
-from spotelastic.local.isolation import Isolation, middleware
+from support.unkind.isolation import Isolation, middleware
 
 EAST, WEST, SOUTH = "us-east-1", "us-west-2", "sa-east-1"
 KEYS = {"ours": EAST, "theirs": WEST}

@@ -27,7 +27,6 @@ def test_events_become_nodes_with_a_beginning_and_perhaps_an_end(tmp_path: Path)
         Span("a", 90.0, math.inf),
     )
     assert (trace.length, trace.most_nodes, trace.taken) == (90.0, 2, 1)
-    assert trace.changes() == (0.0, 1.5, 60.0, 90.0)
 
 
 def test_counts_become_nodes_that_are_there_at_the_time(tmp_path: Path) -> None:

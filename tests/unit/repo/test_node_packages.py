@@ -18,7 +18,7 @@ def test_the_file_is_what_make_lock_writes() -> None:
     written = re.findall(r"^([\w.-]+==\S+)", LOCK.read_text(), re.MULTILINE)
     assert written == list(locked("")), "run `make lock`"
     names = {each.partition("==")[0] for each in written}
-    assert {"boto3", "aiohttp", "grpcio", "etcd-sdk-python", "opentelemetry-sdk"} <= names
+    assert {"boto3", "aiohttp", "grpcio", "etcd-sdk-python"} <= names
     assert not {"torch", "moto", "pytest", "spotelastic"} & names
 
 

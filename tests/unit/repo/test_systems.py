@@ -65,11 +65,6 @@ for name in ("Checkpointer", "launch"):
         getattr(spotelastic, name)
     except spotelastic.client.EnvironmentFailure as error:
         print(error)
-from spotelastic.rendezvous.torch_entry import handler
-try:
-    handler()(None)
-except spotelastic.client.EnvironmentFailure as error:
-    print(error)
 """
 
 WINDOWS = """
@@ -128,7 +123,6 @@ def test_names_for_nodes_say_so_when_they_are_imported() -> None:
     assert [line.partition(" needs Linux, and this is macOS")[0] for line in lines] == [
         "spotelastic.Checkpointer",
         "spotelastic.launch",
-        "--rdzv-backend=spotelastic",
     ]
 
 

@@ -15,7 +15,6 @@ import spotelastic
 from spotelastic.agent.agent_loop import HELPERS as AGENT
 from spotelastic.controller.loop.controller_loop import HELPERS as CONTROLLER
 from spotelastic.local.__main__ import HELPERS as LOCAL_CLOUD
-from spotelastic.rendezvous.participant import HELPERS as PARTICIPANT
 
 DAEMON = ("peers",)
 """What `spotelastic_checkpoints.daemon.process` minds."""
@@ -34,12 +33,12 @@ MINDED = {
     "notices": (AGENT,),
     "peers": (DAEMON,),
     "publisher": (CONTROLLER,),
-    "session": (AGENT, CONTROLLER, PARTICIPANT),
+    "session": (AGENT, CONTROLLER),
     "snapshots": (CONTROLLER,),
     "starter": (LOCAL_CLOUD,),
     "tenancy": (AGENT,),
     "users": (LOCAL_CLOUD,),
-    "watch ": (AGENT, CONTROLLER, PARTICIPANT),
+    "watch ": (AGENT, CONTROLLER),
     "worker-control": (AGENT,),
     "worker-output": (AGENT,),
     "zygote": (AGENT,),
@@ -59,8 +58,6 @@ HARMLESS = {
     "log": "it writes one line after the other, and goes on when none can be written",
     "log-shipper": "its loop takes every error; what could not be sent is told",
     "notifier": "its loop takes every error; a controller goes on without telling people",
-    "otlp-last": "its only work is one export, for which its caller waits with a deadline",
-    "participant": "what ends it is raised where the program waits",
     "peer": "it serves one connection, which ends with it",
     "preparing": "it only repeats what was told already",
     "prices": "it only looks up earlier what is looked up again when it is needed",
@@ -122,7 +119,7 @@ def test_whoever_minds_a_thread_knows_its_name() -> None:
     for name, minders in MINDED.items():
         assert all(name.startswith(known) for known in minders), name
     known = {name.strip() for name in MINDED}
-    for helpers in (AGENT, CONTROLLER, PARTICIPANT, LOCAL_CLOUD, DAEMON):
+    for helpers in (AGENT, CONTROLLER, LOCAL_CLOUD, DAEMON):
         assert set(helpers) <= known, "it minds a thread that there is not"
 
 

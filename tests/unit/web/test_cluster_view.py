@@ -8,8 +8,7 @@ from spotelastic_checkpoints.catalog.catalog import StepEntry
 from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
 from spotelastic.model.in_place import Rehearsal
-from spotelastic.model.interruption_kind import InterruptionKind
-from spotelastic.model.progress import Cost, DueInterruption, Event, RemainingDrill, Upload
+from spotelastic.model.progress import Cost, Event, Upload
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view import words
 from spotelastic.web.view.cluster_view import cluster_view
@@ -192,23 +191,3 @@ def test_why_a_job_stays_in_its_region_is_told_until_it_has_ended() -> None:
     assert "regions:" not in report_page(cluster_view(PUBLISHED, NOW))
     over = replace(told, status=replace(PUBLISHED.status, state="succeeded"))
     assert cluster_view(over, NOW).regions == ""
-
-
-def test_what_a_drill_will_interrupt_is_told_as_long_as_it_is_under_way() -> None:
-    due = (
-        DueInterruption(InterruptionKind.LOSS, "any node", step=1040),
-        DueInterruption(InterruptionKind.WORKER, "any worker"),
-        DueInterruption(InterruptionKind.SPOT_INTERRUPTION, "rank 1", at=NOW + 90),
-    )
-    drill = cluster_view(replace(PUBLISHED, drill=RemainingDrill(NOW, 1, due)), NOW).drill
-    assert drill is not None
-    assert drill.progress == "1 of 4 interruptions caused"
-    assert [(row.label, row.whom, row.when) for row in drill.due] == [
-        ("node lost", "any node", "from step 1,040"),
-        ("worker died", "any worker", "after the one before"),
-        ("spot notice", "rank 1", "in 1 min 30 s"),
-    ]
-    waits = cluster_view(replace(PUBLISHED, drill=RemainingDrill(NOW, 2, due[1:])), NOW).drill
-    assert waits is not None
-    assert waits.due[0].when == "once training has recovered"
-    assert cluster_view(PUBLISHED, NOW).drill is None

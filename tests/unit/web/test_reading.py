@@ -45,9 +45,6 @@ class AskedCluster:
     def events(self) -> Any:
         return self.says("events", self.many)
 
-    def drill(self) -> Any:
-        return self.says("drill", None)
-
     def regions(self) -> Any:
         return self.says("regions", None)
 
@@ -72,13 +69,13 @@ def asked(events: int, *times: float) -> list[set[str]]:
 
 
 def test_the_status_is_new_and_the_rest_as_new_as_it_is_worth() -> None:
-    sometimes = {"status", "events", "report", "drill", "curve", "cost", "regions"}
+    sometimes = {"status", "events", "report", "curve", "cost", "regions"}
     everything = sometimes | {"known", "storage"}
     late = 0.1  # what the few rows add
     assert asked(1, 0.0, 1.0, OFTEN + late, SOMETIMES + late, SELDOM + 2 * late) == [
         everything,
         {"status"},
-        {"status", "events", "report", "drill"},
+        {"status", "events", "report"},
         sometimes,
         everything,
     ]

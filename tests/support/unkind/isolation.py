@@ -7,20 +7,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spotelastic.local.throttling import BusyAnswer, body, read_all
+from spotelastic.local.refusals import CallRefusal
 
 _SIGNED = re.compile(r"Credential=([^/]+)/[^/]+/([^/]+)/([^/]+)/")
 GLOBAL = frozenset({"iam", "sts", "pricing"})
 """Services that are not of the region that a call of them is signed for."""
 AWAY = {
-    "ec2": BusyAnswer("503 Service Unavailable", "Unavailable", "ec2"),
-    "s3": BusyAnswer("503 Service Unavailable", "ServiceUnavailable", "s3"),
+    "ec2": CallRefusal("503 Service Unavailable", "Unavailable", "ec2"),
+    "s3": CallRefusal("503 Service Unavailable", "ServiceUnavailable", "s3"),
 } | {
-    service: BusyAnswer("503 Service Unavailable", "ServiceUnavailable", "query")
+    service: CallRefusal("503 Service Unavailable", "ServiceUnavailable", "query")
     for service in ("autoscaling", "cloudformation")
 }
 """Answers in place of none, by the name with which a call is signed."""
-JSON = BusyAnswer("503 Service Unavailable", "ServiceUnavailable", "json")
+JSON = CallRefusal("503 Service Unavailable", "ServiceUnavailable", "json")
 
 
 class Isolation:
@@ -48,15 +48,8 @@ def middleware(isolation: Isolation, application: Callable[..., Any]) -> Callabl
         signed = _SIGNED.search(environ.get("HTTP_AUTHORIZATION", ""))
         if signed is None or signed[3] in GLOBAL or not isolation.separates(signed[1], signed[2]):
             return application(environ, start_response)
-        read_all(environ)
         isolation.unanswered += 1
         answer = AWAY.get(signed[3], JSON)
-        payload = (
-            b""
-            if environ.get("REQUEST_METHOD") == "HEAD"
-            else body(answer, "the region cannot be reached")
-        )
-        start_response(answer.status, [("Content-Length", str(len(payload)))])
-        return [payload]
+        return answer.answer(environ, start_response, "the region cannot be reached")
 
     return handle

@@ -6,18 +6,20 @@ had within the last seconds, drawn for each call. Only questions that were asked
 answered so. An instance or a profile that is that new may be unknown.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses._base_response import EC2BaseResponse
 from moto.ec2.responses.instances import InstanceResponse
+from moto.iam.models import InstanceProfile
+from support.unkind.conditions import ConditionsInForce
 
 from spotelastic.clock import wall
-from spotelastic.local.base.conditions import ConditionsInForce
-from spotelastic.local.moto_patches.ec2 import is_new
+from spotelastic.local.moto_patches import ec2
 from spotelastic.local.moto_patches.patch import Patches
 
 _CONSISTENT = frozenset({"DescribeInstanceTypes", "DescribeImages", "DescribeAvailabilityZones"})
@@ -61,6 +63,27 @@ def install(patches: Patches, conditions: ConditionsInForce) -> None:
 
         patches.method(service, "call_action", "AWS's answers may be some seconds old")(call)
 
+    @patches.method(
+        InstanceProfile,
+        "create_from_cloudformation_json",
+        "CloudFormation waits until EC2 knows a new profile",
+    )
+    def create(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        profile = original(*args, **kwargs)
+        profile.is_settled = True
+        return profile
+
+    check = ec2.check_profile
+
+    def known_profile(backend: Any, kwargs: Mapping[str, Any], template: Mapping[str, Any]) -> Any:
+        known = check(backend, kwargs, template)
+        settled = known is None or getattr(known, "is_settled", False)
+        if not settled and is_new(known.create_date, conditions.age()):
+            raise ec2.unknown_profile(*ec2.profile_of(kwargs, template))
+        return known
+
+    patches.addition(ec2, "check_profile", "EC2 may not know a new profile yet")(known_profile)
+
     @patches.method(InstanceResponse, "describe_instances", "EC2 may not know a new instance yet")
     def describe(original: Callable[..., Any], response: Any) -> Any:
         for name in response._get_param("InstanceIds", []):
@@ -68,6 +91,11 @@ def install(patches: Patches, conditions: ConditionsInForce) -> None:
             if found is not None and is_new(found.launch_time, conditions.age()):
                 raise InvalidInstanceIdError([name])
         return original(response)
+
+
+def is_new(made: datetime, seconds: float) -> bool:
+    """Whether moto made something within the last seconds."""
+    return made.replace(tzinfo=UTC).timestamp() > wall() - seconds
 
 
 def _asked(response: Any) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """How unkind the local cloud is: AWS's delays, stale answers, refusals and unreliable events.
 
-By default the local cloud answers and acts at once, so that a first run takes a minute. Under other
-conditions it does what AWS does on a bad day. They come from `SPOTELASTIC_LOCAL_CONDITIONS` when
-the cloud starts, e.g. `slow=0.02,stale=3,throttled=0.2,seed=7`, and from the fault client later.
+The product's local cloud answers and acts at once. Under conditions it does what AWS does on a bad
+day. They come from `SPOTELASTIC_LOCAL_CONDITIONS` when the cloud starts (`program.py`), e.g.
+`slow=0.02,stale=3,throttled=0.2,seed=7`, and from the fault client later.
 """
 
 import random

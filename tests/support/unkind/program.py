@@ -1,0 +1,70 @@
+"""Runs the process of a local cloud that may be as unkind as AWS on a bad day.
+
+`SPOTELASTIC_LOCAL_PROGRAM` names this file (`unkind`), and `SPOTELASTIC_LOCAL_CONDITIONS` the
+conditions that hold from the start. Without any it is as kind as the product's own.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # its own folder until now
+
+from support.unkind import conditions, isolation, throttling  # noqa: E402
+from support.unkind.conditions import ConditionsInForce  # noqa: E402
+from support.unkind.fault_client import Delivery, Desk  # noqa: E402
+
+from spotelastic.clock import wall  # noqa: E402
+from spotelastic.local import __main__, server  # noqa: E402
+from spotelastic.local.base.eventbridge_messages import BusEvent  # noqa: E402
+from spotelastic.local.moto_patches.patch import Patches  # noqa: E402
+
+
+class UnkindServer(server.Server):
+    """The local cloud under conditions."""
+
+    def __init__(self, config: server.Config, lost: Callable[[], None]) -> None:
+        self._conditions = ConditionsInForce(conditions.from_environment(os.environ))
+        self._delivery = Delivery()
+        server.prepare_environment(config)  # moto reads its environment at import
+        from support.unkind import detaching, stale
+        from support.unkind.slow_parts import SlowGroups, SlowInstances
+
+        from spotelastic.local.autoscaling import groups
+
+        server.LocalInstances = partial(SlowInstances, self._conditions)  # type: ignore[assignment, misc]
+        groups.AutoScaling = partial(SlowGroups, self._conditions)  # type: ignore[assignment, misc]
+        super().__init__(config, lost)
+        patches = Patches()
+        detaching.install(patches, self._agenda, self._conditions)
+        stale.install(patches, self._conditions)
+        self._isolation = isolation.Isolation(self._machines.region_of)
+        known = {each.name: getattr(self._desk, each.name) for each in fields(self._desk)}
+        self._desk = Desk(
+            **known,
+            conditions=self._conditions,
+            isolation=self._isolation,
+            delivery=self._delivery,
+        )
+
+    def _answering(self, moto: Callable[..., Any]) -> Callable[..., Any]:
+        refusing = throttling.middleware(self._conditions, super()._answering(moto))
+        return isolation.middleware(self._isolation, refusing)
+
+    def _emit(self, event: BusEvent) -> None:
+        now, delays = wall(), self._delivery.delays
+        for delay in self._conditions.deliveries() if delays is None else delays:
+            deliver = partial(self._deliver, event, now)
+            if delay:
+                self._agenda.at(now + delay, deliver)
+            else:
+                deliver()
+
+
+if __name__ == "__main__":
+    __main__.Server = UnkindServer  # type: ignore[misc]
+    __main__.main()
