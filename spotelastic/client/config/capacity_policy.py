@@ -10,6 +10,7 @@ from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity
 
 ON_DEMAND = "never, fallback or base=N"
+ON_DEMAND_PATTERN = r"(never)|(fallback)|base=(\d+)"
 ZONES = "pack or spread"
 
 
@@ -58,7 +59,7 @@ def capacity(
             raise UsageError(f"{flag} {limit:g}: expected more than 0 US dollars")
     if not 0 <= spot_patience < math.inf:
         raise UsageError(f"--spot-patience {spot_patience:g}: expected 0 seconds or more")
-    found = re.fullmatch(r"(never)|(fallback)|base=(\d+)", on_demand)
+    found = re.fullmatch(ON_DEMAND_PATTERN, on_demand)
     if found is None:
         raise UsageError(f"--on-demand {on_demand}: expected {ON_DEMAND}")
     base = int(found[3] or 0)

@@ -80,6 +80,8 @@ class ConfigField:
     """Words for the default, if the value says nothing."""
     least: float | None
     choices: tuple[str, ...]
+    pattern: str
+    """Regular expression of the texts that it takes, for an ElasticJob; empty: any."""
     commas: bool
     """Whether the flag takes the list as one word with commas. Otherwise it is repeated."""
     in_file: bool
@@ -157,6 +159,7 @@ def option(
     shown_default: str | None = None,
     least: float | None = None,
     choices: tuple[str, ...] = (),
+    pattern: str = "",
     commas: bool = False,
     in_file: bool = True,
     stored: "Callable[[JobSpec], object] | None" = None,

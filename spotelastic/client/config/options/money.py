@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from spotelastic.client.config.capacity_policy import ON_DEMAND
+from spotelastic.client.config.capacity_policy import ON_DEMAND, ON_DEMAND_PATTERN
 from spotelastic.client.config.option import UP, option
 from spotelastic.client.config.panels import MONEY
 from spotelastic.model.counting import duration
+from spotelastic.model.interval import TIME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,7 @@ class MoneyOptions:
         UP,
         MONEY,
         metavar="WHEN",
+        pattern=ON_DEMAND_PATTERN,
         stored=lambda job: (
             f"base={job.capacity.base}" if job.capacity.base else job.capacity.on_demand
         ),
@@ -50,5 +52,6 @@ class MoneyOptions:
         UP,
         MONEY,
         metavar="TIME",
+        pattern=TIME,
         stored=lambda job: None if job.capacity.within is None else duration(job.capacity.within),
     )

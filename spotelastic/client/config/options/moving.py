@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from spotelastic.client.config.option import UP, option
 from spotelastic.client.config.panels import NODES
 from spotelastic.model.counting import duration
+from spotelastic.model.interval import TIME
 from spotelastic.model.job import JobSpec
 
 
@@ -34,6 +35,7 @@ class MovingOptions:
         UP,
         NODES,
         metavar="TIME",
+        pattern=TIME,
         shown_default="the job stays",
         stored=_patience,
     )

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from spotelastic.client.config.option import CLUSTER, UP, option
 from spotelastic.client.config.panels import SAFETY
 from spotelastic.model.in_place import FIRST, REHEARSE_MODES
+from spotelastic.model.interval import TIME
 from spotelastic.model.job import ALLOW_UNCOMMITTED
+from spotelastic.model.replication import RATE
+
+INTERVAL = rf"auto|\d+|{TIME}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +23,7 @@ class SafetyOptions:
         UP,
         SAFETY,
         metavar="STEPS|TIME",
+        pattern=INTERVAL,
         stored=lambda job: job.settings.snapshot_every,
     )
     checkpoint_every: str | int = option(
@@ -27,6 +32,7 @@ class SafetyOptions:
         UP,
         SAFETY,
         metavar="STEPS|TIME",
+        pattern=INTERVAL,
         stored=lambda job: job.settings.checkpoint_every,
     )
     keep_last: int = option(
@@ -57,6 +63,7 @@ class SafetyOptions:
         UP,
         SAFETY,
         metavar="auto|off|RATE",
+        pattern=rf"auto|off|{RATE}",
         stored=lambda job: job.settings.replicate,
     )
     rehearse: str = option(
