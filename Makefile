@@ -130,13 +130,13 @@ test-conformance: linux install
 	$(VENV)/bin/pytest -n 2 -m 'programs or not programs' tests/programs/test_conformance.py
 
 test-aws: linux install
-	@for stage in 0 1 2 3 4; do PYTHONPATH=tests $(PYTHON) -m support.first_run $$stage || exit 1; done
+	@for stage in 0 1 2 3 4; do PYTHONPATH=tests $(PYTHON) -m support.aws.first_run $$stage || exit 1; done
 
 test-aws-0 test-aws-1 test-aws-2 test-aws-3 test-aws-4: test-aws-%: linux install
-	@PYTHONPATH=tests $(PYTHON) -m support.first_run $*
+	@PYTHONPATH=tests $(PYTHON) -m support.aws.first_run $*
 
 soak: linux install
-	$(PYTHON) tests/support/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+	$(PYTHON) tests/support/repo/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 bench: linux install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
@@ -151,7 +151,7 @@ dist: install
 	$(PYTHON) -m build --outdir dist .
 
 smoke: linux dist
-	$(PYTHON) tests/support/smoke.py dist --torch '$(TORCH)' \
+	$(PYTHON) tests/support/repo/smoke.py dist --torch '$(TORCH)' \
 	  $(if $(NEWEST),,--constraints constraints.txt)
 
 lock: linux install

@@ -14,7 +14,7 @@ from botocore.loaders import JSONFileLoader
 from hypothesis import HealthCheck, settings
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
-from support.leftovers import look, settled
+from support.processes.leftovers import look, settled
 from support.unkind import UNKIND
 from support.unkind.conditions import VARIABLE
 

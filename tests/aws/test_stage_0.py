@@ -1,8 +1,8 @@
 """Stage 0 of a first run on AWS: what can be known without making anything."""
 
-from support.account_checks import all_checks
-from support.evidence import Evidence
-from support.first_run import FOUND, marks
+from support.aws.account_checks import all_checks
+from support.aws.first_run import FOUND, marks
+from support.aws.run_evidence import Evidence
 
 from spotelastic.aws.base.clients import Aws
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support.first_run import Run, eventually, marks, stage
+from support.aws.first_run import Run, eventually, marks, stage
 
 from spotelastic.aws.base.names import MEMBERS, SWITCH, Names
 from spotelastic.aws.network import cloudformation

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.aws_scripts import TRAINS, with_facts
-from support.first_run import Run, eventually, marks, stage
+from support.aws.first_run import Run, eventually, marks, stage
+from support.aws.first_run_scripts import TRAINS, with_facts
 
 from spotelastic.aws.base.names import Names
 

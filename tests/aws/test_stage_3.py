@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from support.aws_scripts import REDUCES, with_facts
-from support.first_run import marks, stage
+from support.aws.first_run import marks, stage
+from support.aws.first_run_scripts import REDUCES, with_facts
 
 pytestmark = marks(3)
 UP = ("--min", "1", "--max", "2", "--instance-types", "g4dn.xlarge")

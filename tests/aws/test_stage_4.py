@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from support.aws_scripts import REDUCES, with_facts
-from support.first_run import marks, stage
+from support.aws.first_run import marks, stage
+from support.aws.first_run_scripts import REDUCES, with_facts
 
 pytestmark = marks(4)
 EFA = ("--instance-types", "g6.8xlarge", "--env", "NCCL_DEBUG=INFO")

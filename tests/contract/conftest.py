@@ -1,10 +1,10 @@
 from collections.abc import Iterator
 
 import pytest
-from support.etcd import etcd_member, etcd_store, no_leftover_threads, prefix
-from support.memory_store import MemoryStore
-from support.patience import PATIENT
-from support.s3 import s3_endpoint
+from support.processes.patience import PATIENT
+from support.saving.s3_servers import s3_endpoint
+from support.store.etcd_members import etcd_member, etcd_store, no_leftover_threads, prefix
+from support.store.memory_store import MemoryStore
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd import EtcdStore

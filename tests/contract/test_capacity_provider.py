@@ -13,9 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.local_cloud import until
-from support.patience import PATIENT
-from support.providers import (
+from support.clusters.cloud_providers import (
     ProvidedCloud,
     aws_cloud,
     kubernetes_cloud,
@@ -23,6 +21,8 @@ from support.providers import (
     moto_cloud,
     process_cloud,
 )
+from support.clusters.local_cloud import until
+from support.processes.patience import PATIENT
 
 from spotelastic.cloud.bucket import JOB
 from spotelastic.cloud.events import ScheduledChange, SpotWarning, StateChange

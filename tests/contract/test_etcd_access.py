@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import pytest
 from pyetcd import etcdrpc as rpc
-from support.patience import PATIENT
-from support.ports import HOST, held_ports
-from support.sinks import Recorder
+from support.processes.patience import PATIENT
+from support.processes.ports import HOST, held_ports
+from support.store.watch_sinks import Recorder
 
 from spotelastic.certificates import (
     MEMBER_NAME,

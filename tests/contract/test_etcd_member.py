@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.etcd import EtcdMember, wait_until
-from support.patience import PATIENT
-from support.ports import HOST, held_ports
+from support.processes.patience import PATIENT
+from support.processes.ports import HOST, held_ports
+from support.store.etcd_members import EtcdMember, wait_until
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store.etcd import EtcdStore

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.etcd import EtcdMember
-from support.memory_bucket import MemoryBucket
-from support.patience import PATIENT
-from support.ports import HOST, held_ports
+from support.clusters.memory_bucket import MemoryBucket
+from support.processes.patience import PATIENT
+from support.processes.ports import HOST, held_ports
+from support.store.etcd_members import EtcdMember
 
 from spotelastic.controller.etcd import snapshots
 from spotelastic.controller.etcd.generations import GENERATIONS, Generation

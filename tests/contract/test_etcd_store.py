@@ -5,9 +5,9 @@ import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
-from support.etcd import EtcdMember, wait_until
-from support.proxy import Proxy
-from support.sinks import Recorder
+from support.processes.tcp_proxy import Proxy
+from support.store.etcd_members import EtcdMember, wait_until
+from support.store.watch_sinks import Recorder
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.etcd import EtcdStore

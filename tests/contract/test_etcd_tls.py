@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.certificates import certificates
-from support.patience import PATIENT
-from support.ports import HOST, held_ports
-from support.sinks import Recorder
+from support.processes.patience import PATIENT
+from support.processes.ports import HOST, held_ports
+from support.store.certificates import certificates
+from support.store.watch_sinks import Recorder
 
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.store.diagnose import diagnose, read

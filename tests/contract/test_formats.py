@@ -1,7 +1,8 @@
 """What is stored and sent is what the golden files say, byte for byte, and is read back equal.
 
 A file in `formats/` is never changed: nodes, checkpoints and buckets of that version have it. What
-differs is a new version of the protocol, which gets a folder of its own (`support/formats.py`).
+differs is a new version of the protocol, which gets a folder of its own
+(`support/repo/formats.py`).
 """
 
 import hashlib
@@ -13,8 +14,8 @@ from typing import Any, get_args
 import pytest
 from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.peers.messages import PeerRequest
-from support import format_values
-from support.formats import FOLDER, Kind, kinds, write
+from support.repo import format_values
+from support.repo.formats import FOLDER, Kind, kinds, write
 
 from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Round

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.ckpt import fine
-from support.kept_checkpoint import FOLDER, RUN, STEPS, one_step, state, told, write
+from support.saving.ckpt_command import fine
+from support.saving.older_checkpoints import FOLDER, RUN, STEPS, one_step, state, told, write
 
 import spotelastic as se
 

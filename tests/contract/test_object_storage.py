@@ -30,11 +30,11 @@ from spotelastic_checkpoints.storage.obstore_storage import Wording
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import PART
 from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
-from support.faulty_s3 import Fault, FaultyS3
-from support.gcs import Gcs, gcs_server, use_gcs
-from support.patience import PATIENT, eventually
-from support.plain import PlainFileSystem
-from support.s3 import use_s3
+from support.processes.patience import PATIENT, eventually
+from support.saving.faulty_s3 import Fault, FaultyS3
+from support.saving.gcs import Gcs, gcs_server, use_gcs
+from support.saving.plain_files import PlainFileSystem
+from support.saving.s3_servers import use_s3
 
 LIMITS = Limits(page=4)
 """Listings are of several pages."""

@@ -4,8 +4,8 @@ import queue
 from typing import cast
 
 import pytest
-from support.etcd import wait_until
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.store.etcd_members import wait_until
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.port import Store

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from support.etcd import EtcdMember, wait_until
-from support.memory_bucket import MemoryBucket
+from support.clusters.memory_bucket import MemoryBucket
+from support.store.etcd_members import EtcdMember, wait_until
 
 from spotelastic.controller.etcd.snapshots import EVERY, PREFIX, Snapshots
 

@@ -4,8 +4,8 @@ import threading
 from typing import Any
 
 import pytest
-from support.patience import PATIENT
-from support.sinks import Recorder
+from support.processes.patience import PATIENT
+from support.store.watch_sinks import Recorder
 
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.store.election import campaign, depose

@@ -1,4 +1,4 @@
-from support.etcd import etcd_cluster, no_leftover_threads, prefix
-from support.s3 import bucket, s3_endpoint
+from support.saving.s3_servers import bucket, s3_endpoint
+from support.store.etcd_members import etcd_cluster, no_leftover_threads, prefix
 
 __all__ = ["bucket", "etcd_cluster", "no_leftover_threads", "prefix", "s3_endpoint"]

@@ -16,8 +16,8 @@ from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.latest import LATEST
 from spotelastic_checkpoints.errors import StorageUnavailable
 from spotelastic_checkpoints.storage.open import open_storage
-from support.faulty_s3 import Fault, FaultyS3
-from support.s3 import use_s3
+from support.saving.faulty_s3 import Fault, FaultyS3
+from support.saving.s3_servers import use_s3
 
 import spotelastic as se
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launcher import Run, running, vanish
+from support.processes.run_launcher import Run, running, vanish
 
 from spotelastic.store.etcd_server.process import standalone
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak]
 
-SCRIPT = Path(__file__).parent.parent / "support" / "train_built.py"
+SCRIPT = Path(__file__).parent.parent / "support/scripts/train_built.py"
 ALL = ("a", "b", "c")
 EVERY = 10
 """Steps between two snapshots."""

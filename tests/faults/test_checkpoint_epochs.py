@@ -9,7 +9,8 @@ from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.messages import Committed, DaemonEvent
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Branch, Commit
-from support.checkpoints import (
+from support.processes.patience import PATIENT, eventually
+from support.saving.daemons_and_workers import (
     Node,
     Worker,
     cluster,
@@ -17,8 +18,7 @@ from support.checkpoints import (
     round_info,
     started,
 )
-from support.patience import PATIENT, eventually
-from support.stored import commits_of, restored_from_store
+from support.saving.stored_commits import commits_of, restored_from_store
 
 pytestmark = pytest.mark.faults
 

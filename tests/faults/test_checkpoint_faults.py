@@ -14,7 +14,15 @@ from spotelastic_checkpoints.messages import DaemonEvent, Sealed
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule
-from support.checkpoints import (
+from support.processes.kill_points import (
+    COMMIT_STAGES,
+    FETCH_STAGES,
+    FURNISH_STAGES,
+    RESTORE_STAGES,
+    WORKER_STAGES,
+)
+from support.processes.patience import PATIENT, eventually
+from support.saving.daemons_and_workers import (
     Node,
     Worker,
     cluster,
@@ -26,15 +34,7 @@ from support.checkpoints import (
     started,
     under_agent,
 )
-from support.patience import PATIENT, eventually
-from support.stages import (
-    COMMIT_STAGES,
-    FETCH_STAGES,
-    FURNISH_STAGES,
-    RESTORE_STAGES,
-    WORKER_STAGES,
-)
-from support.stored import commits_of, restored_from_store
+from support.saving.stored_commits import commits_of, restored_from_store
 
 import spotelastic as se
 

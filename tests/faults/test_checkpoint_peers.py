@@ -16,7 +16,7 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import Read
 from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.types import Branch, Holder, Resume
-from support.checkpoints import (
+from support.saving.daemons_and_workers import (
     TOKEN,
     Node,
     Worker,

@@ -15,7 +15,8 @@ from spotelastic_checkpoints.errors import ArenaFull, DaemonUnavailable
 from spotelastic_checkpoints.messages import DaemonEvent, SaveFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule
-from support.checkpoints import (
+from support.processes.patience import PATIENT, eventually
+from support.saving.daemons_and_workers import (
     Node,
     Worker,
     cluster,
@@ -26,9 +27,8 @@ from support.checkpoints import (
     started,
     under_agent,
 )
-from support.patience import PATIENT, eventually
-from support.small_disk import fill, small_disk
-from support.verifying import committed
+from support.saving.small_disk import fill, small_disk
+from support.saving.storage_rules import committed
 
 import spotelastic as se
 

@@ -16,7 +16,8 @@ from spotelastic_checkpoints.messages import Committed, DaemonEvent, SaveFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
 from spotelastic_checkpoints.types import Commit, Resume, Schedule
-from support.checkpoints import (
+from support.processes.patience import PATIENT, eventually
+from support.saving.daemons_and_workers import (
     Worker,
     cluster,
     fetched,
@@ -26,10 +27,14 @@ from support.checkpoints import (
     started,
     under_agent,
 )
-from support.faulty_s3 import Fault, FaultyS3
-from support.patience import PATIENT, eventually
-from support.uploading import ONE_TENSOR_A_FILE, run, sealed
-from support.verifying import committed, never_went_back, nothing_is_half_uploaded, verified
+from support.saving.faulty_s3 import Fault, FaultyS3
+from support.saving.storage_rules import (
+    committed,
+    never_went_back,
+    nothing_is_half_uploaded,
+    verified,
+)
+from support.saving.upload_pipeline import ONE_TENSOR_A_FILE, run, sealed
 
 import spotelastic as se
 

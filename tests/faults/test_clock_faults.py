@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.launcher import Run, running
-from support.whole_files import put
+from support.processes.run_launcher import Run, running
+from support.saving.whole_files import put
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 
 HOUR = 3600.0
-SITE = Path(__file__).parent.parent / "support" / "set_clock"
+SITE = Path(__file__).parent.parent / "support/processes/set_clock"
 
 
 class Clock:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.account import (
+from support.aws.account import (
     DENIED,
     EXPIRED,
     FAULTS,
@@ -27,12 +27,12 @@ from support.account import (
     is_kind,
     truth,
 )
-from support.asked import changed as changed_request
-from support.asked import job, request
-from support.local_cloud import until
-from support.own_network import ZONES, Own
-from support.remains import kinds, remains
-from support.soak import meets
+from support.aws.cluster_remains import kinds, remains
+from support.aws.cluster_requests import changed as changed_request
+from support.aws.cluster_requests import job, request
+from support.aws.own_network import ZONES, Own
+from support.clusters.local_cloud import until
+from support.repo.soak import meets
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.names import SWITCH, Names

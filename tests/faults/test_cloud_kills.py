@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.asked import request
-from support.local_cloud import environment, running_cloud, until
-from support.trial import only_the_shared_network_is_left
+from support.aws.cluster_requests import request
+from support.clusters.local_cloud import environment, running_cloud, until
+from support.clusters.trial_cluster import only_the_shared_network_is_left
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
@@ -24,7 +24,7 @@ NAME = "quokka"
 TESTS = Path(__file__).parent.parent
 CHILD = """
 import sys
-from support.asked import request
+from support.aws.cluster_requests import request
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 what, name, network = sys.argv[1:]

@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from support.account import DENIED, LOST_ANSWER, THROTTLED, TIMED_OUT, Fault, account, truth
-from support.asked import request
-from support.local_cloud import until
-from support.memory_store import MemoryStore
-from support.patience import PATIENT
-from support.permissions import keeps_to_its_cluster, role_of, signed_in
-from support.remains import remains
+from support.aws.account import DENIED, LOST_ANSWER, THROTTLED, TIMED_OUT, Fault, account, truth
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
+from support.aws.policies import keeps_to_its_cluster, role_of, signed_in
+from support.clusters.local_cloud import until
+from support.processes.patience import PATIENT
+from support.store.memory_store import MemoryStore
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, ROLE

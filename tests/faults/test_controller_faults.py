@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.running_job import (
+from support.clusters.running_job import (
     SAVES,
     TYPE,
     finishes,
@@ -21,7 +21,7 @@ from support.running_job import (
     running_job,
     training,
 )
-from support.trial import ONE_LEADS, Trial, controllers, eventually
+from support.clusters.trial_cluster import ONE_LEADS, Trial, controllers, eventually
 
 from spotelastic.local import cloud
 from spotelastic.model.job import Settings

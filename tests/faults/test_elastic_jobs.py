@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.elastic_jobs import SCRIPT, Applied, conditions
-from support.kube import emulated
-from support.patience import eventually
+from support.kubernetes.elastic_jobs import SCRIPT, Applied, conditions
+from support.kubernetes.kube_client import emulated
+from support.processes.patience import eventually
 
 from spotelastic.kubernetes import operator_manifests
 from spotelastic.kubernetes.cluster_manifests import control_rules

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import NodeProcess, Run, comm, descendants, running
-from support.ports import free_pair
+from support.processes.ports import free_pair
+from support.processes.run_launcher import NodeProcess, Run, comm, descendants, running
+from support.store.etcd_members import wait_until
 
 from spotelastic.store.etcd_server import roster
 from spotelastic.store.etcd_server.process import find_leader
@@ -108,7 +108,7 @@ def test_a_killed_member_comes_back_with_its_data(hosts: Hosts) -> None:
 
 @pytest.mark.soak
 def test_all_hosts_and_guests_hear_how_the_job_ended(hosts: Hosts) -> None:
-    script = str(Path(__file__).parent.parent / "support" / "train_small.py")
+    script = str(Path(__file__).parent.parent / "support/scripts/train_small.py")
     guest = hosts.add("guest", script, "30")
     wait_until(lambda: "waiting for" in guest.output, "a guest says what it waits for")
     nodes = [guest, *(hosts.add(name, script, "30") for name in ("c", "b", "a"))]

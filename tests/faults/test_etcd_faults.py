@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import EtcdCluster
-from support.launcher import Run, running
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.processes.run_launcher import Run, running
+from support.store.etcd_members import EtcdCluster
 
 from spotelastic.model.round import Round
 

@@ -9,15 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import Run, comm, descendants, running, vanish
+from support.processes.run_launcher import Run, comm, descendants, running, vanish
+from support.store.etcd_members import wait_until
 
 from spotelastic.rendezvous.view import RunState
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 
-SCRIPT = Path(__file__).parent.parent / "support" / "train_in_place.py"
+SCRIPT = Path(__file__).parent.parent / "support/scripts/train_in_place.py"
 ALL = ("a", "b", "c")
 
 

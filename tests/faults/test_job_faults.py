@@ -16,13 +16,14 @@ from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
-from support import exactly
-from support.etcd import EtcdCluster, wait_until
-from support.exactly import SCRIPT, TESTS
-from support.faulty_s3 import FaultyS3
-from support.launcher import Run, resumed_steps, running, vanish
-from support.patience import PATIENT
-from support.verifying import never_went_back, nothing_is_half_uploaded, verified
+from support.places import TESTS
+from support.processes.patience import PATIENT
+from support.processes.run_launcher import Run, resumed_steps, running, vanish
+from support.saving.faulty_s3 import FaultyS3
+from support.saving.storage_rules import never_went_back, nothing_is_half_uploaded, verified
+from support.store.etcd_members import EtcdCluster, wait_until
+from support.training import exactly
+from support.training.exactly import SCRIPT
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
@@ -46,7 +47,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdMember]:
 
 
 class Job:
-    """A run of `support.train_exactly`."""
+    """A run of `support.scripts.train_exactly`."""
 
     def __init__(self, run: Run, s3: FaultyS3 | None = None) -> None:
         self.run = run

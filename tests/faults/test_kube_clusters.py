@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from lightkube.resources.core_v1 import Pod
 from spotelastic_checkpoints.storage.open import open_storage
-from support.kube import Kube, emulated
-from support.kube_cluster import NAME, KubeStory, trains
-from support.patience import eventually
+from support.kubernetes.kube_client import Kube, emulated
+from support.kubernetes.kube_cluster import NAME, KubeStory, trains
+from support.processes.patience import eventually
 
 from spotelastic import client
 from spotelastic.client.kubernetes.pod_config import PodConfig

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.running_job import SAVES, finishes, running_job, training
-from support.trial import ONE_LEADS, Trial, controllers, eventually
+from support.clusters.running_job import SAVES, finishes, running_job, training
+from support.clusters.trial_cluster import ONE_LEADS, Trial, controllers, eventually
 
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Settings

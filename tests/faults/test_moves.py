@@ -16,8 +16,8 @@ import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.latest import ForwardPointer
 from spotelastic_checkpoints.errors import StorageMoved
-from support.running_job import SAVES, TYPE, running_job
-from support.trial import NAME, Trial, eventually
+from support.clusters.running_job import SAVES, TYPE, running_job
+from support.clusters.trial_cluster import NAME, Trial, eventually
 
 from spotelastic.aws.compute import autoscaling
 from spotelastic.client.cluster import Cluster

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.commit.latest import ForwardPointer
-from support import exactly
-from support.running_job import SAVES, TYPE, running_job
-from support.trial import NAME, Trial, eventually
+from support.clusters.running_job import SAVES, TYPE, running_job
+from support.clusters.trial_cluster import NAME, Trial, eventually
+from support.training import exactly
 
 from spotelastic.aws.clusters import asleep
 from spotelastic.aws.compute import autoscaling

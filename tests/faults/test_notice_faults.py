@@ -9,8 +9,8 @@ from collections.abc import Set
 from pathlib import Path
 
 import pytest
-from support.running_job import SAVES, finishes, is_whole, machines, running_job, training
-from support.trial import NAME, Trial, eventually
+from support.clusters.running_job import SAVES, finishes, is_whole, machines, running_job, training
+from support.clusters.trial_cluster import NAME, Trial, eventually
 
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import worker_groups

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 from spotelastic_checkpoints.types import Branch, Resume, Schedule, Snapshot
-from support.checkpoints import Node, cluster, round_info
-from support.patience import PATIENT
-from support.soak import seeds
-from support.stages import OVERLAP_STAGES, WORKER_STAGES
+from support.processes.kill_points import OVERLAP_STAGES, WORKER_STAGES
+from support.processes.patience import PATIENT
+from support.repo.soak import seeds
+from support.saving.daemons_and_workers import Node, cluster, round_info
 
 pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 TESTS = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ class Job:
             "SPOTELASTIC_DIE_AT": die_at,
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "support.train_overlapped", str(steps)],
+            [sys.executable, "-m", "support.scripts.train_overlapped", str(steps)],
             cwd=TESTS,
             env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,

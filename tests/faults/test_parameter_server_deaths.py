@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.parameter_servers import ALL, ends_well, finished, none_was_lost, training
+from support.training.parameter_servers import ALL, ends_well, finished, none_was_lost, training
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import EtcdCluster
-from support.launcher import descendants, vanish
-from support.parameter_servers import (
+from support.processes.patience import PATIENT
+from support.processes.run_launcher import descendants, vanish
+from support.store.etcd_members import EtcdCluster
+from support.training.parameter_servers import (
     ALL,
     SCRIPT,
     UPDATES,
@@ -22,7 +23,6 @@ from support.parameter_servers import (
     roles,
     training,
 )
-from support.patience import PATIENT
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 

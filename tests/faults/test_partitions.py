@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import SCRIPT, Run, running
-from support.netns import Network, network, sweep, why_not
-from support.proxy import Proxy
+from support.processes.network_namespaces import Network, network, sweep, why_not
+from support.processes.run_launcher import SCRIPT, Run, running
+from support.processes.tcp_proxy import Proxy
+from support.store.etcd_members import wait_until
 
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 

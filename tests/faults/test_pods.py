@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from lightkube import ApiError
 from lightkube.resources.batch_v1 import Job
-from support.kube import Kube, emulated
-from support.patience import eventually
+from support.kubernetes.kube_client import Kube, emulated
+from support.processes.patience import eventually
 
 from spotelastic.kubernetes.job_as_pods import PodJob
 from spotelastic.kubernetes.manifests import manifests
@@ -23,7 +23,7 @@ from spotelastic.model.job import Settings
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
-SCRIPT = Path(__file__).parents[1] / "support" / "train_small.py"
+SCRIPT = Path(__file__).parents[1] / "support/scripts/train_small.py"
 DEMO = Path(__file__).parents[2] / "examples/train_gpt.py"
 ENDLESS = 100_000
 NAME = "train"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import NodeProcess, Run, running, vanish
-from support.pod_names import Names, why_not
-from support.ports import free_pair
+from support.kubernetes.pod_names import Names, why_not
+from support.processes.ports import free_pair
+from support.processes.run_launcher import NodeProcess, Run, running, vanish
+from support.store.etcd_members import wait_until
 
 from spotelastic.store.etcd_server import roster
 

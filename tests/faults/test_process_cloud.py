@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.etcd import EtcdCluster
-from support.patience import PATIENT, eventually
-from support.process_cloud import ProcessCloud, agents
+from support.clusters.process_cloud import ProcessCloud, agents
+from support.processes.patience import PATIENT, eventually
+from support.store.etcd_members import EtcdCluster
 
 from spotelastic.clock import unbroken
 from spotelastic.cloud.bucket import JOB

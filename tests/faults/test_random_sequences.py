@@ -14,15 +14,15 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.etcd import EtcdCluster, wait_until
-from support.launcher import Run, running
-from support.soak import seeds
+from support.processes.run_launcher import Run, running
+from support.repo.soak import seeds
+from support.store.etcd_members import EtcdCluster, wait_until
 
 from spotelastic.model.round import Round
 
 pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 
-SCRIPT = Path(__file__).parent.parent / "support" / "train_plain.py"
+SCRIPT = Path(__file__).parent.parent / "support/scripts/train_plain.py"
 NODES = 4
 """At most so many live at once, of which three train."""
 

@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import Run, replicated, running, vanish
+from support.processes.run_launcher import Run, replicated, running, vanish
+from support.store.etcd_members import wait_until
 
 from spotelastic.model.round import Round
 from spotelastic.store.etcd_server.process import standalone
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak, pytest.mark.timeout(600)]
 
-SCRIPT = Path(__file__).parent.parent / "support" / "train_replicated.py"
+SCRIPT = Path(__file__).parent.parent / "support/scripts/train_replicated.py"
 ALL = ("a", "b", "c", "d")
 EVERY = 10
 """Steps between two snapshots."""

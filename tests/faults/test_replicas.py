@@ -10,9 +10,17 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotState
 from spotelastic_checkpoints.types import Branch
-from support.checkpoints import Worker, cluster, fetched, plan_of, round_info, sharded_plan_of
-from support.patience import eventually
-from support.replicating import (
+from support.processes.kill_points import REPLICA_STAGES
+from support.processes.patience import eventually
+from support.saving.daemons_and_workers import (
+    Worker,
+    cluster,
+    fetched,
+    plan_of,
+    round_info,
+    sharded_plan_of,
+)
+from support.saving.replica_daemons import (
     all_have,
     has_replica,
     is_sharded_content,
@@ -24,7 +32,6 @@ from support.replicating import (
     with_wards,
     workers_of,
 )
-from support.stages import REPLICA_STAGES
 
 pytestmark = pytest.mark.faults
 

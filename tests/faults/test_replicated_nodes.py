@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import Run, replicated, running, vanish
+from support.processes.run_launcher import Run, replicated, running, vanish
+from support.store.etcd_members import wait_until
 
 from spotelastic.store.etcd_server.process import standalone
 
 pytestmark = [pytest.mark.faults, pytest.mark.soak]
 
-SCRIPT = Path(__file__).parent.parent / "support" / "train_built.py"
+SCRIPT = Path(__file__).parent.parent / "support/scripts/train_built.py"
 ALL = ("a", "b", "c", "d")
 EVERY = 10
 """Steps between two snapshots."""

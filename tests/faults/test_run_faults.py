@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import EtcdCluster, wait_until
-from support.launcher import Run, comm, descendants, running
+from support.processes.run_launcher import Run, comm, descendants, running
+from support.store.etcd_members import EtcdCluster, wait_until
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 

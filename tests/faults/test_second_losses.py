@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena
-from support.etcd import wait_until
-from support.launcher import Run, arena_of, replicated, running, vanish
-from support.ports import free_pair
+from support.processes.ports import free_pair
+from support.processes.run_launcher import Run, arena_of, replicated, running, vanish
+from support.store.etcd_members import wait_until
 
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import RunState
@@ -88,7 +88,13 @@ def job(
 ) -> Iterator[Run]:
     """With the option `served`=False the first node is the only host of the job's etcd."""
     folder.mkdir()
-    script = str(SUPPORT / "train_replicated.py"), str(folder), str(STEPS), str(STEP_TIME), kind
+    script = (
+        str(SUPPORT / "scripts/train_replicated.py"),
+        str(folder),
+        str(STEPS),
+        str(STEP_TIME),
+        kind,
+    )
     flags = ("--replicate", "1GB", "--snapshot-every", str(EVERY), "--checkpoint-every", "1000")
     name, nnodes = uuid.uuid4().hex, f"{len(names)}:{len(names)}"
     with running(

@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.launcher import running
-from support.nvidia_smi import FakeSmi
-from support.running_job import SAVES, finishes, is_whole, machines, running_job
+from support.clusters.running_job import SAVES, finishes, is_whole, machines, running_job
+from support.processes.nvidia_smi import FakeSmi
+from support.processes.run_launcher import running
 
 from spotelastic.agent.health.kernel_log import VARIABLE
 from spotelastic.agent.shutdown import STUCK

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import exactly
-from support.running_job import STEP_TIME, TYPE
-from support.trial import NAME, eventually, nothing_is_left
+from support.clusters.running_job import STEP_TIME, TYPE
+from support.clusters.trial_cluster import NAME, eventually, nothing_is_left
+from support.training import exactly
 
 from spotelastic import JobConfig
 from spotelastic.aws.base.clients import Aws

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.launcher import Run, running
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.processes.run_launcher import Run, running
+from support.store.etcd_members import wait_until
 
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 

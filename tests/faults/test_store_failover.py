@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from pyetcd import etcdrpc as rpc
-from support.etcd import EtcdCluster, wait_until
-from support.patience import PATIENT
-from support.sinks import Recorder
+from support.processes.patience import PATIENT
+from support.store.etcd_members import EtcdCluster, wait_until
+from support.store.watch_sinks import Recorder
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.election import campaign

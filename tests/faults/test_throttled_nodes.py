@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.patience import eventually
-from support.process_cloud import ProcessCloud, agents
+from support.clusters.process_cloud import ProcessCloud, agents
+from support.processes.patience import eventually
 from test_process_cloud import controlled, told, training
 
 from spotelastic.clock import unbroken
@@ -16,7 +16,7 @@ from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[1] / "support/scripts"
 STEPS = 100_000
 STEP_TIME = 0.02
 

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 
 import pytest
-from support.local_cloud import environment
-from support.running_job import SAVES, finishes, is_whole, machines, running_job, training
-from support.trial import Trial
+from support.clusters.local_cloud import environment
+from support.clusters.running_job import SAVES, finishes, is_whole, machines, running_job, training
+from support.clusters.trial_cluster import Trial
 from support.unkind.conditions import KIND, VARIABLE
 
 from spotelastic.model.job import Settings

@@ -1,11 +1,11 @@
 from collections.abc import Iterator
 
 import pytest
-from support.etcd import etcd_member, etcd_store, prefix
-from support.local_cloud import Laptop, running_cloud
-from support.s3 import bucket, s3_endpoint
-from support.warm_python import warm_torch
-from support.zygote_pool import pool
+from support.clusters.local_cloud import Laptop, running_cloud
+from support.processes.warm_python import warm_torch
+from support.processes.zygote_pool import pool
+from support.saving.s3_servers import bucket, s3_endpoint
+from support.store.etcd_members import etcd_member, etcd_store, prefix
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
-from support.account import REGION, account
-from support.asked import request
-from support.permissions import role_of
-from support.remains import remains
-from support.template import KEY, resources
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
+from support.aws.policies import role_of
+from support.aws.template import KEY, resources
 
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.base.clients import Aws

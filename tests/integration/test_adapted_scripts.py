@@ -35,7 +35,7 @@ UNDISTURBED, SHOWN = 1 << 30, 3
 
 
 def test_each_script_is_tried() -> None:
-    names = {file.stem for file in (SUPPORT / "plain_scripts").glob("*.py")}
+    names = {file.stem for file in (SUPPORT / "scripts/plain_scripts").glob("*.py")}
     assert names | {"new_script"} == {*STEPS}
 
 
@@ -52,7 +52,7 @@ def test_an_adapted_script_goes_on_where_it_was_killed(name: str, tmp_path: Path
     if name == "new_script":
         script.write_text(TEXT.format(name="train.py"))
     else:
-        text = (SUPPORT / f"plain_scripts/{name}.py").read_text()
+        text = (SUPPORT / f"scripts/plain_scripts/{name}.py").read_text()
         script.write_text(adapted(text, name, workers=2).after)
     folder = tmp_path / "killed"
     folder.mkdir()
@@ -78,7 +78,7 @@ def printed(told: str) -> list[str]:
 def trained(script: Path, folder: Path, workers: int, fatal: int) -> str:
     """What `spotelastic run` prints of a script that is killed once, at the step `fatal`."""
     run = ["-m", "spotelastic", "run", "--standalone", "--nproc-per-node", str(workers)]
-    command = [*run, "--snapshot-every", "1", str(SUPPORT / "dies_once.py"), str(folder)]
+    command = [*run, "--snapshot-every", "1", str(SUPPORT / "scripts/dies_once.py"), str(folder)]
     done = subprocess.run(
         [sys.executable, *command, str(fatal), str(script)],
         cwd=folder,

@@ -9,9 +9,9 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import Peer
-from support.certificates import certificates
-from support.etcd import wait_until
-from support.launcher import comm
+from support.processes.run_launcher import comm
+from support.store.certificates import certificates
+from support.store.etcd_members import wait_until
 
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig

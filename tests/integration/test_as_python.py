@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.state.events import Exited, WorkerFailing
 from spotelastic.agent.workers.pool import (

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.local_cloud import Laptop, environment, running_cloud, until
-from support.patience import PATIENT
+from support.clusters.local_cloud import Laptop, environment, running_cloud, until
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base.clients import Aws

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import CASES_WITHIN
+from support.processes.patience import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
 STEPS, SAVED, AT, TARGET = 7, 2, 4, 3
@@ -19,7 +19,7 @@ Told = dict[str, Any]
 def run(folder: Path, *names: str) -> dict[str, Told]:
     """What workers have told in each case. All run from one process that has imported torch."""
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *names],
+        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *names],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,

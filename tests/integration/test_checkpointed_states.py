@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.patience import PATIENT
-from support.small_model import make, one_step
+from support.processes.patience import PATIENT
+from support.training.small_model import make, one_step
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 

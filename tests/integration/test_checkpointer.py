@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.ckpt import ckpt
-from support.inside import slots_are_waited_for
-from support.patience import PATIENT
-from support.small_model import make, make_seeded, one_step, weights
-from support.warm_python import WarmPython
+from support.processes.patience import PATIENT
+from support.processes.warm_python import WarmPython
+from support.saving.ckpt_command import ckpt
+from support.training.open_checkpointer import slots_are_waited_for
+from support.training.small_model import make, make_seeded, one_step, weights
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
@@ -33,7 +33,9 @@ def each_save_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
 def train(python: WarmPython, folder: Path, *turns: str) -> list[dict[str, Any]]:
     """What each rank of each turn ("world:steps") told, in order."""
     folder.mkdir()
-    python.run("-m", "support.train_checkpointed", folder, folder / "store", *turns, check=True)
+    python.run(
+        "-m", "support.scripts.train_checkpointed", folder, folder / "store", *turns, check=True
+    )
     return [
         json.loads((folder / f"{steps}-{rank}.json").read_text())
         for world, steps in (map(int, turn.split(":")) for turn in turns)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from spotelastic_checkpoints.messages import DaemonEvent, Points, SaveFailed, Sealed
 from spotelastic_checkpoints.types import Branch, Resume, Schedule, StepPoint
-from support.checkpoints import cluster, under_agent
-from support.inside import client_of
-from support.patience import PATIENT, eventually
-from support.small_model import make, make_seeded, one_step, weights
-from support.stored import commits_of
+from support.processes.patience import PATIENT, eventually
+from support.saving.daemons_and_workers import cluster, under_agent
+from support.saving.stored_commits import commits_of
+from support.training.open_checkpointer import client_of
+from support.training.small_model import make, make_seeded, one_step, weights
 
 import spotelastic as se
 

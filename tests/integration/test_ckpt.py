@@ -28,8 +28,8 @@ from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.object_store import Blob, unseen
 from spotelastic_checkpoints.storage.outage_retry import OutagePatience
 from spotelastic_checkpoints.types import Commit
-from support.ckpt import ckpt, fine, refused
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.ckpt_command import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
 
 from spotelastic.cli.commands import ckpt as commands

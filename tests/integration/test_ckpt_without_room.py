@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.ckpt import ckpt, fine, refused
-from support.small_disk import make_read_only, small_disk
+from support.saving.ckpt_command import ckpt, fine, refused
+from support.saving.small_disk import make_read_only, small_disk
 
 from spotelastic.client.targets.local_target import LocalTarget, has_gone
 from spotelastic.local.cloud import CloudInfo

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import mac
-from support.local_cloud import environment
-from support.patience import PATIENT
-from support.scraping import scraped
-from support.terminal import PROGRAM, Terminal, within
-from support.warm_python import COMMANDS, warm_python
+from support.clusters.local_cloud import environment
+from support.processes import mac
+from support.processes.patience import PATIENT
+from support.processes.scraping import scraped
+from support.processes.terminal import PROGRAM, Terminal, within
+from support.processes.warm_python import COMMANDS, warm_python
 
 from spotelastic.client.published import published_facts
 from spotelastic.local import cloud

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.local_cloud import environment, until
-from support.patience import PATIENT
-from support.webhooks import TOKEN, webhook
+from support.clusters.local_cloud import environment, until
+from support.processes.patience import PATIENT
+from support.processes.webhooks import TOKEN, webhook
 
 from spotelastic.local import cloud
 from spotelastic.local.fault_client import FaultClient

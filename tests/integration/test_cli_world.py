@@ -16,9 +16,9 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
-from support.local_cloud import environment, running_cloud, until
-from support.permissions import keeps_to_its_cluster, role_of
-from support.wheels import tiny
+from support.aws.policies import keeps_to_its_cluster, role_of
+from support.clusters.local_cloud import environment, running_cloud, until
+from support.processes.wheels import tiny
 
 from spotelastic.aws.artifacts.boot_artifacts import CURRENT
 from spotelastic.aws.base.clients import Aws

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import folder
 from spotelastic_checkpoints.types import Commit
-from support.local_cloud import running_cloud
+from support.clusters.local_cloud import running_cloud
 
 from spotelastic.aws.base import account
 from spotelastic.aws.clusters import copying

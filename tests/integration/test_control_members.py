@@ -4,7 +4,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
+from support.clusters.trial_cluster import (
+    NAME,
+    ONE_LEADS,
+    Trial,
+    controllers,
+    eventually,
+    running_trial,
+)
 
 from spotelastic import certificates
 from spotelastic.aws.compute import autoscaling

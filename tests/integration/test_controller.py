@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.asked import changed
-from support.permissions import keeps_to_its_cluster, role_of
-from support.trial import (
+from support.aws.cluster_requests import changed
+from support.aws.policies import keeps_to_its_cluster, role_of
+from support.clusters.trial_cluster import (
     NAME,
     ONE_LEADS,
     Trial,
@@ -21,7 +21,7 @@ from support.trial import (
     nothing_is_left,
     running_trial,
 )
-from support.webhooks import Webhook, webhook
+from support.processes.webhooks import Webhook, webhook
 
 from spotelastic.aws.base.names import CONTROL_TYPE, Names
 from spotelastic.aws.clusters import lifecycle as clusters

@@ -10,9 +10,9 @@ import pytest
 import torch
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from support.ckpt import ckpt
-from support.inside import restarted
-from support.small_model import make, one_step, weights
+from support.saving.ckpt_command import ckpt
+from support.training.open_checkpointer import restarted
+from support.training.small_model import make, one_step, weights
 
 import spotelastic as se
 from spotelastic.errors import UsageError

@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.launcher import HEEDFUL
-from support.local_cloud import running_cloud
-from support.patience import PATIENT
+from support.clusters.local_cloud import running_cloud
+from support.processes.patience import PATIENT
+from support.processes.run_launcher import HEEDFUL
 
 
 @pytest.fixture

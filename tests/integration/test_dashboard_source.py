@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from support.account import REGION, account
-from support.asked import request
-from support.published import EVENTS, POINTS, REPORT, STATUS
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import request
+from support.clusters.published_cluster import EVENTS, POINTS, REPORT, STATUS
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters

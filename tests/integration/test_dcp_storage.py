@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 from torch import nn
 from torch.distributed._shard.sharded_tensor import metadata as sharded_tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
@@ -180,7 +180,7 @@ def test_a_writer_goes_to_another_process_without_its_memory(tmp_path: Path) -> 
 @pytest.mark.soak
 def test_async_save_in_a_process_of_its_own(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.async_process", tmp_path],
+        [sys.executable, "-W", "ignore", "-m", "support.scripts.async_process", tmp_path],
         cwd=Path(__file__).parent.parent,
         check=True,
         timeout=2 * PATIENT,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import boto3
-from support.account import REGION, account
+from support.aws.account import REGION, account
 
 from spotelastic.client.doctor.examine import Needs, examine, looks
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.account import REGION, account
-from support.asked import request
-from support.local_cloud import environment
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import request
+from support.clusters.local_cloud import environment
 
 from spotelastic.agent.event_log.node_archive import Redaction, archive
 from spotelastic.aws.base.clients import Aws

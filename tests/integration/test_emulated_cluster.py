@@ -15,8 +15,8 @@ from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
-from support.kube import IMAGE, JOB_NAME, PLACE, Kube, indexed_job, kube, shell
-from support.patience import eventually
+from support.kubernetes.kube_client import IMAGE, JOB_NAME, PLACE, Kube, indexed_job, kube, shell
+from support.processes.patience import eventually
 
 from spotelastic.errors import UsageError
 from spotelastic.local.base.processes import marked

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.trial import NAME, Trial, eventually, nothing_is_left, running_trial
+from support.clusters.trial_cluster import NAME, Trial, eventually, nothing_is_left, running_trial
 
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import autoscaling

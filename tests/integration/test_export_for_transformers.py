@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.ckpt import fine
+from support.saving.ckpt_command import fine
 
 from spotelastic import Checkpointer
 

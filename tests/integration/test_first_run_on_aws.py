@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.account import REGION, account
-from support.account_checks import all_checks
-from support.asked import request
-from support.evidence import Evidence
-from support.guard import ACTION, groups, guard
+from support.aws.account import REGION, account
+from support.aws.account_checks import all_checks
+from support.aws.cluster_requests import request
+from support.aws.launch_guard import ACTION, groups, guard
+from support.aws.run_evidence import Evidence
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle

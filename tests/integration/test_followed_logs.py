@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from support.account import REGION, account
-from support.asked import request
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.tutorials import PAGES, follow
+from support.processes.tutorials import PAGES, follow
 
 GUIDES = PAGES.parent / "how-to"
 

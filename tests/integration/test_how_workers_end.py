@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 ENDS = """
 import atexit, os, signal, sys, torch, torch.multiprocessing

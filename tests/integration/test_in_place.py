@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import CASES_WITHIN
+from support.processes.patience import CASES_WITHIN
 
 TESTS = Path(__file__).parent.parent
 STEPS, AT = 6, 3
@@ -22,7 +22,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     """What workers have told in each case. All run from one process that has imported torch."""
     folder = tmp_path_factory.mktemp("cases")
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder],
+        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 import spotelastic
 from spotelastic.agent.workers import function

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.local_cloud import Laptop, environment, python, running_cloud, until
-from support.patience import PATIENT
+from support.clusters.local_cloud import Laptop, environment, python, running_cloud, until
+from support.processes.patience import PATIENT
 
 from spotelastic.cli.main import main
 from spotelastic.errors import EnvironmentFailure, UsageError

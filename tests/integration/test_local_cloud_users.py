@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.asked import request
-from support.local_cloud import IDLE, Laptop, environment, until
+from support.aws.cluster_requests import request
+from support.clusters.local_cloud import IDLE, Laptop, environment, until
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters

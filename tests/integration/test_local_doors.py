@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.local_cloud import Laptop, running_cloud, until
+from support.clusters.local_cloud import Laptop, running_cloud, until
 
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo

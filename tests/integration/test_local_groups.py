@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from support.local_cloud import Laptop, until
+from support.clusters.local_cloud import Laptop, until
 
 from spotelastic.errors import UsageError
 

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from support.local_cloud import Laptop, environment, until
-from support.patience import PATIENT
+from support.clusters.local_cloud import Laptop, environment, until
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import from_imds

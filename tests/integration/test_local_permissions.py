@@ -10,9 +10,9 @@ import boto3
 import pytest
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError
-from support.account import REGION, account
-from support.asked import job, request
-from support.permissions import (
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import job, request
+from support.aws.policies import (
     boundary,
     bounded_by,
     keeps_to_its_cluster,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.local_cloud import running_cloud, until
+from support.clusters.local_cloud import running_cloud, until
 
 from spotelastic.local.cloud import REGIONS, CloudInfo
 from spotelastic.local.local_session import LocalSession

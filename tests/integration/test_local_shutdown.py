@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 from spotelastic_checkpoints import isolated
-from support.local_cloud import Laptop, python, running_cloud, until
-from support.patience import PATIENT
+from support.clusters.local_cloud import Laptop, python, running_cloud, until
+from support.processes.patience import PATIENT
 
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.instances.power import Power

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.local_cloud import Laptop
+from support.clusters.local_cloud import Laptop
 
 TEMPLATE: dict[str, Any] = {
     "Parameters": {"Net": {"Type": "String"}, "Size": {"Type": "String", "Default": "1"}},

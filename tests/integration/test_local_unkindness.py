@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from support.local_cloud import Laptop, environment, until
+from support.clusters.local_cloud import Laptop, environment, until
 from support.unkind.conditions import KIND, Conditions, parse
 
 from spotelastic.aws.base.clients import Aws, Busy, calling

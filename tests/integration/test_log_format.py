@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 SCRIPT = """
 import logging, os, sys

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import loop_kinds
-from support.patience import CASES_WITHIN
-from support.resting_kinds import CASES
+from support.in_place.resting_kinds import CASES
+from support.processes.patience import CASES_WITHIN
+from support.training import loop_kinds
 
 TESTS = Path(__file__).parent.parent
 OFTEN = {
@@ -63,7 +63,7 @@ def cases(
     }
     tried = ["alone-kinds", *(case for case in CASES if case in wanted)]
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *tried],
+        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *tried],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,

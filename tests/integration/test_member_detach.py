@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import pytest
 from botocore.exceptions import ClientError
-from support.account import REGION, account
-from support.asked import request
-from support.local_cloud import until
-from support.permissions import keeps_to_its_cluster, role_of, signed_in
-from support.template import ACCOUNT
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import request
+from support.aws.policies import keeps_to_its_cluster, role_of, signed_in
+from support.aws.template import ACCOUNT
+from support.clusters.local_cloud import until
 from support.unkind.conditions import Conditions
 
 from spotelastic.aws.base.clients import Aws

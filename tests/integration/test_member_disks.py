@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from botocore.exceptions import ClientError
-from support.account import REGION, account
-from support.asked import request
-from support.local_cloud import until
-from support.remains import remains
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
+from support.clusters.local_cloud import until
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, MEMBER

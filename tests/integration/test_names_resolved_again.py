@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
-from support.pod_names import Names, why_not
-from support.ports import free_pair
+from support.kubernetes.pod_names import Names, why_not
+from support.processes.patience import PATIENT
+from support.processes.ports import free_pair
 
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 

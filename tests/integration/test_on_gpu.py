@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from spotelastic_checkpoints.types import Commit, Resume, Schedule
-from support import large_model
-from support.checkpoints import cluster, under_agent
-from support.inside import client_of, parts_of
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.daemons_and_workers import cluster, under_agent
+from support.training import large_model
+from support.training.open_checkpointer import client_of, parts_of
 
 import spotelastic as se
 from spotelastic.training.save.overlap import FromDevice
@@ -130,7 +130,7 @@ def told_in(folder: Path, backend: str) -> tuple[int, dict[str, Any], dict[str, 
     """
     names = [f"gpu-{backend}", f"gpu-{backend}-alone"]
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.resting_cases", folder, *names],
+        [sys.executable, "-W", "ignore", "-m", "support.in_place.resting_cases", folder, *names],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,

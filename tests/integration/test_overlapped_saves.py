@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from spotelastic_checkpoints.types import Resume, Schedule
-from support import large_model
-from support.checkpoints import cluster, under_agent
-from support.etcd import wait_until
-from support.inside import copying_of, slots_are_waited_for
-from support.patience import PATIENT
-from support.warm_python import WarmPython
+from support.processes.patience import PATIENT
+from support.processes.warm_python import WarmPython
+from support.saving.daemons_and_workers import cluster, under_agent
+from support.store.etcd_members import wait_until
+from support.training import large_model
+from support.training.open_checkpointer import copying_of, slots_are_waited_for
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
 import spotelastic as se
@@ -204,5 +204,5 @@ def test_sharded_states_are_copied_beside_training_too(
     tmp_path: Path, warm_torch: WarmPython
 ) -> None:
     environ = os.environ | {"SPOTELASTIC_KEEP_LAST": "100"}
-    words = ("-W", "ignore", "-m", "support.train_sharded", tmp_path)
+    words = ("-W", "ignore", "-m", "support.scripts.train_sharded", tmp_path)
     warm_torch.run(*words, environ=environ, check=True)

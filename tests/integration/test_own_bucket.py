@@ -8,9 +8,9 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from support.account import REGION, account
-from support.asked import changed, request
-from support.remains import remains
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import changed, request
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.account import REGION, account
-from support.own_network import ZONES, Own
-from support.remains import remains
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.own_network import ZONES, Own
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names

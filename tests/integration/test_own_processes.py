@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import isolated
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 SHADOWED = ("signal", "socket", "random", "msgspec", "grpc", "selectors", "torch")
 IN_THE_WAY = {

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.account import REGION, account
-from support.asked import changed, request
-from support.local_cloud import until
-from support.remains import kinds, remains
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import kinds, remains
+from support.aws.cluster_requests import changed, request
+from support.clusters.local_cloud import until
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names

@@ -12,7 +12,7 @@ import pytest
 
 from spotelastic.local import cloud
 
-SCRIPT = Path(__file__).parents[1] / "support/train_small.py"
+SCRIPT = Path(__file__).parents[1] / "support/scripts/train_small.py"
 WRITES = """
 import os, pathlib
 

@@ -13,11 +13,19 @@ from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit, Resume
-from support.agreeing import SAVED_AT, SEED, STEPS, WAKES
-from support.checkpoints import Node, Worker, cluster, fetched, is_content_of, plan_of, round_info
-from support.faulty_s3 import FaultyS3
-from support.patience import PATIENT
-from support.warm_python import WarmPython
+from support.processes.patience import PATIENT
+from support.processes.warm_python import WarmPython
+from support.saving.daemons_and_workers import (
+    Node,
+    Worker,
+    cluster,
+    fetched,
+    is_content_of,
+    plan_of,
+    round_info,
+)
+from support.saving.faulty_s3 import FaultyS3
+from support.scripts.agreeing import SAVED_AT, SEED, STEPS, WAKES
 from torch.distributed import checkpoint as dcp
 
 import spotelastic as se
@@ -35,7 +43,7 @@ def run(warm_torch: WarmPython) -> Run:
     environ = os.environ | {"SPOTELASTIC_KEEP_LAST": "20"}
 
     def run(folder: Path, *what: str, script: str = "agreeing") -> None:
-        words = ("-W", "ignore", "-m", f"support.{script}", folder, *what)
+        words = ("-W", "ignore", "-m", f"support.scripts.{script}", folder, *what)
         warm_torch.run(*words, environ=environ, check=True)
 
     return run
@@ -135,7 +143,7 @@ def test_ranks_of_one_node_share_what_is_read_from_s3(
 
 STRANGER = """\
 import os
-import support.forked
+import support.training.forked
 from spotelastic.errors import SpotelasticError
 from spotelastic.training.runtime import session as environment
 
@@ -147,7 +155,7 @@ def restore(rank, world):
     except SpotelasticError as error:
         os.write(1, f"{rank}: {error}\\n".encode())  # in one piece
 
-support.forked.run(3, restore)
+support.training.forked.run(3, restore)
 """
 
 

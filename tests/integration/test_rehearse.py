@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 SCRIPT = """
 import numpy as np

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import addresses
-from support.etcd import wait_until
-from support.launcher import comm, descendants
-from support.zygote_pool import Pool, lives
+from support.processes.run_launcher import comm, descendants
+from support.processes.zygote_pool import Pool, lives
+from support.store.etcd_members import wait_until
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.round_stores import RoundStores

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.addresses import is_free
-from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.processes.run_launcher import SCRIPT, NodeProcess, resumed_steps, running
 
 from spotelastic.launcher.run_folders import PREFIX, SHARED_MEMORY
 from spotelastic.store.etcd_server.process import EtcdMember, standalone

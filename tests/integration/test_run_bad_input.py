@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.certificates import certificates
-from support.patience import PATIENT
-from support.ports import held_ports
+from support.processes.patience import PATIENT
+from support.processes.ports import held_ports
+from support.store.certificates import certificates
 
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 from spotelastic.store.tls import TlsFiles

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.certificates import certificates
-from support.launcher import SCRIPT, resumed_steps
-from support.patience import PATIENT
-from support.ports import held_ports
+from support.processes.patience import PATIENT
+from support.processes.ports import held_ports
+from support.processes.run_launcher import SCRIPT, resumed_steps
+from support.store.certificates import certificates
 
 from spotelastic.errors import UsageError
 from spotelastic.launcher import etcd_bootstrap

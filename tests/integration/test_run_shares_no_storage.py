@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from spotelastic_checkpoints.commit.tenancy import KEY, tenant_here
-from support.committing import retried
-from support.etcd import wait_until
-from support.launcher import SCRIPT, NodeProcess, resumed_steps, vanish
-from support.patience import PATIENT
-from support.ports import held_ports
-from support.s3 import s3_endpoint, use_s3
+from support.processes.patience import PATIENT
+from support.processes.ports import held_ports
+from support.processes.run_launcher import SCRIPT, NodeProcess, resumed_steps, vanish
+from support.saving.commit_protocol import retried
+from support.saving.s3_servers import s3_endpoint, use_s3
+from support.store.etcd_members import wait_until
 
 __all__ = ["s3_endpoint"]
 

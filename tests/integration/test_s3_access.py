@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from spotelastic_checkpoints.storage.open import open_storage
-from support.s3 import s3_server, use_s3
+from support.saving.s3_servers import s3_server, use_s3
 
 CREDENTIALS = {
     "Code": "Success",

@@ -13,17 +13,17 @@ import pytest
 import torch
 from spotelastic_checkpoints.files.file_store import FileStore
 from spotelastic_checkpoints.storage.open import open_storage
-from support.ckpt import spotelastic
-from support.etcd import wait_until
-from support.kube import emulated
-from support.kube_cluster import KubeStory
-from support.launcher import NodeProcess, Run, running, vanish
-from support.patience import eventually
+from support.kubernetes.kube_client import emulated
+from support.kubernetes.kube_cluster import KubeStory
+from support.processes.patience import eventually
+from support.processes.run_launcher import NodeProcess, Run, running, vanish
+from support.saving.ckpt_command import spotelastic
+from support.store.etcd_members import wait_until
 
 from spotelastic.client import kept_files
 from spotelastic.store.etcd_server.process import standalone
 
-SCRIPT = Path(__file__).parents[1] / "support/writes_files.py"
+SCRIPT = Path(__file__).parents[1] / "support/scripts/writes_files.py"
 
 
 @pytest.fixture

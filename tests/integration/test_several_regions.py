@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from spotelastic_checkpoints.commit.latest import Latest
 from spotelastic_checkpoints.types import Commit
-from support.asked import job
-from support.local_cloud import Laptop, environment, running_cloud
+from support.aws.cluster_requests import job
+from support.clusters.local_cloud import Laptop, environment, running_cloud
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base import account

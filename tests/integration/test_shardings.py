@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 from spotelastic_checkpoints.types import Branch, Holder, Resume, Schedule, Ward
-from support.checkpoints import Node, cluster, round_info
-from support.faulty_s3 import FaultyS3
-from support.large_parts import REPLICATED, SHARDED
-from support.patience import PATIENT
-from support.replicating import all_have, resume_from, ring
-from support.s3 import s3_server, use_s3
-from support.warm_python import WarmPython
+from support.processes.patience import PATIENT
+from support.processes.warm_python import WarmPython
+from support.saving.daemons_and_workers import Node, cluster, round_info
+from support.saving.faulty_s3 import FaultyS3
+from support.saving.replica_daemons import all_have, resume_from, ring
+from support.saving.s3_servers import s3_server, use_s3
+from support.scripts.large_parts import REPLICATED, SHARDED
 
 TESTS = Path(__file__).parent.parent
 
@@ -27,7 +27,7 @@ def run(warm_torch: WarmPython) -> Run:
     """Runs one of the scripts in tests/support with these arguments."""
 
     def run(script: str, *arguments: object) -> None:
-        warm_torch.run("-W", "ignore", "-m", f"support.{script}", *arguments, check=True)
+        warm_torch.run("-W", "ignore", "-m", f"support.scripts.{script}", *arguments, check=True)
 
     return run
 

@@ -4,7 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
+from support.clusters.trial_cluster import (
+    NAME,
+    ONE_LEADS,
+    Trial,
+    controllers,
+    eventually,
+    running_trial,
+)
 
 from spotelastic.aws.compute import autoscaling
 from spotelastic.client import commands

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.asked import job, request
-from support.local_cloud import Laptop, environment, running_cloud
+from support.aws.cluster_requests import job, request
+from support.clusters.local_cloud import Laptop, environment, running_cloud
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.small_model import make, one_step
+from support.training.small_model import make, one_step
 from torch import nn
 
 import spotelastic as se

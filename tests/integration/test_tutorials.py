@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.tutorials import PAGES, blocks, environment_of, follow
+from support.processes.tutorials import PAGES, blocks, environment_of, follow
 
 NOT_TRIED = {
     "pip install 'spotelastic[all]'": "the tests have installed it",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import spotelastic_checkpoints
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
-from support.launcher import SCRIPT, running
+from support.processes.run_launcher import SCRIPT, running
 
 import spotelastic
 from spotelastic.store.etcd_server.process import EtcdMember

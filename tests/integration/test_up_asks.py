@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from spotelastic_checkpoints.commit.latest import Latest
 from spotelastic_checkpoints.types import Commit
-from support.account import CTRL_C, Laptop, account
-from support.asked import request
+from support.aws.account import CTRL_C, Laptop, account
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.clusters import lifecycle as clusters

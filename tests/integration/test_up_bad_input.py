@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from support.local_cloud import Laptop, environment, running_cloud
+from support.clusters.local_cloud import Laptop, environment, running_cloud
 
 from spotelastic.cli.main import main
 from spotelastic.local import cloud

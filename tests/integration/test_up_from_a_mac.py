@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support import mac
-from support.local_cloud import IDLE, running_cloud, until
-from support.own_network import Own
+from support.aws.own_network import Own
+from support.clusters.local_cloud import IDLE, running_cloud, until
+from support.processes import mac
 
 from spotelastic.aws.artifacts import boot_artifacts, wheel
 from spotelastic.aws.base import account

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.account import CTRL_C, EXPIRED, Fault, Laptop, account
-from support.asked import request
+from support.aws.account import CTRL_C, EXPIRED, Fault, Laptop, account
+from support.aws.cluster_requests import request
 
 import spotelastic
 from spotelastic import Cluster, JobConfig, client

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.account import CTRL_C, EXPIRED, Laptop, account
-from support.asked import request
+from support.aws.account import CTRL_C, EXPIRED, Laptop, account
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.clients import Aws, SignedOut
 from spotelastic.aws.clusters import lifecycle as clusters

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch, torch.distributed as dist
 from spotelastic_checkpoints.memory.worker_page import WorkerPage
-from support import forked
+from support.training import forked
 from torch.distributed.fsdp import fully_shard
 
 from spotelastic.training.runtime import own_time

@@ -15,12 +15,12 @@ import pytest
 import torch
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
-from support.faulty_s3 import FaultyS3
-from support.inside import slots_are_waited_for
-from support.launcher import comm, descendants
-from support.patience import PATIENT, eventually
-from support.small_model import make, one_step
-from support.warm_python import WarmPython
+from support.processes.patience import PATIENT, eventually
+from support.processes.run_launcher import comm, descendants
+from support.processes.warm_python import WarmPython
+from support.saving.faulty_s3 import FaultyS3
+from support.training.open_checkpointer import slots_are_waited_for
+from support.training.small_model import make, one_step
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError
@@ -200,7 +200,7 @@ import os, sys
 from pathlib import Path
 import torch
 import spotelastic as se
-import support.forked
+import support.training.forked
 from spotelastic.training.runtime import session as environment
 
 
@@ -211,7 +211,7 @@ def train(rank, world, *folders):
 
 
 environment.SEEN_WITHIN = 0.5
-support.forked.run(2, train, *sys.argv[1:])
+support.training.forked.run(2, train, *sys.argv[1:])
 """
 
 
@@ -246,10 +246,10 @@ import os, sys
 from pathlib import Path
 import torch
 import spotelastic as se
-import support.forked
+import support.training.forked
 from spotelastic.training.save import saving
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
-from support.patience import eventually
+from support.processes.patience import eventually
 
 saving.PATIENCE = 60.0  # on a machine with much to do a slot may come late
 
@@ -266,7 +266,7 @@ def train(rank, world, storage):
         assert told == [(rank % 2, 1), (rank % 2 + 2, 1)], told
 
 
-support.forked.run(4, train, *sys.argv[1:])
+support.training.forked.run(4, train, *sys.argv[1:])
 """
 
 
@@ -283,7 +283,7 @@ import sys
 import torch
 import torch.distributed as dist
 import spotelastic as se
-import support.forked
+import support.training.forked
 from spotelastic.training.save import saving
 
 saving.PATIENCE = 60.0  # on a machine with much to do a slot may come late
@@ -303,7 +303,7 @@ def train(rank, world, storage, rows):
             state["t"] = torch.full((int(rows),), 3.0)
 
 
-support.forked.run(2, train, *sys.argv[1:])
+support.training.forked.run(2, train, *sys.argv[1:])
 """
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.account import REGION, account
-from support.asked import request
-from support.remains import remains
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.base.clients import Aws

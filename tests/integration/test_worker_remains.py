@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.zygote_pool import WAIT, WITHIN, Pool, lives, tell
+from support.processes.zygote_pool import WAIT, WITHIN, Pool, lives, tell
+from support.store.etcd_members import wait_until
 
 from spotelastic.agent.state.events import Exited
 from spotelastic.linux import await_cleaners, cleans, end_marked, mark
@@ -107,7 +107,7 @@ AGENT = """
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-import support.zygote_pool as t
+import support.processes.zygote_pool as t
 pool = t.Pool(Path(sys.argv[1]))
 pool.start(0, t.DETACHED + t.tell("worker") + t.WAIT)
 pool.pid("detached")

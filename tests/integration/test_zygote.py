@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
-from support.zygote_pool import DETACHED, WAIT, Pool, lives, tell
+from support.processes.zygote_pool import DETACHED, WAIT, Pool, lives, tell
+from support.store.etcd_members import wait_until
 
 from spotelastic.agent.state.events import Exited, WorkerFailing, ZygoteGone
 from spotelastic.agent.workers import zygote

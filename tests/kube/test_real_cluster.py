@@ -16,8 +16,8 @@ from lightkube import ApiError, Client
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace
-from support.kube_cluster import NAME, SCRIPT, KubeStory, trains
-from support.patience import eventually
+from support.kubernetes.kube_cluster import NAME, SCRIPT, KubeStory, trains
+from support.processes.patience import eventually
 
 from spotelastic.errors import SpotelasticError
 from spotelastic.kubernetes.elastic_job import API_VERSION, KIND

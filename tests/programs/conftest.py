@@ -1,1 +1,1 @@
-from support.etcd import etcd_member
+from support.store.etcd_members import etcd_member

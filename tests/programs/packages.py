@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import support.forked
+import support.training.forked
 import torch
 from programs import package_data, package_models, package_optimizers
 from programs.running import Running, plain
-from support.drawn import difference
+from support.training.drawn_states import difference
 
 import spotelastic as se
 
@@ -101,7 +101,7 @@ def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     __import__(CASES[name][0])
     for number, world in enumerate(WORLDS):
-        support.forked.run(world, live, name, folder, number, within=300.0)
+        support.training.forked.run(world, live, name, folder, number, within=300.0)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.published import BEGAN, COST, PUBLISHED, with_texts
+from support.clusters.published_cluster import BEGAN, COST, PUBLISHED, with_texts
 
 from spotelastic.web.page.render import report_page
 from spotelastic.web.view.cluster_view import cluster_view
@@ -22,7 +22,7 @@ playwright = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
-SCRIPT = Path(__file__).parents[1] / "support/train_small.py"
+SCRIPT = Path(__file__).parents[1] / "support/scripts/train_small.py"
 BROWSER = os.environ.get("BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 WAIT = 60_000
 """Milliseconds that anything may take. Nothing waits so long where all is well."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.launcher import comm, descendants
+from support.processes.run_launcher import comm, descendants
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(1200)]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.launcher import Run, running, vanish
+from support.processes.run_launcher import Run, running, vanish
 
 from spotelastic.store.etcd_server.process import EtcdMember
 

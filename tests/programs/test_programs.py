@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from milestones import MILESTONES
-from support.etcd import wait_until
-from support.launcher import NodeProcess, Run, running, vanish
+from support.processes.run_launcher import NodeProcess, Run, running, vanish
+from support.store.etcd_members import wait_until
 
 from spotelastic.store.etcd_server.process import EtcdMember
 

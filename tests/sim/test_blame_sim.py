@@ -1,7 +1,7 @@
 """Who is named for a round in which workers failed, in virtual time."""
 
 import pytest
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.agent.state import events
 from spotelastic.model.interval import Interval

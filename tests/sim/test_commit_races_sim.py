@@ -17,9 +17,9 @@ from spotelastic_checkpoints.commit.commit_protocol import Commits, step_folders
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import Fenced, StorageUnavailable
 from spotelastic_checkpoints.types import Commit
-from support.committing import Auditor, put_all, retried, two_rounds
-from support.patience import PATIENT
-from support.stores import WRITES, Interposed, MemoryStorage
+from support.processes.patience import PATIENT
+from support.saving.commit_protocol import Auditor, put_all, retried, two_rounds
+from support.store.store_doubles import WRITES, Interposed, MemoryStorage
 
 pytestmark = [pytest.mark.faults, pytest.mark.every_turn]
 SOAK_TURN = int(os.environ.get("SOAK_TURN", "0"))

@@ -1,6 +1,6 @@
 """A node that comes while a script comes to its end, in virtual time."""
 
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached
 from spotelastic.model.interval import Interval

@@ -1,6 +1,6 @@
 """How much the store has to deliver: in proportion to the nodes, not to their square."""
 
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.model.job import Settings
 

@@ -4,7 +4,7 @@ They complete below the epoch of the round before (docs/explanation/protocols.md
 """
 
 from spotelastic_checkpoints.types import Commit
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 from test_rounds_sim import SETTINGS, check_invariants, cluster
 
 

@@ -1,15 +1,16 @@
 """Random strikes at workers that can rest, in virtual time: the job ends well, by all rules.
 
-`support.virtual_ranks` checks the rules of states in each run, `support.history` those of rounds.
+`support.simulation.virtual_ranks` checks the rules of states in each run, and
+`support.store.run_history` those of rounds.
 """
 
 import itertools
 from dataclasses import replace
 
 import pytest
-from support.virtual import World
-from support.virtual_node import SimNode
-from support.virtual_ranks import WORDS, Rank
+from support.simulation.virtual_cluster import World
+from support.simulation.virtual_node import SimNode
+from support.simulation.virtual_ranks import WORDS, Rank
 from test_processes_random_sim import strike
 
 from spotelastic.model.interval import Interval

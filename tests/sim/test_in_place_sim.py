@@ -1,7 +1,8 @@
 """Simulates in-place recovery, in virtual time: who survives keeps process and state.
 
-Strikes at each word of a step and of a change of rounds. `support.virtual_ranks` checks in each run
-that ranks which go on together are equal, and that no step is made twice or left out.
+Strikes at each word of a step and of a change of rounds. In each run
+`support.simulation.virtual_ranks` checks that ranks which go on together are equal, and that no
+step is made twice or left out.
 """
 
 import itertools
@@ -9,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Commit
-from support.virtual import World
-from support.virtual_ranks import MEETING, Rank, State
-from support.virtual_training import NETWORK
+from support.simulation.virtual_cluster import World
+from support.simulation.virtual_ranks import MEETING, Rank, State
+from support.simulation.virtual_training import NETWORK
 
 from spotelastic.agent.round_duties import ATTACH_PATIENCE
 from spotelastic.model.interval import Interval

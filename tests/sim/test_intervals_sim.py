@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Schedule
-from support.virtual import World
-from support.virtual_training import STEP
+from support.simulation.virtual_cluster import World
+from support.simulation.virtual_training import STEP
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.model.job import Settings
 from spotelastic.model.round import LARGE, Acknowledgement, Round

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.virtual import World
-from support.virtual_controller import VirtualController, records_of, report
+from support.simulation.virtual_cluster import World
+from support.simulation.virtual_controller import VirtualController, records_of, report
 
 from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER
 from spotelastic.model.interruption_kind import InterruptionKind

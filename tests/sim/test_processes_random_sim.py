@@ -1,7 +1,7 @@
 """Random ends of a node's own processes, and of its lease, in virtual time: the job ends well."""
 
 import pytest
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 from test_rounds_random_sim import check, interrupt
 
 from spotelastic.model.job import Settings

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Progress

@@ -4,8 +4,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.virtual import World
-from support.virtual_training import NETWORK
+from support.simulation.virtual_cluster import World
+from support.simulation.virtual_training import NETWORK
 
 from spotelastic.model.gpu import GpuFault
 from spotelastic.model.job import RankPolicy, Settings

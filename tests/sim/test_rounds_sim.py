@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Commit
-from support.virtual import World
-from support.virtual_processes import WARM
+from support.simulation.virtual_cluster import World
+from support.simulation.virtual_processes import WARM
 
 from spotelastic.agent.round_duties import ATTACH_PATIENCE
 from spotelastic.agent.state.events import LeftCheckpointer, WorkerAttached

@@ -1,6 +1,6 @@
 """The id of a run in the rounds of simulated clusters: one, and that of the storage."""
 
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

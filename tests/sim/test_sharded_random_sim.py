@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 from test_processes_random_sim import strike
 from test_rounds_random_sim import KINDS, check
 

@@ -1,7 +1,7 @@
 """Nodes with sick GPUs, in virtual time: they leave at once, and the script is not charged."""
 
 import pytest
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 
 from spotelastic.agent.shutdown import STUCK
 from spotelastic.model.agreement import Proposal

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 from test_rounds_sim import SETTINGS
 
 from spotelastic.model.progress import Event, SlowNode

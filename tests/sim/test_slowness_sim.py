@@ -4,7 +4,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 from test_rounds_sim import EVERY, SETTINGS, cluster, finish
 
 from spotelastic.model.job import Settings

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotelastic_checkpoints.types import Commit, Resume
-from support.virtual import World
+from support.simulation.virtual_cluster import World
 from test_rounds_sim import SETTINGS, check_invariants, cluster
 
 from spotelastic.model.interval import Interval

@@ -5,16 +5,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.history import Recorder, violations
-from support.memory_store import MemoryStore
-from support.versions import (
+from support.simulation.virtual_cluster import World
+from support.store.later_versions import (
     NEW_WORD,
     OtherVersionsStore,
     todays,
     tomorrows,
     unreadable_rounds,
 )
-from support.virtual import World
+from support.store.memory_store import MemoryStore
+from support.store.run_history import Recorder, violations
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

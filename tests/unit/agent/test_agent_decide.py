@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Commit, WorkerStep
-from support.node_state import changed, node_state
+from support.simulation.node_state import changed, node_state
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.checkpoints import CLAIM_TIMEOUT

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.memory_store import MemoryStore
-from support.node_state import node_state
+from support.simulation.node_state import node_state
+from support.store.memory_store import MemoryStore
 from test_worker_environment import CONFIG, ROUND
 
 from spotelastic.agent import actions

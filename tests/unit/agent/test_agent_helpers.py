@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.memory_store import MemoryStore
+from support.store.memory_store import MemoryStore
 from test_worker_environment import CONFIG
 
 from spotelastic.agent.agent_loop import AgentLoop, HelperEnded, minding

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints.errors import ArenaFull
-from support.memory_store import MemoryStore
-from support.node_state import changed, node_state
+from support.simulation.node_state import changed, node_state
+from support.store.memory_store import MemoryStore
 from test_worker_environment import CONFIG, MEMBERS, ROUND
 
 from spotelastic.agent import actions

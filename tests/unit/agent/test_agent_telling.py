@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from msgspec import structs
 from spotelastic_checkpoints.types import Commit, DaemonStatus, WorkerStep
-from support.node_state import changed, node_state
+from support.simulation.node_state import changed, node_state
 
 from spotelastic.agent.state.node_progress import progress
 from spotelastic.agent.state.values import NEW, Workers

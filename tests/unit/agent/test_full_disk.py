@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.output import Output

@@ -1,7 +1,7 @@
 """A node that was asked to leave takes as long for it as it is left alive, and no longer."""
 
 import pytest
-from support.node_state import node_state
+from support.simulation.node_state import node_state
 
 from spotelastic.agent.observe import LEAVE_WITHIN, observe
 from spotelastic.agent.state.events import Signalled

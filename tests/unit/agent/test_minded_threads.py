@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints.threads import minded
-from support.fake_aws import CallLog, FakeSqs, cloud_over, fake_aws
-from support.leading import CONFIG
-from support.patience import PATIENT
+from support.aws.fake_services import CallLog, FakeSqs, cloud_over, fake_aws
+from support.clusters.leading_controller import CONFIG
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.node.log_shipper import LogShipper
 from spotelastic.cloud.port import Delivery

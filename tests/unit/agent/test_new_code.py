@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from support.node_state import node_state
+from support.simulation.node_state import node_state
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import RESTART, RESTARTED

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.event_log.dumper import Dumper

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.node_state import node_state
+from support.simulation.node_state import node_state
 
 from spotelastic.agent.agent_loop import node_facts
 from spotelastic.agent.config import AgentConfig

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from spotelastic_checkpoints.types import Commit, WorkerStep
-from support.node_state import changed, node_state
+from support.simulation.node_state import changed, node_state
 
 from spotelastic.agent import observe as observing
 from spotelastic.agent.observe import after, observe

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.workers.logs import LONGEST, STUCK_AFTER, Logs
 from spotelastic.agent.workers.output import LineSink, Output, Unfinished, WholeLines

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints import addresses
-from support.node_state import changed
-from support.patience import PATIENT
-from support.ports import HOST, held_ports
+from support.processes.patience import PATIENT
+from support.processes.ports import HOST, held_ports
+from support.simulation.node_state import changed
 from test_agent_decide import NOW, ROUND, decided, local, seen
 
 from spotelastic.agent import actions as do

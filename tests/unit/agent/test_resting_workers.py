@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Holder, Resume
-from support.node_state import changed, node_state
+from support.simulation.node_state import changed, node_state
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import AgentDecision, decide

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from support.node_state import changed, node_state
+from support.simulation.node_state import changed, node_state
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import decide

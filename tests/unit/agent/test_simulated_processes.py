@@ -13,7 +13,7 @@ from spotelastic.agent.node_processes import NodeProcesses
 ROOT = Path(__file__).parents[3]
 
 
-FILES = ("tests/support/virtual_processes.py", "benchmarks/light/agent.py")
+FILES = ("tests/support/simulation/virtual_processes.py", "benchmarks/light/agent.py")
 
 
 def performed(owner: type, method: str) -> set[str]:
@@ -34,7 +34,7 @@ def test_each_action_is_performed_by_the_executor_or_by_the_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["tests/support/virtual_processes.py", "benchmarks/light/agent.py"]
+    "file", ["tests/support/simulation/virtual_processes.py", "benchmarks/light/agent.py"]
 )
 def test_simulated_processes_perform_what_the_real_ones_do(file: str) -> None:
     handled = set(re.findall(r"case actions\.(\w+)", (ROOT / file).read_text()))

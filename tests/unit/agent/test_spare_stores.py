@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from support.node_state import changed
+from support.simulation.node_state import changed
 from test_agent_decide import MEMBERS, NOW, ROUND, decided, local, seen
 
 from spotelastic.agent import actions as do

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.in_place.control import ControlEvent, WorkerControl
 from spotelastic.agent.state.events import (

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from spotelastic_checkpoints import log_records
 from spotelastic_checkpoints.log_records import LogStyle
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.bootstrap.background_log import BackgroundLog
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
 
 from spotelastic.aws.artifacts.wheel import infra_names
 from spotelastic.aws.base.infra_files import infra

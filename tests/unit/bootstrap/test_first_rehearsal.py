@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.leading import SPEC
-from support.memory_store import MemoryStore
+from support.clusters.leading_controller import SPEC
+from support.store.memory_store import MemoryStore
 
 from spotelastic.bootstrap.first_rehearsal import rehearsed
 from spotelastic.bootstrap.job_environment import World

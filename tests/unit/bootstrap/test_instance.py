@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from support.begun import begun
-from support.local_cloud import until
-from support.patience import PATIENT
+from support.clusters.local_cloud import until
+from support.processes.needed_threads import begun
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.security import certificates

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.memory_store import MemoryStore
+from support.store.memory_store import MemoryStore
 
 from spotelastic.bootstrap.phases import BootPhases
 from spotelastic.bootstrap.reports import BootReports

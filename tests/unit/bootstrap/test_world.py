@@ -2,7 +2,7 @@
 
 from threading import Semaphore
 
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.bootstrap.reports import repeated
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.pod_jobs import check_schema, of_kind
+from support.kubernetes.pod_jobs import check_schema, of_kind
 
 from spotelastic.cli.main import run_command
 from spotelastic.errors import UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.scripts_in_epochs import STEP, epochs
+from support.scripts.scripts_in_epochs import STEP, epochs
 from typer.testing import CliRunner
 
 from spotelastic.cli.app import app
@@ -16,7 +16,7 @@ from spotelastic.client.adapt.new_script import TEXT
 from spotelastic.client.adapt.source import NotUnderstood
 from spotelastic.errors import UsageError
 
-SCRIPTS = Path(__file__).parents[2] / "support/plain_scripts"
+SCRIPTS = Path(__file__).parents[2] / "support/scripts/plain_scripts"
 NAMES = sorted(file.stem for file in SCRIPTS.glob("*.py"))
 
 

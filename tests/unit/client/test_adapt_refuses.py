@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from support.scripts_in_epochs import BEGIN, LAST, STEP, epochs
+from support.scripts.scripts_in_epochs import BEGIN, LAST, STEP, epochs
 
 from spotelastic.client.adapt import adapt as adapting
 from spotelastic.client.adapt.adapt import adapted

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fake_aws import fake_aws
+from support.aws.fake_services import fake_aws
 
 from spotelastic import validation
 from spotelastic.aws.clusters.lifecycle import ClusterRecord

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.cli import main as main_module
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.fake_aws import ACCOUNT, fake_aws, refusal
+from support.aws.fake_services import ACCOUNT, fake_aws, refusal
 from typer.testing import CliRunner
 
 from spotelastic.aws.compute.instance_types import InstanceType

@@ -9,9 +9,9 @@ import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
-from support.asked import job
-from support.committing import put_all
-from support.s3 import s3_endpoint, use_s3
+from support.aws.cluster_requests import job
+from support.saving.commit_protocol import put_all
+from support.saving.s3_servers import s3_endpoint, use_s3
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.base.clients import Aws

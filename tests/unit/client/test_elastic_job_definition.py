@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support.pod_jobs import check_schema
+from support.kubernetes.pod_jobs import check_schema
 
 from spotelastic.client.config.option import config_fields
 from spotelastic.client.kubernetes.pod_config import PodConfig

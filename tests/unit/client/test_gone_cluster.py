@@ -10,8 +10,8 @@ import pytest
 from spotelastic_checkpoints.commit.commit_protocol import folder
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
-from support.memory_bucket import MemoryBucket
-from support.published import BEGAN, REPORT, STATUS
+from support.clusters.memory_bucket import MemoryBucket
+from support.clusters.published_cluster import BEGAN, REPORT, STATUS
 
 from spotelastic.client.cluster import Cluster
 from spotelastic.client.targets.cloud_target import ClusterTarget

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints.storage.open import open_storage
-from support.kept_place import Place
+from support.saving.kept_files_run import Place
 
 from spotelastic.client import FetchedFiles, ListedFile, kept_files
 from spotelastic.client.cluster import Cluster

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import folder
 from spotelastic_checkpoints.types import Commit
-from support.published import BEGAN, EVENTS, REPORT, STATUS
+from support.clusters.published_cluster import BEGAN, EVENTS, REPORT, STATUS
 
 from spotelastic import client
 from spotelastic.cli.main import main

@@ -10,8 +10,8 @@ from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.latest import ForwardPointer, LatestObject
 from spotelastic_checkpoints.errors import Fenced, StorageRefused
 from spotelastic_checkpoints.types import Commit
-from support.committing import put_all
-from support.stores import MemoryStorage
+from support.saving.commit_protocol import put_all
+from support.store.store_doubles import MemoryStorage
 
 from spotelastic.client.moving.move_decision import (
     MoveDecision,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support.ports import held_ports
-from support.webhooks import TOKEN, webhook
+from support.processes.ports import held_ports
+from support.processes.webhooks import TOKEN, webhook
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.cli.main import run_command

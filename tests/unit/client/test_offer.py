@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.asked import job
-from support.fake_aws import fake_aws
+from support.aws.cluster_requests import job
+from support.aws.fake_services import fake_aws
 
 from spotelastic.aws.artifacts.code_archive import Archive
 from spotelastic.aws.artifacts.left_out import LeftOut

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from spotelastic_checkpoints.commit.latest import LATEST, ForwardPointer
-from support.account import NETWORK, REGION, account
-from support.remains import remains
+from support.aws.account import NETWORK, REGION, account
+from support.aws.cluster_remains import remains
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import teardown

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.fake_aws import fake_aws
-from support.memory_bucket import MemoryBucket
+from support.aws.fake_services import fake_aws
+from support.clusters.memory_bucket import MemoryBucket
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from spotelastic_checkpoints.commit.latest import LATEST, Latest
 from spotelastic_checkpoints.types import Commit
-from support.account import account
+from support.aws.account import account
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel

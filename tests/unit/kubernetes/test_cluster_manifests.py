@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from support.pod_jobs import check_schema, of_kind, pod_job
+from support.kubernetes.pod_jobs import check_schema, of_kind, pod_job
 
 from spotelastic.kubernetes import cluster_manifests, pod_files
 from spotelastic.kubernetes.job_as_pods import PodPlacement, PodResources, SecretKey

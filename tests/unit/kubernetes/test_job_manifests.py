@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pod_jobs import check_schema, of_kind, pod_job
+from support.kubernetes.pod_jobs import check_schema, of_kind, pod_job
 
 from spotelastic.errors import UsageError
 from spotelastic.kubernetes.job_as_pods import PodPlacement, PodResources, SecretKey

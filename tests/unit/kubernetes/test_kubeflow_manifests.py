@@ -8,7 +8,7 @@ from kubeflow_trainer_api.models import (
     TrainerV1alpha1ClusterTrainingRuntime,
     TrainerV1alpha1TrainJob,
 )
-from support.pod_jobs import check_schema, of_kind, pod_job
+from support.kubernetes.pod_jobs import check_schema, of_kind, pod_job
 
 from spotelastic.kubernetes.job_as_pods import PodPlacement, PodResources
 from spotelastic.kubernetes.kubeflow import kubeflow_manifests

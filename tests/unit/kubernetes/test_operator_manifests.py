@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 import pytest
-from support.pod_jobs import check_schema, of_kind
+from support.kubernetes.pod_jobs import check_schema, of_kind
 
 from spotelastic.cli.main import main
 from spotelastic.kubernetes.cluster_manifests import control_rules

@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
-from support.pod_jobs import pod_job
+from support.kubernetes.pod_jobs import pod_job
 
 from spotelastic.kubernetes.manifests import manifests
 from spotelastic.kubernetes.yaml_text import NOTES, yaml_text

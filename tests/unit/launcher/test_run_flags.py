@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.certificates import certificates
+from support.store.certificates import certificates
 from torch.distributed.run import get_args_parser
 
 from spotelastic.errors import UsageError

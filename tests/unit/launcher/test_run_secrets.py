@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.launcher import etcd_bootstrap, run_secrets
 from spotelastic.launcher.rendezvous_config import RendezvousConfig

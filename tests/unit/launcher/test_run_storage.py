@@ -10,10 +10,10 @@ from spotelastic_checkpoints.commit.tenancy import TenancyPace
 from spotelastic_checkpoints.errors import StorageOwned
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Commit
-from support.committing import put_all
-from support.memory_store import MemoryStore
-from support.patience import PATIENT
-from support.s3 import s3_endpoint, use_s3
+from support.processes.patience import PATIENT
+from support.saving.commit_protocol import put_all
+from support.saving.s3_servers import s3_endpoint, use_s3
+from support.store.memory_store import MemoryStore
 
 from spotelastic.clock import steady
 from spotelastic.errors import UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.account import REGION, account
+from support.aws.account import REGION, account
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from support.instance_types import DESCRIBED, SERVED, template
+from support.aws.instance_types import DESCRIBED, SERVED, template
 
 from spotelastic.local.instances.launch_checks import (
     DiskKey,

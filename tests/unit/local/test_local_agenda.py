@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.local.base.agenda import Agenda
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support.account import REGION, account
-from support.permissions import Role, session_of
+from support.aws.account import REGION, account
+from support.aws.policies import Role, session_of
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.local.base import processes
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
-from support.formation import NOT_OURS, WHOLE, accesses, declared, network_accesses
-from support.permissions import deletion, shipped
-from support.template import SERVICE_ROLE, arn, policies
+from support.aws.policies import deletion, shipped
+from support.aws.stack_calls import NOT_OURS, WHOLE, accesses, declared, network_accesses
+from support.aws.template import SERVICE_ROLE, arn, policies
 
 from spotelastic.aws.base.names import SHARED_NETWORK
 from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.format_values import SPEC
+from support.repo.format_values import SPEC
 
 from spotelastic.metrics import controller, exposition, job, node
 from spotelastic.metrics.catalogue import EVERY, Metric, Sample

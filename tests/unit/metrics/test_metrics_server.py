@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
 
 from spotelastic.metrics.catalogue import Sample
 from spotelastic.metrics.node import STEP

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from support.memory_store import MemoryStore
+from support.store.memory_store import MemoryStore
 
 from spotelastic.model.job import Capacity, Interval, JobSpec, Reference, Settings
 from spotelastic.model.node import Fingerprint, Node

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from support.patience import PATIENT, eventually
-from support.webhooks import TOKEN, webhook
+from support.processes.patience import PATIENT, eventually
+from support.processes.webhooks import TOKEN, webhook
 
 from spotelastic.errors import Unavailable
 from spotelastic.notifications.notification import Notification, Receiver, SendOutcome

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.answering import silent
-from support.patience import PATIENT, eventually
-from support.ports import held_ports
-from support.webhooks import TOKEN, webhook
+from support.processes.patience import PATIENT, eventually
+from support.processes.ports import held_ports
+from support.processes.webhooks import TOKEN, webhook
+from support.saving.fixed_answers import silent
 
 from spotelastic.notifications.notification import Notification, SendOutcome
 from spotelastic.notifications.url_receiver import UrlReceiver, without_parts

@@ -1,7 +1,7 @@
 """Interruption kinds: each has its traits, and a word of a newer node is neither lost nor fatal."""
 
 import pytest
-from support.story import Story, memory, only
+from support.clusters.job_history import Story, memory, only
 
 from spotelastic.cli.render import tables
 from spotelastic.client.interruptions.interrupt import KINDS, kind_named

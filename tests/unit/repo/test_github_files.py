@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 import spotelastic
 

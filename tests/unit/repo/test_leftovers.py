@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.leftovers import look
+from support.processes.leftovers import look
 
 from spotelastic.process_environment import environment_of
 

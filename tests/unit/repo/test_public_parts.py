@@ -20,7 +20,7 @@ CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
 COMMAND = "the command that a user types has no argument for it"
 THEIRS = "it is moto's or torch's, which has the same name for something"
 EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
-    "support/inside.py": (
+    "support/training/open_checkpointer.py": (
         "the one file that looks into an open Checkpointer, which has no such thing for users",
         {"_beside", "_client", "_held", "_parts", "_session", "PATIENCE"},
     ),
@@ -37,9 +37,9 @@ EXCEPTIONS: dict[str, tuple[str, set[str]]] = {
         "the local cloud that this process has found, which is forgotten after the test",
         {"_used"},
     ),
-    "support/account.py": (THEIRS, {"_state"}),
-    "support/drawn.py": (THEIRS, {"_values"}),
-    "support/remains.py": (THEIRS, {"_instances"}),
+    "support/aws/account.py": (THEIRS, {"_state"}),
+    "support/training/drawn_states.py": (THEIRS, {"_values"}),
+    "support/aws/cluster_remains.py": (THEIRS, {"_instances"}),
     "unit/training/save/test_overlap.py": (THEIRS, {"_version"}),
 }
 """By file of tests: the reason, and the names."""

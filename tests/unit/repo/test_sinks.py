@@ -1,6 +1,6 @@
 """What tests of watches wait for."""
 
-from support.sinks import Recorder
+from support.store.watch_sinks import Recorder
 
 from spotelastic.store.port import Change, StoredValue
 

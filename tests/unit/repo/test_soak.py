@@ -4,7 +4,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support import soak
+from support.repo import soak
 
 REPORT = """<testsuites><testsuite>
 <testcase file="tests/faults/test_a.py" name="test_good"/>

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from support import mac
-from support.patience import PATIENT
+from support.processes import mac
+from support.processes.patience import PATIENT
 
 import spotelastic
 from spotelastic.aws.artifacts import wheel

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.without_torch_names import attributes
+from support.scripts.without_torch_names import attributes
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic import torch_names
@@ -159,7 +159,7 @@ def test_torch_gives_single_objects_the_attributes_that_are_looked_for() -> None
 
 def test_saving_and_loading_need_none_and_workers_say_why_they_do_not_rest(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "support.without_torch_names", tmp_path],
+        [sys.executable, "-m", "support.scripts.without_torch_names", tmp_path],
         capture_output=True,
         text=True,
         cwd=ROOT / "tests",

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 import pytest
-from support import release
+from support.repo import release
 
 import spotelastic
 from spotelastic.aws.artifacts import wheel

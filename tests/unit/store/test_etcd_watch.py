@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import grpc
 from pyetcd import etcdrpc as rpc
-from support.patience import PATIENT
-from support.sinks import Recorder
+from support.processes.patience import PATIENT
+from support.store.watch_sinks import Recorder
 
 from spotelastic.store.etcd_watch import EtcdWatch
 from spotelastic.store.members import Members

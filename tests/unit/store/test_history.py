@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from spotelastic_checkpoints.types import Branch, Commit, Holder, Resume
-from support.history import Entry, Recorder, violations
+from support.store.run_history import Entry, Recorder, violations
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Job, Settings

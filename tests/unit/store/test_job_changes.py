@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.account import account
-from support.asked import request
-from support.fake_aws import cloud_over
-from support.memory_store import MemoryStore
-from support.patience import PATIENT
+from support.aws.account import account
+from support.aws.cluster_requests import request
+from support.aws.fake_services import cloud_over
+from support.processes.patience import PATIENT
+from support.store.memory_store import MemoryStore
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters

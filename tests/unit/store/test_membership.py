@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Commit
-from support.memory_store import MemoryStore
+from support.store.memory_store import MemoryStore
 
 from spotelastic.model.agreement import Vote
 from spotelastic.model.interruption_kind import InterruptionKind

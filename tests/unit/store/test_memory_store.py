@@ -1,8 +1,8 @@
 """Time and partitions of the store in memory, which only it can have without waiting."""
 
 import pytest
-from support.memory_store import MemoryStore
-from support.sinks import Recorder
+from support.store.memory_store import MemoryStore
+from support.store.watch_sinks import Recorder
 
 from spotelastic.errors import Unavailable
 

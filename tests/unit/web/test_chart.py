@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.published import BEGAN, LOSS, NOTICE, POINTS, STARTS
+from support.clusters.published_cluster import BEGAN, LOSS, NOTICE, POINTS, STARTS
 
 from spotelastic.model.progress import Point
 from spotelastic.web.view.chart import MOST_POINTS, loss_chart, stretches, thinned, ticks

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from spotelastic_checkpoints.catalog.catalog import StepEntry
-from support.published import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
+from support.clusters.published_cluster import BEGAN, CHECKPOINTS, NEW, PUBLISHED, STATUS, happened
 
 from spotelastic.model.in_place import Rehearsal
 from spotelastic.model.progress import Cost, Event, Upload

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from support.published import BEGAN, LOSS, NOTICE, POINTS, PUBLISHED
+from support.clusters.published_cluster import BEGAN, LOSS, NOTICE, POINTS, PUBLISHED
 
 from spotelastic.web.page.render import curve_picture, section
 from spotelastic.web.view.cluster_view import cluster_view

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from support.published import BEGAN, PUBLISHED, with_texts
+from support.clusters.published_cluster import BEGAN, PUBLISHED, with_texts
 
 from spotelastic.client.progress import Say
 from spotelastic.errors import UsageError

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from support.published import BEGAN, NEW, PUBLISHED, STATUS
+from support.clusters.published_cluster import BEGAN, NEW, PUBLISHED, STATUS
 
 from spotelastic.client.targets.cloud_target import CloudEnded
 from spotelastic.errors import Unavailable

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from support.published import COST, EVENTS, POINTS, REPORT, STATUS
+from support.clusters.published_cluster import COST, EVENTS, POINTS, REPORT, STATUS
 
 from spotelastic.client.cluster import Cluster
 from spotelastic.errors import Unavailable

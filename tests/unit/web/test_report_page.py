@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from support.published import BEGAN, NEW, PUBLISHED, with_texts
+from support.clusters.published_cluster import BEGAN, NEW, PUBLISHED, with_texts
 
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.web.page.render import SECTIONS, asset, report_page, sections

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.published import BEGAN, EVENTS, STATUS, began, happened
+from support.clusters.published_cluster import BEGAN, EVENTS, STATUS, began, happened
 
 from spotelastic.model.progress import NodeStatus, Status
 from spotelastic.web.view.timeline import MOST_LANES, NodeTimeline, node_timeline

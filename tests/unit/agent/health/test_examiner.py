@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.nvidia_smi import FakeSmi
-from support.patience import PATIENT
+from support.processes.nvidia_smi import FakeSmi
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.config import AgentConfig, HealthChecks
 from spotelastic.agent.health.examiner import GpuExaminer

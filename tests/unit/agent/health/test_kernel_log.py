@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
 
 from spotelastic.agent.health.kernel_log import KernelLog
 from spotelastic.agent.health.xids import KernelReport

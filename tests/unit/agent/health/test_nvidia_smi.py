@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.nvidia_smi import FakeSmi
+from support.processes.nvidia_smi import FakeSmi
 
 from spotelastic.agent.health.nvidia_smi import FIELDS, SmiAnswer, ask, judge, parse
 from spotelastic.model.gpu import GpuReading

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support.memory_bucket import MemoryBucket
-from support.wheels import tiny
+from support.clusters.memory_bucket import MemoryBucket
+from support.processes.wheels import tiny
 
 from spotelastic.aws.artifacts.build_secrets import build_variables, hiding
 from spotelastic.aws.artifacts.environments import BuildFailed, Environments

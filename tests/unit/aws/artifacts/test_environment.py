@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.memory_bucket import MemoryBucket
-from support.wheels import tiny
+from support.clusters.memory_bucket import MemoryBucket
+from support.processes.wheels import tiny
 
 from spotelastic.aws.artifacts import environments
 from spotelastic.aws.artifacts.environments import (

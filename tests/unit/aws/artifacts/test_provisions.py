@@ -18,8 +18,8 @@ from threading import Thread
 from typing import IO
 
 import pytest
-from support.memory_bucket import MemoryBucket
-from support.patience import PATIENT
+from support.clusters.memory_bucket import MemoryBucket
+from support.processes.patience import PATIENT
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.artifacts.code_archive import pack, unpack
 from spotelastic.client.config import config_file

@@ -11,8 +11,8 @@ from threading import Event, Thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.local_cloud import until
-from support.patience import PATIENT
+from support.clusters.local_cloud import until
+from support.processes.patience import PATIENT
 
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.aws.base.identity import CLUSTER, from_imds

@@ -5,9 +5,9 @@ import re
 from typing import Any
 
 import pytest
-from support.asked import job
-from support.fake_aws import fake_aws, refusal
-from support.template import CHINA, GOVCLOUD, PARTITIONS, REGION, chosen, policies, resources
+from support.aws.cluster_requests import job
+from support.aws.fake_services import fake_aws, refusal
+from support.aws.template import CHINA, GOVCLOUD, PARTITIONS, REGION, chosen, policies, resources
 
 from spotelastic.aws.base import partitions
 from spotelastic.aws.base.infra_files import infra

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
-from support.template import CLUSTER, PARTITIONS, arn, policies
+from support.aws.template import CLUSTER, PARTITIONS, arn, policies
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.base.infra_files import boot_script, infra
 from spotelastic.aws.base.names import Names, addresses

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from botocore import xform_name
-from support.foreign import actions_of, operations
-from support.permissions import additions, shipped
-from support.template import policies, resources
+from support.aws.foreign_things import actions_of, operations
+from support.aws.policies import additions, shipped
+from support.aws.template import policies, resources
 
 import spotelastic
 from spotelastic.local.iam.authority import OPEN

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.fake_aws import Answer, Pages, fake_aws, refusal
+from support.aws.fake_services import Answer, Pages, fake_aws, refusal
 
 from spotelastic.aws.base.clients import Rejected
 from spotelastic.aws.node.etcd_identity import delete_disks

@@ -10,9 +10,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 import pytest
-from support.foreign import actions, actions_of, circumstances, kind, operations, things
-from support.formation import accesses
-from support.permissions import (
+from support.aws.foreign_things import actions, actions_of, circumstances, kind, operations, things
+from support.aws.policies import (
     LONGEST,
     PAGE,
     additions,
@@ -25,8 +24,9 @@ from support.permissions import (
     shipped,
     watching,
 )
-from support.role_calls import calls
-from support.template import CLUSTER, KEY, arn, policies, resources
+from support.aws.role_calls import calls
+from support.aws.stack_calls import accesses
+from support.aws.template import CLUSTER, KEY, arn, policies, resources
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
 from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits

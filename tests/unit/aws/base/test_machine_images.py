@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from support.account import REGION, account
-from support.asked import request
-from support.template import ACCOUNT
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import request
+from support.aws.template import ACCOUNT
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute.images import AMAZON_LINUX, DEEP_LEARNING

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from support.account import account
-from support.asked import request
-from support.permissions import of_another
-from support.template import ACCOUNT, CLUSTER, REGION, RUN, arn, resources
+from support.aws.account import account
+from support.aws.cluster_requests import request
+from support.aws.policies import of_another
+from support.aws.template import ACCOUNT, CLUSTER, REGION, RUN, arn, resources
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names, bucket

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.template import CLUSTER, resources, template
+from support.aws.template import CLUSTER, resources, template
 
 from spotelastic.aws.base.names import LONGEST, MEMBERS, Names
 from spotelastic.errors import UsageError

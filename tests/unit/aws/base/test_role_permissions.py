@@ -6,8 +6,8 @@ Every action that a role is given has its things here, so that none comes unseen
 from dataclasses import replace
 
 import pytest
-from support.permissions import of_another
-from support.role_calls import (
+from support.aws.policies import of_another
+from support.aws.role_calls import (
     BUCKET_ITSELF,
     CIRCUMSTANCES,
     ENVIRONMENT,
@@ -18,7 +18,7 @@ from support.role_calls import (
     calls,
     objects,
 )
-from support.template import ACCOUNT, CLUSTER, RUN, SERVICE_ROLE, arn, policies
+from support.aws.template import ACCOUNT, CLUSTER, RUN, SERVICE_ROLE, arn, policies
 
 from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 

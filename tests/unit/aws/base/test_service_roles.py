@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from moto import mock_aws
-from support.refusing import refuse
+from support.aws.refused_calls import refuse
 
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.planning.dry_run import SERVICE_ROLES, ensure_service_roles

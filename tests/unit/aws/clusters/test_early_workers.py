@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.account import (
+from support.aws.account import (
     DENIED,
     KILLED,
     KILLED_AFTER,
@@ -17,8 +17,8 @@ from support.account import (
     account,
     forget,
 )
-from support.asked import request
-from support.remains import remains
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import boto3
 import pytest
-from support.account import REGION, account
-from support.asked import request
-from support.remains import remains
+from support.aws.account import REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.account import default_bucket, ensure_bucket
 from spotelastic.aws.base.clients import Aws, Rejected

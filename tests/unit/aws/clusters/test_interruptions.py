@@ -9,7 +9,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
-from support.permissions import additions, shipped
+from support.aws.policies import additions, shipped
 
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.clusters import fault_injection

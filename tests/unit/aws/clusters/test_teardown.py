@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.account import Laptop, account
-from support.asked import request
-from support.remains import remains
+from support.aws.account import Laptop, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.identity import CLUSTER
 from spotelastic.aws.base.names import Names

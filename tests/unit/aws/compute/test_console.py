@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.fake_aws import fake_aws, refusal
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.clients import Rejected
 from spotelastic.aws.compute import autoscaling

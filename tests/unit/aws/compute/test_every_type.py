@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.instance_types import DESCRIBED, SERVED, TYPES, interfaces_of, template
+from support.aws.instance_types import DESCRIBED, SERVED, TYPES, interfaces_of, template
 
 from spotelastic.aws.compute.instance_types import (
     InstanceType,

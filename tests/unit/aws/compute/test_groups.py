@@ -1,7 +1,7 @@
 """What is read of a worker group."""
 
 import pytest
-from support.fake_aws import CallLog, FakeAutoScaling, fake_aws
+from support.aws.fake_services import CallLog, FakeAutoScaling, fake_aws
 
 from spotelastic.aws.compute import autoscaling
 

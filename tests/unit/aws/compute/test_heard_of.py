@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from moto import mock_aws
-from support.refusing import refuse, show_nothing
-from support.workers import ITS, two_workers
+from support.aws.refused_calls import refuse, show_nothing
+from support.aws.worker_group import ITS, two_workers
 
 from spotelastic.aws.base import account
 from spotelastic.aws.base.clients import KNOWN_WITHIN, Aws, Busy, Rejected, patient

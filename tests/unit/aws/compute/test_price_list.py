@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ConnectTimeoutError
-from support.fake_aws import fake_aws, refusal
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.compute.prices import ASKED_AGAIN_AFTER, LISTED_FOR, PriceList, Table
 

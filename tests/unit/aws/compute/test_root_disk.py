@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.fake_aws import fake_aws, refusal
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.compute.estimate import estimate
 from spotelastic.aws.compute.images import RootDisk, choose_root_disk, find_root_disk

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from moto import mock_aws
-from support.workers import ITS, two_workers
+from support.aws.worker_group import ITS, two_workers
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute import worker_groups

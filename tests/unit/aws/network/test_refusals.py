@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from botocore import exceptions
-from support.fake_aws import Answer, Pages, fake_aws, refusal
-from support.patience import PATIENT
+from support.aws.fake_services import Answer, Pages, fake_aws, refusal
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.base.clients import Rejected, SignedOut, calling
 from spotelastic.aws.network import cloudformation

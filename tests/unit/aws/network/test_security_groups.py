@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.template import resources
+from support.aws.template import resources
 
 GROUP = "MemberGroup"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from moto.ec2.models.internet_gateways import InternetGatewayBackend
-from support.account import NETWORK, REGION, account
-from support.asked import changed, request
-from support.remains import remains
+from support.aws.account import NETWORK, REGION, account
+from support.aws.cluster_remains import remains
+from support.aws.cluster_requests import changed, request
 
 from spotelastic.aws.base import names
 from spotelastic.aws.base.clients import Aws, Rejected

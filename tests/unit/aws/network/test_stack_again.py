@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from moto.sqs.models import SQSBackend
-from support.account import NETWORK, REGION, account
-from support.asked import request
+from support.aws.account import NETWORK, REGION, account
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.account import ensure_service_role
 from spotelastic.aws.base.clients import Aws

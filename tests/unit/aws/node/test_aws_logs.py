@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_aws import fake_aws, refusal
-from support.patience import PATIENT
+from support.aws.fake_services import fake_aws, refusal
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.node.log_lines import (
     BATCH_BYTES,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.aws.node import hardware
 from spotelastic.errors import EnvironmentFailure

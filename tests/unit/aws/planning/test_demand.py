@@ -1,7 +1,7 @@
 """What `up` asks an account for, by the nodes that may be bought."""
 
 import pytest
-from support.asked import job
+from support.aws.cluster_requests import job
 
 from spotelastic.aws.planning.survey import demand
 from spotelastic.model.job import Capacity, Settings

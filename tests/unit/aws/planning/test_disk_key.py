@@ -1,8 +1,8 @@
 """The key of new disks, which Auto Scaling must be allowed to use."""
 
 import pytest
-from support.account import REGION, account
-from support.fake_aws import fake_aws, refusal
+from support.aws.account import REGION, account
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.planning.disk_key import warnings

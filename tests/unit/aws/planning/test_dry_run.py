@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.fake_aws import fake_aws, refusal
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.planning.dry_run import NO_DEMANDS, LaunchRehearsal, dry_run, run_instances

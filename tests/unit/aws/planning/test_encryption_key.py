@@ -1,8 +1,8 @@
 """A KMS key of the user's own, which has to be there and of the right kind."""
 
 import pytest
-from support.account import REGION, account
-from support.fake_aws import fake_aws, refusal
+from support.aws.account import REGION, account
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.planning.encryption_key import check_kept, find_key, unfit

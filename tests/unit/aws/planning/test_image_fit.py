@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.asked import job, request
-from support.fake_aws import Pages, fake_aws
+from support.aws.cluster_requests import job, request
+from support.aws.fake_services import Pages, fake_aws
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute import instance_types

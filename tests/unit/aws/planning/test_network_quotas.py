@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.fake_aws import Pages, fake_aws, refusal
+from support.aws.fake_services import Pages, fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.planning.network_quotas import ADDRESSES, VPCS, check_room

@@ -1,8 +1,8 @@
 """VPC Block Public Access, which cuts nodes off without any error of the launch."""
 
 import pytest
-from support.account import REGION, account
-from support.fake_aws import fake_aws, refusal
+from support.aws.account import REGION, account
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.planning.public_access import check_own_network, mode, warnings

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.account import REGION, account
-from support.asked import request
+from support.aws.account import REGION, account
+from support.aws.cluster_requests import request
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names

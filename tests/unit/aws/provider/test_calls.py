@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from support.answering import answering
+from support.saving.fixed_answers import answering
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.provider.calls import CallCount, outcome

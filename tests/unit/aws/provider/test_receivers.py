@@ -3,7 +3,7 @@
 from email.message import Message
 
 import pytest
-from support.answering import answering
+from support.saving.fixed_answers import answering
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.provider.receivers import TopicReceiver, receiver

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from support.fake_aws import fake_aws, refusal
+from support.aws.fake_services import fake_aws, refusal
 
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.security.certificates import ensure

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.fake_aws import fake_aws
+from support.aws.fake_services import fake_aws
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.security import sessions

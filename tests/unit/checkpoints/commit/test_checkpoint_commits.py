@@ -19,8 +19,8 @@ from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.types import Commit
-from support.committing import put_all
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.commit_protocol import put_all
 
 
 def test_a_step_that_was_swept_can_no_longer_be_committed(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.types import Commit
-from support.committing import put_all
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
+from support.saving.commit_protocol import put_all
 
 
 class Held(FolderStorage):

@@ -30,7 +30,7 @@ from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit
-from support.stores import MemoryStorage
+from support.store.store_doubles import MemoryStorage
 
 import spotelastic as se
 

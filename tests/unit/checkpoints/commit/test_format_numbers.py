@@ -14,7 +14,7 @@ from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.protocol_version import FORMAT
 from spotelastic_checkpoints.provenance import StoredRun, made_by
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 NEWER = FORMAT + 1
 READABLE = {"version": NEWER}

@@ -20,8 +20,8 @@ from spotelastic_checkpoints.commit.latest import (
 from spotelastic_checkpoints.errors import Fenced, StorageMoved, StorageRefused
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit
-from support.committing import put_all
-from support.stores import MemoryStorage
+from support.saving.commit_protocol import put_all
+from support.store.store_doubles import MemoryStorage
 
 STORED = (
     b'{"owner":"run","epoch":2,"commit":{"epoch":1,"step":5},"nonce":"mover-1","begins":0,'

@@ -20,8 +20,8 @@ from spotelastic_checkpoints.errors import StorageUnavailable, SupersededByNewer
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.types import Commit
-from support.patience import PATIENT, eventually
-from support.uploading import ONE_TENSOR_A_FILE, run, sealed
+from support.processes.patience import PATIENT, eventually
+from support.saving.upload_pipeline import ONE_TENSOR_A_FILE, run, sealed
 
 
 class FirstFails:

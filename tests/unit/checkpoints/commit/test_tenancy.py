@@ -22,10 +22,10 @@ from spotelastic_checkpoints.commit.tenancy import (
 )
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from support.etcd import wait_until
-from support.patience import PATIENT
-from support.s3 import s3_endpoint, use_s3
-from support.stores import Interposed
+from support.processes.patience import PATIENT
+from support.saving.s3_servers import s3_endpoint, use_s3
+from support.store.etcd_members import wait_until
+from support.store.store_doubles import Interposed
 
 __all__ = ["s3_endpoint"]
 UNHURRIED = TenancyPace(answer_within=PATIENT)

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit
-from support.committing import put_all
+from support.saving.commit_protocol import put_all
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

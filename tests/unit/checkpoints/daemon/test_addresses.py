@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints import addresses
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.errors import UsageError
 from spotelastic.linux import interface_of

@@ -24,8 +24,8 @@ from spotelastic_checkpoints.peers.messages import Inventory
 from spotelastic_checkpoints.peers.transfers import Peer, PeerServer
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Schedule
-from support.checkpoints import round_info
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.daemons_and_workers import round_info
 
 
 def daemon_in(folder: Path) -> Service:

@@ -24,7 +24,7 @@ from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import MOST_PIECES, Digest, Inventory, Read
 from spotelastic_checkpoints.peers.transfers import UNPROVEN, Peer, PeerServer
 from spotelastic_checkpoints.types import Item
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
 
 CREDENTIALS = PeerCredentials("the cluster's")
 NBYTES = 1 << 16

@@ -27,8 +27,8 @@ from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.sources import SourceContext
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.types import Holder, Resume
-from support.local_cloud import until
-from support.patience import PATIENT
+from support.clusters.local_cloud import until
+from support.processes.patience import PATIENT
 
 from spotelastic.certificates import (
     LIFE,

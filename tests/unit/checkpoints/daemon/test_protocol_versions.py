@@ -22,8 +22,8 @@ from spotelastic_checkpoints.peers.transfers import Peer, PeerServer
 from spotelastic_checkpoints.protocol.connection import Connection
 from spotelastic_checkpoints.protocol_version import PROTOCOL, ProtocolVersion
 from spotelastic_checkpoints.types import DaemonStatus
-from support.checkpoints import Node, cluster, round_info, started
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.daemons_and_workers import Node, cluster, round_info, started
 
 from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig

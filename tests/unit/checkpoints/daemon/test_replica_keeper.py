@@ -16,8 +16,8 @@ from spotelastic_checkpoints.peers.offers import Offers
 from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.replicas.keeper import ReplicaKeeper
 from spotelastic_checkpoints.types import Item, RoundInfo, Ward
-from support.checkpoints import round_info
-from support.patience import eventually
+from support.processes.patience import eventually
+from support.saving.daemons_and_workers import round_info
 
 PIECE = 4096
 PIECES = 16

@@ -11,7 +11,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.files import keeping
 from spotelastic_checkpoints.files.keeping import AGAIN, RESTLESS, SWEPT_AFTER
 from spotelastic_checkpoints.files.kept import index_key, leads_inside
-from support.kept_place import Place
+from support.saving.kept_files_run import Place
 
 
 @pytest.fixture

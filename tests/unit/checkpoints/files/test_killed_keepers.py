@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.files.keeping import SWEPT_AFTER, KeptFolders
-from support.kept_place import Place
+from support.saving.kept_files_run import Place
 
 EVENTS = ("open", "os.rename", "os.link", "os.remove", "os.mkdir")
 """What Python tells of before it is done: each change of a folder, and each look at a file."""

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints.files import keeping
 from spotelastic_checkpoints.files.keeping import RESTLESS
-from support.kept_place import Place
+from support.saving.kept_files_run import Place
 
 from spotelastic.client import kept_files
 

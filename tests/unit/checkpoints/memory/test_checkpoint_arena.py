@@ -19,8 +19,8 @@ from spotelastic_checkpoints.restore.fetcher import Fetcher
 from spotelastic_checkpoints.restore.shared_restores import Restores
 from spotelastic_checkpoints.restore.sources import OpenSource
 from spotelastic_checkpoints.types import RestoreSet, Resume
-from support.small_disk import small_disk
-from support.uploading import sealed
+from support.saving.small_disk import small_disk
+from support.saving.upload_pipeline import sealed
 
 SIZE = 2 * HEADER
 

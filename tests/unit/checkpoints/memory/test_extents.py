@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints.format.layout import ALIGNMENT
 from spotelastic_checkpoints.memory.extents import PAGE, Extents, Lease
-from support.small_disk import small_disk
+from support.saving.small_disk import small_disk
 
 SIZE = 16 * PAGE
 BEGIN = 5000

@@ -17,7 +17,7 @@ from spotelastic_checkpoints.memory import arena, slots
 from spotelastic_checkpoints.memory.arena import Arena, Slot, SlotHeader
 from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.types import Branch, MemberRanks, RoundInfo, SlotGrant
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 BEFORE = RoundInfo("before", 4, 1, 0, (MemberRanks(0, "n", (0,)),), epoch=4)
 NOW = replace(BEFORE, incarnation="now", number=5, epoch=5, lineage=(Branch("before", 100),))

@@ -6,8 +6,8 @@ from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.types import DaemonStatus, SlotGrant, UploadStatus
-from support.patience import PATIENT
-from support.stand_in_daemon import UNANSWERED, standing_in
+from support.processes.patience import PATIENT
+from support.saving.stand_in_daemon import UNANSWERED, standing_in
 
 
 def a_slot(folder: Path) -> Path:

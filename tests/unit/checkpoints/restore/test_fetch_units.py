@@ -17,8 +17,8 @@ from spotelastic_checkpoints.restore import sources as restore_sources
 from spotelastic_checkpoints.restore.fetch_queue import LATE, FetchQueue
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation, FetchUnit
 from spotelastic_checkpoints.types import Item
-from support.items import item
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.checkpoint_items import item
 
 
 def requests(*who: Iterable[int]) -> list[fetch_units.FetchRequest]:

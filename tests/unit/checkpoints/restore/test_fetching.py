@@ -20,8 +20,8 @@ from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore.fetch_units import CopyLocation
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
 from spotelastic_checkpoints.types import Moved, Range
-from support.items import item
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
+from support.saving.checkpoint_items import item
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.types import Commit, Item
-from support.stores import MemoryStorage
+from support.store.store_doubles import MemoryStorage
 
 TAKES = 0.03
 """Seconds of a request."""

@@ -22,7 +22,7 @@ from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.object_store import Blob
 from spotelastic_checkpoints.storage.outage_retry import OutagePatience, OutageRetry
 from spotelastic_checkpoints.types import Commit, Item, Resume
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 LENGTH = 64
 

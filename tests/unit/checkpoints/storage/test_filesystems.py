@@ -22,9 +22,9 @@ from spotelastic_checkpoints.storage.hanging import COPIES, MOST, SMALL, Copies,
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.open import open_storage
-from support.answering import answering
-from support.patience import PATIENT, eventually
-from support.plain import PlainFileSystem
+from support.processes.patience import PATIENT, eventually
+from support.saving.fixed_answers import answering
+from support.saving.plain_files import PlainFileSystem
 
 LARGE = 4096
 """Bytes of an object that goes up in parts."""

@@ -14,9 +14,9 @@ from spotelastic_checkpoints.storage.object_store import Storage
 from spotelastic_checkpoints.storage.obstore_storage import Wording, client_options
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
-from support.answering import answering, silent
-from support.gcs import BUCKET, gcs_server, use_gcs
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
+from support.saving.fixed_answers import answering, silent
+from support.saving.gcs import BUCKET, gcs_server, use_gcs
 
 HASTY = Limits(answer=0.2, part=0.2)
 CALLS: dict[str, Callable[[Storage], object]] = {

@@ -14,8 +14,8 @@ from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.s3.access import find_access
 from spotelastic_checkpoints.storage.s3.ranges import Ranges, proxy_of
-from support.certificates import certificates
-from support.http_proxy import http_proxy, serving
+from support.processes.http_proxy import http_proxy, serving
+from support.store.certificates import certificates
 
 DATA = os.urandom(1 << 16)
 BASIC = f"Basic {base64.b64encode(b'me:p@ss').decode()}"

@@ -8,7 +8,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.filesystems import S3fsStorage
 from spotelastic_checkpoints.storage.s3 import s3_storage
 from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
-from support.answering import answering
+from support.saving.fixed_answers import answering
 
 
 @pytest.fixture

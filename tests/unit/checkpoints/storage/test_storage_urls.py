@@ -8,7 +8,7 @@ from spotelastic_checkpoints.daemon.service import check_room
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
 from spotelastic_checkpoints.types import Resume, RoundInfo
-from support.small_disk import fill, make_read_only, small_disk
+from support.saving.small_disk import fill, make_read_only, small_disk
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters.lifecycle import ClusterRecord

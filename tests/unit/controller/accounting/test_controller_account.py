@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.fake_aws import fake_aws
-from support.memory_store import MemoryStore
+from support.aws.fake_services import fake_aws
+from support.store.memory_store import MemoryStore
 
 from spotelastic.aws.clusters.lifecycle import ClusterRecord
 from spotelastic.aws.compute import estimate

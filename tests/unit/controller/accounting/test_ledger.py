@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from spotelastic_checkpoints.types import Holder, Resume
-from support.story import STEP, Story, memory, only
+from support.clusters.job_history import STEP, Story, memory, only
 
 from spotelastic.controller.accounting.ledger import report
 from spotelastic.controller.accounting.usage import Usage

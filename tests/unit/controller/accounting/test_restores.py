@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotelastic_checkpoints.types import Resume
-from support.story import Story, memory
+from support.clusters.job_history import Story, memory
 
 from spotelastic.controller.accounting import restores
 from spotelastic.controller.etcd.etcd_mirror import Records

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotelastic_checkpoints.types import Schedule
-from support.memory_store import MemoryStore
+from support.store.memory_store import MemoryStore
 
 from spotelastic.cloud.model import Instance
 from spotelastic.controller.accounting.status import status, step_time

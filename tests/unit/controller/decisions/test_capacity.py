@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
+from support.clusters.observed_cluster import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
 from spotelastic.aws.messaging.launch_failures import read as read_failure
 from spotelastic.cloud.events import GroupActivity

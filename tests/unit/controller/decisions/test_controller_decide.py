@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.observations import (
+from support.clusters.observations import (
     GROUP,
     NOW,
     POLICY,

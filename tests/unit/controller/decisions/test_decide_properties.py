@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.observations import (
+from support.clusters.observations import (
     GROUP,
     NOW,
     POLICY,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.observations import NOW, POLICY, drain, healthy, only
+from support.clusters.observations import NOW, POLICY, drain, healthy, only
 
 from spotelastic.controller.decisions import health
 from spotelastic.controller.decisions.decide import decide

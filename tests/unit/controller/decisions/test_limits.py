@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
+from support.clusters.observed_cluster import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
 from spotelastic.cloud.model import GroupMember, WorkerGroup, ZoneOffer
 from spotelastic.controller.decisions.decide import decide

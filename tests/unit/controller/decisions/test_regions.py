@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.region_markets import drawn, play
+from support.clusters.region_markets import drawn, play
 
 from spotelastic.controller.decisions import regions
 from spotelastic.controller.model.regions import (

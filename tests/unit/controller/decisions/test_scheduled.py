@@ -3,8 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from support.observations import GROUP, NOW, POLICY, group, healthy, in_service, machine, message
-from support.observations import only as chosen
+from support.clusters.observations import (
+    GROUP,
+    NOW,
+    POLICY,
+    group,
+    healthy,
+    in_service,
+    machine,
+    message,
+)
+from support.clusters.observations import only as chosen
 
 from spotelastic.cloud.events import (
     BlockEnds,

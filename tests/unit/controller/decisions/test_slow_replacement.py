@@ -5,7 +5,17 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.observations import GROUP, NOW, POLICY, drain, group, healthy, in_service, node, only
+from support.clusters.observations import (
+    GROUP,
+    NOW,
+    POLICY,
+    drain,
+    group,
+    healthy,
+    in_service,
+    node,
+    only,
+)
 
 from spotelastic.cloud.model import GroupMember
 from spotelastic.controller.decisions.decide import decide

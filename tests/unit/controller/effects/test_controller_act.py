@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 from spotelastic_checkpoints.types import Resume
-from support.fake_aws import cloud_over
-from support.leading import CONFIG
-from support.memory_store import MemoryStore
+from support.aws.fake_services import cloud_over
+from support.clusters.leading_controller import CONFIG
+from support.store.memory_store import MemoryStore
 
 from spotelastic.cloud.events import SpotWarning
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, WorkerGroup, ZoneOffer

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.begun import begun
-from support.patience import PATIENT
+from support.processes.needed_threads import begun
+from support.processes.patience import PATIENT
 
 from spotelastic.cloud.events import CloudEvent, SpotWarning
 from spotelastic.cloud.port import Delivery

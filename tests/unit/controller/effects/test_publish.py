@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import IO
 
 import msgspec
-from support.begun import begun
-from support.memory_bucket import MemoryBucket
-from support.patience import PATIENT
+from support.clusters.memory_bucket import MemoryBucket
+from support.processes.needed_threads import begun
+from support.processes.patience import PATIENT
 
 from spotelastic.cloud.bucket import CURVE, EVENTS, STATUS
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher

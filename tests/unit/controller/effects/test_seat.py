@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from support.memory_bucket import MemoryBucket
+from support.clusters.memory_bucket import MemoryBucket
 
 from spotelastic.aws.node.etcd_identity import VolumeHolder, step
 from spotelastic.controller.etcd import member_lifecycle

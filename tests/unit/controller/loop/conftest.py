@@ -1,7 +1,7 @@
 """A leader over one group of three nodes."""
 
 import pytest
-from support.leading import Leader
+from support.clusters.leading_controller import Leader
 
 
 @pytest.fixture

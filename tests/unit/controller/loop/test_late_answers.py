@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.leading import CONFIG, PACE, CloudAnswers, take_turn, warns
+from support.clusters.leading_controller import CONFIG, PACE, CloudAnswers, take_turn, warns
 
 from spotelastic.cloud.events import StateChange
 from spotelastic.cloud.memory.memory_capacity import NAMES, MemoryCapacity

@@ -4,7 +4,17 @@ import threading
 from dataclasses import replace
 
 import msgspec
-from support.leading import BORN, JOB, KEYS, NODES, PACE, SPEC, STOPPING, Leader, warns
+from support.clusters.leading_controller import (
+    BORN,
+    JOB,
+    KEYS,
+    NODES,
+    PACE,
+    SPEC,
+    STOPPING,
+    Leader,
+    warns,
+)
 
 from spotelastic.clock import unbroken
 from spotelastic.cloud import bucket

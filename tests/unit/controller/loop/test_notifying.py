@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from support.leading import KEYS, SPEC, FakeNotifier, Leader
+from support.clusters.leading_controller import KEYS, SPEC, FakeNotifier, Leader
 
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.job import Capacity, Failure, Job, JobSpec

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from support.leading import KEYS, NODES, PACE, SPEC, STOPPING, Leader, warns
+from support.clusters.leading_controller import KEYS, NODES, PACE, SPEC, STOPPING, Leader, warns
 
 from spotelastic.controller.decisions.throttle import LOOKING, PRESSING
 from spotelastic.model.interruption_kind import InterruptionKind

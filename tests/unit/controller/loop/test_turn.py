@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.leading import CONFIG, NODES, CloudAnswers, take_turn, warns
+from support.clusters.leading_controller import CONFIG, NODES, CloudAnswers, take_turn, warns
 
 from spotelastic.cloud.model import GroupMember, GroupNames, Instance, LaunchQuotas, WorkerGroup
 from spotelastic.controller.decisions.housekeeping import Teardown

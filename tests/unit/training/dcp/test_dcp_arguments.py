@@ -11,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from fsspec.implementations.memory import MemoryFileSystem
 from spotelastic_checkpoints.errors import StorageRefused
-from support.answering import answering
+from support.saving.fixed_answers import answering
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.filesystem import SerializationFormat

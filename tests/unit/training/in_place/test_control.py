@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
 
 from spotelastic.model.in_place import Ask, FromWorker, Listening, Present, ToWorker
 from spotelastic.training.in_place.control import PACKET, Control

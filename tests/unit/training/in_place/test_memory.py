@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.patience import eventually
+from support.processes.patience import eventually
 
 from spotelastic.training.in_place.memory import GIB, GrowthLimit, Memory, grown, measured
 

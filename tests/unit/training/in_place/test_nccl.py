@@ -1,7 +1,7 @@
 """Errors of NCCL end a step or a process, and torch ends neither.
 
 There is no GPU here: what torch notes of a collective is handed in. On a GPU,
-`tests/support/devices.py` has the same as real losses.
+`tests/support/training/devices.py` has the same as real losses.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.nccl_probes import HANDLING
-from support.warm_python import WarmPython, warm_torch
+from support.processes.warm_python import WarmPython, warm_torch
+from support.scripts.nccl_probes import HANDLING
 from torch._C._distributed_c10d import ErrorType
 
 from spotelastic.training.in_place import nccl
@@ -34,7 +34,7 @@ def told(warm_torch: WarmPython, monkeypatch: pytest.MonkeyPatch) -> Told:
 
     def run(name: str, **variables: str) -> tuple[int, str]:
         environ = os.environ | variables
-        done = warm_torch.run("-m", "support.nccl_probes", name, environ=environ)
+        done = warm_torch.run("-m", "support.scripts.nccl_probes", name, environ=environ)
         return done.returncode, done.stderr
 
     return run

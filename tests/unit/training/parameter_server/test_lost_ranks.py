@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.served import ServedCluster
+from support.training.served_parameters import ServedCluster
 from torch import nn
 
 from spotelastic.training.parameter_server.order import Mode, Rules

@@ -23,8 +23,8 @@ from spotelastic_checkpoints.daemon.proving import FirstCommit, Proof, ProofPati
 from spotelastic_checkpoints.memory.arena import Slot
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.types import Commit
-from support.drawn_lives import Life, lives
-from support.one_slot import OneSlot
+from support.saving.one_slot import OneSlot
+from support.training.drawn_lives import Life, lives
 
 import spotelastic as se
 from spotelastic.errors import UsageError

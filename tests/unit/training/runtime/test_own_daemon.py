@@ -20,8 +20,8 @@ from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.types import Schedule
-from support.checkpoints import Worker, plan_of, round_info
-from support.patience import PATIENT, eventually
+from support.processes.patience import PATIENT, eventually
+from support.saving.daemons_and_workers import Worker, plan_of, round_info
 
 from spotelastic.training.runtime.arena_folder import ArenaFolder
 from spotelastic.training.runtime.local_daemon import DaemonUpkeep, OwnDaemon

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.large_model import held
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.training.large_model import held
 from torch import nn
 
 from spotelastic.training.save import overlap

@@ -6,8 +6,8 @@ from threading import Event, Thread
 import pytest
 import torch
 from spotelastic_checkpoints.types import Item
-from support.one_slot import OneSlot
-from support.patience import PATIENT
+from support.processes.patience import PATIENT
+from support.saving.one_slot import OneSlot
 
 from spotelastic.training.save import saver as saver_module
 

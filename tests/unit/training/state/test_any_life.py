@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, event, given, settings
-from support.drawn import difference
-from support.drawn_lives import Life, essence, lives, train
-from support.one_slot import OneSlot, load, stream
+from support.saving.one_slot import OneSlot, load, stream
+from support.training.drawn_lives import Life, essence, lives, train
+from support.training.drawn_states import difference
 
 from spotelastic.errors import UsageError
 from spotelastic.training.save.saver import LayoutChanged

@@ -17,10 +17,19 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.types import RestoreSet, Resume
-from support.by_pipes import together
-from support.drawn import difference
-from support.drawn_lives import OPTIMIZERS, Life, Model, add_own, essence, lives, on_any_rank, step
-from support.one_slot import OneSlot
+from support.saving.one_slot import OneSlot
+from support.training.drawn_lives import (
+    OPTIMIZERS,
+    Life,
+    Model,
+    add_own,
+    essence,
+    lives,
+    on_any_rank,
+    step,
+)
+from support.training.drawn_states import difference
+from support.training.ranks_by_pipes import together
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -13,8 +13,8 @@ import pytest
 import torch.distributed as dist
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from support.drawn import ENTRIES, Make, built, difference
-from support.one_slot import OneSlot, load, stream
+from support.saving.one_slot import OneSlot, load, stream
+from support.training.drawn_states import ENTRIES, Make, built, difference
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic.errors import UsageError

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from support.one_slot import OneSlot, load, stream
+from support.saving.one_slot import OneSlot, load, stream
 from torch import nn
 from torch.distributed.tensor import DeviceMesh, DTensor, Shard, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore

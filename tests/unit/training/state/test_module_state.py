@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.one_slot import OneSlot, load, stream
+from support.saving.one_slot import OneSlot, load, stream
 from torch import nn
 
 from spotelastic.errors import UsageError
